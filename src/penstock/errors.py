@@ -1,0 +1,243 @@
+"""Every failure Penstock reports, as one tree; each knows its HTTP status, a stable code and what to do.
+
+PenstockError
+├── BadRequest 400
+│   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned
+│   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
+│   ├── InvalidProducer · EpochStart · InvalidStreamSeq
+│   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
+│   └── InvalidJson · EmptyArray · EmptyBody
+├── Unauthorized 401
+├── StaleEpoch 403
+├── StreamNotFound 404 · RouteNotFound 404
+├── MethodNotAllowed 405
+├── RequestTimeout 408
+├── Conflict 409
+│   └── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
+├── Gone 410
+│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
+├── TailMoved 412
+├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── RateLimited 429 · TooManyProducers 429
+├── Damaged 500 · InternalError 500
+├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
+├── DiskFull 507
+└── StoreError (opening a data folder; never an HTTP answer)
+    └── StoreLocked · StoreTooNew · StoreDamaged
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of the tree. `detail` says what was wrong and what to do about it."""
+
+    status = 500
+    code = "internal"
+    title = "Internal error"
+
+    def __init__(self, detail: str, **headers: str) -> None:
+        """Header names are given with underscores: ``Stream_Closed="true"``."""
+        super().__init__(detail)
+        self.detail = detail
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class BadRequest(PenstockError):
+    status, code, title = 400, "bad-request", "Bad request"
+
+
+class InvalidOffset(BadRequest):
+    code, title = "invalid-offset", "Invalid offset"
+
+
+class OffsetBeyondTail(BadRequest):
+    code, title = "offset-beyond-tail", "Offset beyond the end of the stream"
+
+
+class OffsetNotAligned(BadRequest):
+    code, title = "offset-not-aligned", "Offset is not a message boundary"
+
+
+class InvalidTtl(BadRequest):
+    code, title = "invalid-ttl", "Invalid Stream-TTL"
+
+
+class InvalidExpiresAt(BadRequest):
+    code, title = "invalid-expires-at", "Invalid Stream-Expires-At"
+
+
+class ConflictingExpiry(BadRequest):
+    code, title = "conflicting-expiry", "Both Stream-TTL and Stream-Expires-At"
+
+
+class InvalidProducer(BadRequest):
+    code, title = "invalid-producer", "Invalid producer headers"
+
+
+class EpochStart(BadRequest):
+    code, title = "epoch-must-start-at-zero", "A new producer epoch starts at sequence 0"
+
+
+class InvalidStreamSeq(BadRequest):
+    code, title = "invalid-stream-seq", "Invalid Stream-Seq"
+
+
+class InvalidContentType(BadRequest):
+    code, title = "invalid-content-type", "Invalid Content-Type"
+
+
+class MissingContentType(BadRequest):
+    code, title = "missing-content-type", "Content-Type is required"
+
+
+class InvalidPath(BadRequest):
+    code, title = "invalid-path", "Invalid stream path"
+
+
+class InvalidParameter(BadRequest):
+    code, title = "invalid-parameter", "Invalid query parameter"
+
+
+class InvalidJson(BadRequest):
+    code, title = "invalid-json", "Invalid JSON"
+
+
+class EmptyArray(BadRequest):
+    code, title = "empty-array", "Empty JSON array"
+
+
+class EmptyBody(BadRequest):
+    code, title = "empty-body", "Empty body"
+
+
+class Unauthorized(PenstockError):
+    status, code, title = 401, "unauthorized", "Unauthorized"
+
+
+class StaleEpoch(PenstockError):
+    status, code, title = 403, "stale-epoch", "Producer epoch is stale"
+
+
+class StreamNotFound(PenstockError):
+    status, code, title = 404, "stream-not-found", "Stream not found"
+
+
+class RouteNotFound(PenstockError):
+    status, code, title = 404, "route-not-found", "Nothing is served at this path"
+
+
+class MethodNotAllowed(PenstockError):
+    status, code, title = 405, "method-not-allowed", "Method not allowed"
+
+
+class RequestTimeout(PenstockError):
+    status, code, title = 408, "request-timeout", "Request took too long to arrive"
+
+
+class Conflict(PenstockError):
+    status, code, title = 409, "conflict", "Conflict"
+
+
+class StreamExists(Conflict):
+    code, title = "stream-exists", "Stream exists with another configuration"
+
+
+class StreamClosed(Conflict):
+    code, title = "stream-closed", "Stream is closed"
+
+
+class ContentTypeMismatch(Conflict):
+    code, title = "content-type-mismatch", "Content-Type does not match the stream"
+
+
+class StreamSeqConflict(Conflict):
+    code, title = "stream-seq-conflict", "Stream-Seq is not greater than the last one"
+
+
+class SequenceGap(Conflict):
+    code, title = "producer-sequence-gap", "Producer sequence gap"
+
+
+class Gone(PenstockError):
+    status, code, title = 410, "gone", "Gone"
+
+
+class StreamRecreated(Gone):
+    code, title = "stream-recreated", "Offset belongs to an earlier stream at this path"
+
+
+class StreamTrimmed(Gone):
+    code, title = "stream-trimmed", "Offset is before the earliest retained one"
+
+
+class StreamSoftDeleted(Gone):
+    code, title = "stream-soft-deleted", "Stream is deleted and kept only for its forks"
+
+
+class TailMoved(PenstockError):
+    status, code, title = 412, "tail-moved", "The stream's tail is not where If-Match expects it"
+
+
+class BodyTooLarge(PenstockError):
+    status, code, title = 413, "body-too-large", "Body too large"
+
+
+class UriTooLong(PenstockError):
+    status, code, title = 414, "uri-too-long", "Request line too long"
+
+
+class RateLimited(PenstockError):
+    status, code, title = 429, "rate-limited", "Too many requests"
+
+
+class TooManyProducers(PenstockError):
+    status, code, title = 429, "too-many-producers", "Too many producers on this stream"
+
+
+class HeadersTooLarge(PenstockError):
+    status, code, title = 431, "headers-too-large", "Headers too large"
+
+
+class InternalError(PenstockError):
+    """A bug on our side; the log has the details, the answer does not."""
+
+
+class Damaged(PenstockError):
+    """Stored bytes do not match their checksum; they are never served."""
+
+    status, code, title = 500, "stored-data-damaged", "Stored data is damaged"
+
+
+class Overloaded(PenstockError):
+    status, code, title = 503, "overloaded", "Server is overloaded"
+
+
+class StoreReadOnly(PenstockError):
+    status, code, title = 503, "store-read-only", "Store is read-only after a disk failure"
+
+
+class ShuttingDown(PenstockError):
+    status, code, title = 503, "shutting-down", "Server is shutting down"
+
+
+class DiskFull(PenstockError):
+    status, code, title = 507, "disk-full", "Not enough disk space"
+
+
+class StoreError(PenstockError):
+    """A data folder that cannot be opened."""
+
+    code, title = "store-error", "Data folder cannot be opened"
+
+
+class StoreLocked(StoreError):
+    code, title = "store-locked", "Data folder is in use"
+
+
+class StoreTooNew(StoreError):
+    code, title = "store-too-new", "Data folder has a newer format"
+
+
+class StoreDamaged(StoreError):
+    code, title = "store-damaged", "Data folder is damaged"

@@ -1,0 +1,137 @@
+"""The transport-free core: a request value in, a response value out.
+
+Puts the resources together, sends each request to its handler and turns what goes wrong into an
+answer. Knows no sockets and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import InvalidOffset, InvalidParameter
+from penstock.http.compress import Compressor
+from penstock.http.guard import Guard, preflight
+from penstock.http.health import Health
+from penstock.http.listing import Listing
+from penstock.http.live import Live
+from penstock.http.message import Later, Request, Response
+from penstock.http.metrics import Metrics
+from penstock.http.query import parse_query
+from penstock.http.reads import Reads
+from penstock.http.router import Answer, Methods, Router
+from penstock.http.streams import Streams
+from penstock.http.traffic import Traffic
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config import Settings
+    from penstock.log.engine import Engine
+
+_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits"})
+_BOUNDS = ("until", "count", "splits")
+_PUBLIC = frozenset({b"/healthz", b"/readyz"})
+
+
+class App:
+    """One server's worth of resources over one engine."""
+
+    def __init__(self, engine: Engine, settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._engine = engine
+        self._guard = Guard(settings)
+        self.traffic = Traffic()
+        self._compressor = Compressor(settings.compress_bytes_min)
+        self._reads = Reads(engine, settings, self._compressor, self.traffic, clock=clock)
+        self._live = Live(engine, settings, self._reads, self.traffic, clock=clock)
+        self._health = Health(engine)
+        streams = Streams(engine, settings, self.traffic)
+        self._router = Router(
+            streams={
+                "GET": self._read,
+                "HEAD": streams.head,
+                "POST": streams.append,
+                "PUT": streams.create,
+                "DELETE": streams.delete,
+            },
+            fixed={
+                b"/": _readable(self._health.index),
+                b"/healthz": _readable(self._health.alive),
+                b"/readyz": _readable(self._health.ready),
+                b"/metrics": _readable(Metrics(engine, self.traffic).get),
+                b"/v1/streams": _readable(Listing(engine, settings).get),
+            },
+            path_bytes_max=settings.path_bytes_max,
+        )
+
+    def refuse(self, head: Request) -> Response | None:
+        """The answer to a request that needs no body: preflight, 401, 404, 405, 413, 429."""
+        try:
+            response = self._guard.refuse(head, public=head.path in _PUBLIC)
+            if response is None:
+                self._router.find(head)
+                return None
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            response = self.traffic.failed(error)
+        return self.traffic.count(head.method, response)
+
+    def handle(self, request: Request) -> Answer:
+        """Answer a request that was not refused. Never raises."""
+        try:
+            if request.method == "OPTIONS":
+                answer: Answer = preflight()
+            else:
+                handler, path = self._router.find(request)
+                answer = handler(path, request)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            answer = self.traffic.failed(error)
+        if answer.__class__ is Later:
+            return answer  # counts itself when it is rendered
+        if isinstance(answer, Response):
+            return self.traffic.count(request.method, answer)
+        assert isinstance(answer, Coroutine)
+        return self._finish(request.method, answer)
+
+    def drain(self) -> None:
+        """The server is stopping: nobody waits any longer."""
+        self._health.draining = True
+        self._live.drain()
+
+    def close(self) -> None:
+        self.drain()
+        self._compressor.close()
+
+    async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:
+        try:
+            response = await answer
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            response = self.traffic.failed(error)
+        return self.traffic.count(method, response)
+
+    def _read(self, path: str, request: Request) -> Answer:
+        query = parse_query(request.query, _PARAMETERS)
+        offset = query.get("offset")
+        if offset == "":
+            raise InvalidOffset(
+                "`offset` is empty; leave it out to read from the start, or use -1 or now."
+            )
+        live = query.get("live")
+        if live is None:
+            # In every mode a read keeps the stream alive, also one that is answered with 304.
+            return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
+        if live not in ("long-poll", "sse"):
+            raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
+        if offset is None:
+            raise InvalidParameter("A live read needs `offset`: a Stream-Next-Offset, -1 or now.")
+        for name in _BOUNDS:
+            if name in query:
+                raise InvalidParameter(f"`{name}` bounds a read; a live read has no end.")
+        stream = self._engine.find(path, touch=True)
+        cursor = query.get("cursor")
+        if live == "sse":
+            return self._live.events(stream, offset, cursor)
+        return self._live.long_poll(stream, request, offset, cursor)
+
+
+def _readable(get: Any) -> Methods:
+    return {"GET": get, "HEAD": get}

@@ -1,0 +1,112 @@
+"""Live event streams over ASGI: a sink with a buffer, and the loop that empties it.
+
+Knows ASGI messages; knows nothing of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from penstock.http.message import EventBody
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# Above this many unsent bytes a reader counts as behind; the native transport has the same mark.
+CONGESTED_BYTES = 64 * 1024
+
+
+class AsgiSink:
+    """Collects what an EventBody writes until the client has taken what was sent before."""
+
+    __slots__ = ("_buffer", "_bytes", "_sending", "_wake", "aborted", "ended", "lost")
+
+    def __init__(self) -> None:
+        self._buffer: list[bytes] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._sending: asyncio.Timeout | None = None
+        self.ended = False  # by the body: it needs no telling
+        self.aborted = False
+        self.lost = False
+
+    def write(self, data: bytes) -> None:
+        if not self.ended and data:
+            self._buffer.append(data)
+            self._bytes += len(data)
+            self._wake.set()
+
+    def close(self) -> None:
+        self.ended = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        self.ended = self.aborted = True
+        self._interrupt()
+
+    @property
+    def congested(self) -> bool:
+        return self._bytes > CONGESTED_BYTES
+
+    @property
+    def buffered(self) -> int:
+        return self._bytes
+
+    def left(self) -> None:
+        """The client has gone."""
+        self.lost = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._wake.set()
+        if self._sending is not None:
+            self._sending.reschedule(asyncio.get_running_loop().time())
+
+    async def flush(self, send: Send, *, stall_s: float) -> bool:
+        """Send what has been written, waiting for it if need be; False at the end."""
+        if not self._buffer and not self.ended and not self.lost:
+            self._wake.clear()
+            await self._wake.wait()
+        if self.aborted or self.lost or not self._buffer:
+            return False
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        async with asyncio.timeout(stall_s) as self._sending:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending = None
+        self._bytes -= len(data)
+        return True
+
+
+async def gone(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_events(
+    start: Message, body: EventBody, receive: Receive, send: Send, *, stall_s: float
+) -> None:
+    """Serve one live response to its end, whoever ends it."""
+    await send(start)
+    sink = AsgiSink()
+    body.attach(sink)
+    watching = asyncio.ensure_future(gone(receive))
+    watching.add_done_callback(lambda _: sink.left())
+    try:
+        while await sink.flush(send, stall_s=stall_s):
+            if not sink.congested:
+                body.drained()
+    except TimeoutError:
+        sink.lost = True
+    finally:
+        watching.cancel()
+        if not sink.ended:
+            sink.ended = True
+            body.detach()
+    # A response left incomplete makes the server cut the connection: ASGI has no other way.
+    if not sink.lost and not sink.aborted:
+        await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,168 @@
+"""Requests, responses and streaming bodies as plain values, shared by handlers and transports.
+
+No sockets, no parser, no engine: a handler can be tested with these alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import Any, Protocol
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Request:
+    """One request. `path` and `query` are raw: still percent-encoded, without the `?`.
+
+    Header names are lower-case; a repeated header is joined with b", ". `body` is empty while
+    the head alone is known (see `Application.refuse`).
+    """
+
+    __slots__ = ("body", "headers", "method", "path", "peer", "query")
+
+    def __init__(
+        self,
+        method: str,
+        path: bytes,
+        query: bytes = b"",
+        headers: dict[bytes, bytes] | None = None,
+        body: bytes = b"",
+        peer: str = "",
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = {} if headers is None else headers
+        self.body = body
+        self.peer = peer
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.path!r}?{self.query!r} {len(self.body)} bytes)"
+
+
+class RangeBody:
+    """A body of known length that is read lazily: a stalled reader holds one piece in memory."""
+
+    __slots__ = ("length",)
+    length: int
+
+    def first(self) -> bytes | None:
+        """The first piece when it can be had without waiting, else None.
+
+        Called at most once, before the head of the response is written; a PenstockError raised
+        here (or by the first step of `pieces`) becomes a clean error answer.
+        """
+        return None
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The pieces that follow: all of them after a `first` that gave None.
+
+        Non-empty, at most 256 KiB each, `length` bytes in all. An error after the first piece
+        aborts the connection, so that the client sees a short body instead of a wrong one.
+        """
+        raise TypeError(f"{type(self).__name__} defines no pieces()")
+
+    def close(self) -> None:
+        """Called exactly once when no more pieces will be asked for, whatever the reason."""
+
+
+class Sink(Protocol):
+    """Where an EventBody writes. The transport owns framing, flow control and the socket."""
+
+    def write(self, data: bytes) -> None:
+        """Send raw SSE bytes. Writing after the reader has gone does nothing."""
+
+    def close(self) -> None:
+        """End the response cleanly after everything written so far. `detach` is not called."""
+
+    def abort(self) -> None:
+        """Cut the connection now, dropping what is buffered. `detach` is not called."""
+
+    @property
+    def congested(self) -> bool:
+        """The reader is behind: written bytes pile up here until it catches up."""
+
+    @property
+    def buffered(self) -> int:
+        """How many written bytes the reader has not taken yet."""
+
+
+class EventBody:
+    """A live response without a known length. The head is on its way when `attach` is called."""
+
+    __slots__ = ()
+
+    def attach(self, sink: Sink) -> None:
+        """Start writing to `sink`: called exactly once, on the event loop."""
+        raise TypeError(f"{type(self).__name__} defines no attach()")
+
+    def drained(self) -> None:
+        """A congested sink has room again."""
+
+    def finish(self) -> None:
+        """The server is stopping: write a last frame if there is one to write, then close."""
+        raise TypeError(f"{type(self).__name__} defines no finish()")
+
+    def detach(self) -> None:
+        """The reader has gone; the sink must not be used any more. Called at most once."""
+        raise TypeError(f"{type(self).__name__} defines no detach()")
+
+
+Body = bytes | RangeBody | EventBody
+
+
+class Response:
+    """One answer. The transport adds Date, Content-Length, framing and the fixed headers."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers | None = None, body: Body = b"") -> None:
+        self.status = status
+        self.headers: Headers = [] if headers is None else headers
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"Response({self.status} {self.headers!r})"
+
+
+class Later:
+    """An answer that follows from a future, so that a transport needs no task to wait for it.
+
+    `render` is called with the finished future, turns its exception into an answer too, and
+    never raises.
+    """
+
+    __slots__ = ("future", "render")
+
+    def __init__(
+        self, future: asyncio.Future[Any], render: Callable[[asyncio.Future[Any]], Response]
+    ) -> None:
+        self.future = future
+        self.render = render
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        # wait() and not the future itself: a waiter that is cancelled must not cancel the append.
+        if not self.future.done():
+            yield from asyncio.wait((self.future,)).__await__()
+        return self.render(self.future)
+
+
+class Application(Protocol):
+    """What a transport needs. Each request is given to `refuse` once, then to `handle`."""
+
+    def refuse(self, head: Request) -> Response | None:
+        """An answer that needs no body: unknown route, auth, rate limit, too large. Never raises.
+
+        Called exactly once for every request, so `handle` need not check these again. After a
+        refusal the body is not read (a connection with unread body bytes is closed).
+        """
+
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        """Answer a complete request; a Later or a coroutine when it has to wait. Never raises.
+
+        HEAD may be answered like GET: the transport drops the body and keeps its length.
+        """
+
+    def drain(self) -> None:
+        """The server is stopping: let waiting long-polls answer now."""

@@ -1,0 +1,77 @@
+"""Which handler answers a request: raw, still percent-encoded paths to resources.
+
+Knows paths and methods; nothing of what the handlers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from penstock.errors import MethodNotAllowed, RouteNotFound
+from penstock.http.message import Request, Response
+from penstock.protocol.headers import parse_stream_path
+
+STREAM_PREFIX = b"/v1/stream/"
+RESERVED = "__ds"  # the protocol keeps this first segment for its control APIs
+
+_CACHE_ENTRIES_MAX = 4096
+_CACHED_BYTES_MAX = 128
+
+Answer = Response | Awaitable[Response]
+Handler = Callable[[str, Request], Answer]
+Methods = Mapping[str, Handler]
+
+
+class Router:
+    """A table of methods for stream paths and one for each fixed path."""
+
+    __slots__ = ("_fixed", "_path_bytes_max", "_paths", "_streams")
+
+    def __init__(
+        self, *, streams: Methods, fixed: Mapping[bytes, Methods], path_bytes_max: int
+    ) -> None:
+        self._streams = streams
+        self._fixed = fixed
+        self._path_bytes_max = path_bytes_max
+        # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
+        self._paths: dict[bytes, str] = {}
+
+    def find(self, request: Request) -> tuple[Handler, str]:
+        """The handler and the canonical stream path ("" for fixed paths)."""
+        raw = request.path
+        path = self._paths.get(raw)
+        if path is None:
+            fixed = self._fixed.get(raw)
+            if fixed is not None:
+                return _pick(fixed, request.method), ""
+            path = self._stream_path(raw)
+        handler = self._streams.get(request.method)
+        if handler is None:
+            handler = _pick(self._streams, request.method)
+        return handler, path
+
+    def _stream_path(self, raw: bytes) -> str:
+        if not raw.startswith(STREAM_PREFIX):
+            raise RouteNotFound(
+                "Streams are at /v1/stream/<path>, their listing at /v1/streams; "
+                "GET / names everything that is served."
+            )
+        path = parse_stream_path(raw[len(STREAM_PREFIX) :], bytes_max=self._path_bytes_max)
+        # Looked at in canonical form: %5F%5Fds is the same segment.
+        if path == RESERVED or path.startswith(RESERVED + "/"):
+            raise RouteNotFound(
+                f"`{RESERVED}` is reserved for control APIs; this one is not served."
+            )
+        if len(raw) <= _CACHED_BYTES_MAX:
+            if len(self._paths) >= _CACHE_ENTRIES_MAX:
+                self._paths.clear()
+            self._paths[raw] = path
+        return path
+
+
+def _pick(methods: Methods, method: str) -> Handler:
+    handler = methods.get(method)
+    if handler is None:
+        allowed = ", ".join((*methods, "OPTIONS"))
+        raise MethodNotAllowed(f"{method} is not served here; use {allowed}.", Allow=allowed)
+    return handler

@@ -1,0 +1,115 @@
+"""Answers as bytes: status line, headers, Content-Length, chunked framing.
+
+Pure encoding: no sockets, no flow control.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+
+from penstock.errors import InternalError
+from penstock.http.message import Headers, RangeBody, Response
+from penstock.http.problems import problem
+
+# What the head says about the connection after this answer.
+KEEP = b""
+CLOSE = b"connection: close\r\n"
+KEEP_HTTP_1_0 = b"connection: keep-alive\r\n"
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_BODILESS = frozenset({204, 304})
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+def header_block(headers: Headers) -> bytes | None:
+    """The headers as bytes; None if a name or value would end its line early (injection)."""
+    block = b"".join([b"%b: %b\r\n" % header for header in headers])
+    lines = len(headers)
+    if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
+        return None
+    return block
+
+
+def unsafe_headers() -> Response:
+    """What is answered instead of a response whose headers carry line breaks."""
+    return problem(InternalError("The answer could not be written as HTTP headers."))
+
+
+class Encoder:
+    """Encodes heads. Status line, Date and fixed headers are built once a second per status."""
+
+    __slots__ = ("_fixed", "_prefixes", "_second", "_wall")
+
+    def __init__(self, fixed: Headers, *, wall: Callable[[], float] = time.time) -> None:
+        block = header_block(fixed)
+        if block is None:
+            raise ValueError("a fixed header contains a line break (cors_origin?)")
+        self._fixed = block
+        self._wall = wall
+        self._second = -1
+        self._prefixes: dict[int, bytes] = {}
+
+    def whole(self, response: Response, connection: bytes, *, head_only: bool = False) -> bytes:
+        """Head and body in one piece, for a body that is bytes (or left out for HEAD)."""
+        body = response.body
+        status = response.status
+        content = b""
+        if isinstance(body, bytes):
+            length = len(body)
+            content = b"" if head_only else body
+        else:
+            length = body.length if isinstance(body, RangeBody) else 0
+        block = header_block(response.headers)
+        if block is None:
+            return self.whole(unsafe_headers(), connection, head_only=head_only)
+        if status in _BODILESS:
+            return b"%b%b%b\r\n" % (self._prefix(status), block, connection)
+        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
+            self._prefix(status),
+            block,
+            connection,
+            length,
+            content,
+        )
+
+    def head(self, response: Response, connection: bytes, framing: bytes) -> bytes | None:
+        """A head alone; None if its headers are unsafe. `framing` is a header line or empty."""
+        block = header_block(response.headers)
+        if block is None:
+            return None
+        return b"%b%b%b%b\r\n" % (self._prefix(response.status), block, connection, framing)
+
+    def _prefix(self, status: int) -> bytes:
+        second = int(self._wall())
+        if second != self._second:
+            self._second = second
+            self._prefixes = {}
+        prefix = self._prefixes.get(status)
+        if prefix is None:
+            reason = _REASONS.get(status, "Unknown")
+            date = formatdate(second, usegmt=True)
+            line = f"HTTP/1.1 {status} {reason}\r\ndate: {date}\r\n"
+            prefix = self._prefixes[status] = line.encode("ascii") + self._fixed
+        return prefix
+
+
+_chunk_of: tuple[bytes, bytes] = (b"", b"")
+
+
+def chunk(data: bytes) -> bytes:
+    """`data` (not empty) as one chunk of a chunked body.
+
+    A frame is written to thousands of readers one after the other; the last one encoded is kept
+    and recognised by identity, so that all of them share one encoded object.
+    """
+    global _chunk_of
+    known, encoded = _chunk_of
+    if known is not data:
+        encoded = b"%x\r\n%b\r\n" % (len(data), data)
+        _chunk_of = (data, encoded)
+    return encoded

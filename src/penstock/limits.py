@@ -1,0 +1,62 @@
+"""Every bound Penstock enforces and every default a setting starts from, units last.
+
+Plain constants only: nothing here reads a setting, a file or the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Protocol values
+INTEGER_MAX: Final = 2**53 - 1  # largest integer a JavaScript client can hold exactly
+OFFSET_DIGITS: Final = 16  # digits of each half of an offset token: fixed, so that tokens sort
+OFFSET_PART_MAX: Final = 10**OFFSET_DIGITS - 1  # largest generation or position a token can name
+TIME_US_MAX: Final = 253_402_300_799_999_999  # last microsecond of year 9999: RFC 3339 ends there
+PATH_BYTES_MAX: Final = 1024  # canonical stream path, percent-escapes included
+CONTENT_TYPE_BYTES_MAX: Final = 256  # kept per stream and echoed on every answer
+PRODUCER_ID_BYTES_MAX: Final = 256  # kept per producer and stream
+PRODUCERS_PER_STREAM_MAX: Final = 10_000  # producers whose epoch and sequence one stream remembers
+STREAM_SEQ_BYTES_MAX: Final = 256  # Stream-Seq header value
+JSON_DEPTH_MAX: Final = 128  # nesting inside one message; the batch array around it is not counted
+MESSAGES_PER_APPEND_MAX: Final = 2**20  # a batch costs about 70 bytes of memory a message to split
+LIST_LIMIT_MAX: Final = 1000  # streams on one page of the listing
+SPLITS_MAX: Final = 4096  # ranges one split request can ask for
+
+# Bodies and chunks
+BODY_BYTES_MAX: Final = 16 * MIB  # one request body; checking 16 MiB of JSON takes about 0.2 s
+CHUNK_BYTES: Final = 4 * MIB  # what one catch-up answer aims to hold
+COMPRESS_BYTES_MIN: Final = 1024  # smaller answers are sent as they are
+RECEIVE_BYTES_MAX: Final = 256 * MIB  # all bodies being received, process-wide
+APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # accepted appends waiting for their sync
+SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reader is cut off
+
+# Connections
+REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
+HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request
+HEADER_COUNT_MAX: Final = 100  # header lines of a request
+PIPELINE_MAX: Final = 32  # requests waiting on one connection before reading pauses
+CONNECTIONS_MAX: Final = 20_000  # open connections, process-wide
+HEADER_TIMEOUT_S: Final = 10  # from the first byte of a request to the end of its head
+BODY_TIMEOUT_S: Final = 60  # from the end of the head to the end of the body
+KEEPALIVE_TIMEOUT_S: Final = 75  # idle time between two requests on a connection
+WRITE_STALL_TIMEOUT_S: Final = 30  # a reader that takes no byte for so long is cut off
+LONG_POLL_TIMEOUT_S: Final = 30  # a long-poll with nothing new ends after this
+SSE_TIMEOUT_S: Final = 60  # a live reader is asked to reconnect after this
+SHUTDOWN_TIMEOUT_S: Final = 10  # appends in flight get so long to finish on stop
+RATE_LIMIT_PER_S: Final = 0  # requests a second and peer address; 0 switches the limit off
+
+# The log
+JOURNAL_FILE_BYTES: Final = 16 * MIB  # preallocated size of one journal file
+JOURNAL_BATCH_BYTES_MAX: Final = 8 * MIB  # a collecting batch is closed here
+CHECKPOINT_BYTES: Final = 64 * MIB  # journal written since the last checkpoint
+CHECKPOINT_INTERVAL_S: Final = 60  # longest time between two checkpoints with changes
+SEGMENT_BYTES_MAX: Final = 64 * MIB  # a segment file is closed here
+INLINE_BYTES_MAX: Final = 4096  # streams up to this size live in the catalog, without files
+TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES  # durable bytes kept in memory until in segments
+ACTIVE_STREAMS_MAX: Final = 100_000  # streams held in memory
+OPEN_FILES_MAX: Final = 512  # segment files kept open
+DISK_RESERVE_BYTES: Final = 64 * MIB  # below this much free space appends are refused
+REAP_INTERVAL_S: Final = 1  # time between two looks for expired streams

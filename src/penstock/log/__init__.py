@@ -1,0 +1,22 @@
+"""The durable log: streams, how they are kept, and the engine that decides about them."""
+
+from __future__ import annotations
+
+from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.config import Settings
+from penstock.log.engine import Engine
+from penstock.log.store import Store
+
+
+def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:
+    """An engine on the store that the settings ask for; `start()` opens it."""
+    store: Store
+    if settings.memory:
+        from penstock.log.memory import MemoryStore
+
+        store = MemoryStore(settings)
+    else:
+        from penstock.log.disk import DiskStore
+
+        store = DiskStore(settings, clock=clock)
+    return Engine(store, settings, clock=clock)

@@ -1,0 +1,157 @@
+"""The streams that are in memory: found by path, touched, and let go when they are idle.
+
+A path can have a stream that is being created and, before it, one that is being deleted: decisions
+see the former, readers the latter until the change is durable.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from penstock.clock import Clock
+from penstock.log.stats import EngineStats
+from penstock.log.store import Store
+from penstock.log.stream import Stream, StreamInfo
+from penstock.protocol.lifecycle import StreamConfig, expires_at_us
+
+EVICT_LOOK_MAX = 64
+"""How many streams one call looks at while it searches for idle ones."""
+
+
+class ActiveStreams:
+    def __init__(
+        self, store: Store, clock: Clock, stats: EngineStats, *, active_streams_max: int
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._stats = stats
+        self._max = active_streams_max
+        self._by_path: dict[str, Stream] = {}
+        self._deadlines: list[tuple[int, int, str]] = []
+
+    def pending(self, path: str) -> Stream | None:
+        """The stream that decisions are made on, loaded if need be."""
+        stream = self._by_path.get(path)
+        if stream is not None:
+            stream.hot = True
+            return stream
+        return self._load(path)
+
+    def durable(self, path: str) -> Stream | None:
+        """The stream that readers see."""
+        stream = self.pending(path)
+        while stream is not None and not stream.durable:
+            stream = stream.previous
+        return None if stream is None or stream.deleted else stream
+
+    def active(self, path: str) -> Stream | None:
+        return self._by_path.get(path)
+
+    def _load(self, path: str) -> Stream | None:
+        stream = self._store.load(path)
+        if stream is not None:
+            self._stats.loaded += 1
+            self.add(stream)
+        return stream
+
+    def add(self, stream: Stream) -> None:
+        self._by_path[stream.path] = stream
+        deadline = self.deadline(stream)
+        if deadline is not None:
+            heapq.heappush(self._deadlines, (deadline, stream.id, stream.path))
+        if len(self._by_path) > self._max:
+            self._evict()
+        self._stats.active_streams = len(self._by_path)
+
+    def remove(self, stream: Stream) -> None:
+        if self._by_path.get(stream.path) is stream:
+            del self._by_path[stream.path]
+        self._stats.active_streams = len(self._by_path)
+
+    def undo(self, stream: Stream) -> None:
+        """A creation that failed: what was at the path before is there again."""
+        self.remove(stream)
+        stream.deleted = True
+        previous = stream.previous
+        if previous is not None and not previous.deleted:
+            self._by_path[previous.path] = previous
+        self._stats.active_streams = len(self._by_path)
+
+    def _evict(self) -> None:
+        """Second chance: a stream used since the last look stays, an idle clean one goes."""
+        for _ in range(min(EVICT_LOOK_MAX, len(self._by_path))):
+            path = next(iter(self._by_path))
+            stream = self._by_path.pop(path)
+            is_busy = stream.hot or stream.in_flight or stream.watchers or not stream.durable
+            if is_busy or not self._store.release(stream):
+                stream.hot = False
+                self._by_path[path] = stream
+            else:
+                self._stats.evicted += 1
+                if len(self._by_path) <= self._max:
+                    return
+
+    # -- expiry
+
+    def deadline(self, stream: Stream) -> int | None:
+        return self._deadline(stream.config, stream.touched_us)
+
+    def _deadline(self, config: StreamConfig, touched_us: int) -> int | None:
+        deadline = expires_at_us(config, touched_us)
+        if deadline is not None and config.ttl_s is not None:
+            return max(deadline, self._store.grace_until_us(config.ttl_s))
+        return deadline
+
+    def is_expired(self, stream: Stream, now_us: int) -> bool:
+        """A stream somebody waits on, or is writing to, lives on."""
+        config = stream.config
+        if config.ttl_s is None and config.expires_at_us is None:
+            return False
+        deadline = self.deadline(stream)
+        if deadline is None or now_us < deadline:
+            return False
+        if config.ttl_s is None or stream.deleting:
+            return True  # what is in flight may be its own end
+        return not (stream.watchers or stream.in_flight)
+
+    def touch(self, stream: Stream, now_us: int) -> None:
+        """A read or write slides the TTL, in memory; the next checkpoint keeps it."""
+        if stream.config.ttl_s is not None and now_us > stream.touched_us:
+            stream.touched_us = now_us
+            self._store.touched(stream)
+
+    def take_expired(self, now_us: int, limit: int) -> list[Stream]:
+        """Active streams whose time has come. Deadlines that slid are put back."""
+        expired: list[Stream] = []
+        while self._deadlines and self._deadlines[0][0] <= now_us and len(expired) < limit:
+            _, stream_id, path = heapq.heappop(self._deadlines)
+            stream = self._by_path.get(path)
+            if stream is None or stream.id != stream_id or stream.deleting:
+                continue
+            if self.is_expired(stream, now_us):
+                expired.append(stream)
+            else:
+                later = max(self.deadline(stream) or 0, now_us + 1_000_000)
+                heapq.heappush(self._deadlines, (later, stream_id, path))
+        return expired
+
+    # -- listing
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        now = self._clock.now_us()
+        found: list[StreamInfo] = []
+        while len(found) < limit:
+            page = self._store.list_streams(prefix, after, limit)
+            found += [info for info in page if not self._is_info_expired(info, now)]
+            if len(page) < limit:
+                break
+            after = page[-1].path
+        return found[:limit]
+
+    def _is_info_expired(self, info: StreamInfo, now_us: int) -> bool:
+        stream = self._by_path.get(info.path)
+        if stream is not None and stream.id == info.id:
+            return self.is_expired(stream, now_us)
+        config = StreamConfig(info.content_type, info.ttl_s, info.expires_at_us)
+        deadline = self._deadline(config, info.touched_us)
+        return deadline is not None and now_us >= deadline

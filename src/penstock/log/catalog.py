@@ -1,0 +1,265 @@
+"""The SQLite catalog: every stream's row, its segments and producers, written at checkpoints.
+
+Each row carries the LSN up to which it is true and a checksum over what it holds. Two connections:
+the loop's reads, the checkpoint thread's writes (WAL, so neither waits for the other).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import Damaged
+from penstock.log.segment import SegmentInfo
+from penstock.log.stream import Deadline, StreamInfo
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.producer import ProducerState
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS streams (
+  id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, content_type TEXT NOT NULL,
+  ttl_s INTEGER, expires_at_us INTEGER, created_us INTEGER NOT NULL, touched_us INTEGER NOT NULL,
+  deadline_us INTEGER, earliest INTEGER NOT NULL, tail INTEGER NOT NULL, count INTEGER NOT NULL,
+  closed INTEGER NOT NULL, closed_by TEXT, stream_seq TEXT, producers INTEGER NOT NULL,
+  applied_lsn INTEGER NOT NULL, inline BLOB, crc INTEGER NOT NULL,
+  forked_from INTEGER, fork_position INTEGER, soft_deleted INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS streams_deadline ON streams (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE TABLE IF NOT EXISTS segments (
+  stream_id INTEGER NOT NULL, base INTEGER NOT NULL, length INTEGER NOT NULL,
+  first_ordinal INTEGER NOT NULL, open_ordinal INTEGER NOT NULL, open_time_us INTEGER NOT NULL,
+  open_crc INTEGER NOT NULL, PRIMARY KEY (stream_id, base)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS producers (
+  stream_id INTEGER NOT NULL, producer_id TEXT NOT NULL, epoch INTEGER NOT NULL,
+  seq INTEGER NOT NULL, PRIMARY KEY (stream_id, producer_id)) WITHOUT ROWID;
+"""
+
+_COLUMNS = (
+    "id, path, content_type, ttl_s, expires_at_us, created_us, touched_us, deadline_us, earliest, "
+    "tail, count, closed, closed_by, stream_seq, producers, applied_lsn"
+)
+_INFO = "path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s, expires_at_us"
+
+# One statement for all rows: a call per row would take and give the interpreter lock per row.
+_PUT_STREAMS = f"""INSERT OR REPLACE INTO streams ({_COLUMNS}, crc, inline)
+SELECT {", ".join(f"value->>{i}" for i in range(17))},
+  CASE WHEN value->>17 IS NULL THEN NULL ELSE substr(?2, value->>17, value->>18) END
+FROM json_each(?1)"""
+_PUT_SEGMENTS = f"""INSERT OR REPLACE INTO segments
+SELECT {", ".join(f"value->>{i}" for i in range(7))} FROM json_each(?1)"""
+_PUT_PRODUCERS = f"""INSERT OR REPLACE INTO producers
+SELECT {", ".join(f"value->>{i}" for i in range(4))} FROM json_each(?1)"""
+_PUT_META = "INSERT OR REPLACE INTO meta SELECT value->>0, value->>1 FROM json_each(?)"
+_OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id"))
+ROWS_A_STATEMENT = 5000
+
+
+class Row(NamedTuple):
+    """A stream as the catalog keeps it."""
+
+    id: int
+    path: str
+    config: StreamConfig
+    created_us: int
+    touched_us: int
+    deadline_us: int | None
+    earliest: int
+    tail: int
+    messages: int
+    closed: bool
+    closed_by: Producer | None
+    stream_seq: str | None
+    producer_total: int
+    applied_lsn: int
+    inline: bytes | None
+    segments: tuple[SegmentInfo, ...]
+
+
+class Changes(NamedTuple):
+    """Everything one checkpoint writes, in one transaction."""
+
+    rows: list[Row]
+    segments: list[tuple[int, SegmentInfo]]
+    producers: list[tuple[int, str, ProducerState]]
+    deleted: list[int]
+    meta: dict[str, int | str]
+
+
+def _values(row: Row) -> list[object]:
+    by = None if row.closed_by is None else json.dumps(list(row.closed_by))
+    return [
+        row.id,
+        row.path,
+        row.config.content_type,
+        row.config.ttl_s,
+        row.config.expires_at_us,
+        row.created_us,
+        row.touched_us,
+        row.deadline_us,
+        row.earliest,
+        row.tail,
+        row.messages,
+        int(row.closed),
+        by,
+        row.stream_seq,
+        row.producer_total,
+        row.applied_lsn,
+    ]
+
+
+def _crc(values: Sequence[object], inline: bytes | None) -> int:
+    return zlib.crc32(inline or b"", zlib.crc32(repr(tuple(values)).encode()))
+
+
+class Catalog:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._path = path
+        uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        self._reader = self._connect(uri)
+        self._writer = self._reader if read_only else self._connect(uri)
+        if not read_only:
+            self._writer.executescript(SCHEMA)
+
+    @staticmethod
+    def _connect(uri: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30
+        )
+        connection.executescript(
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
+        )
+        return connection
+
+    def meta(self) -> dict[str, int | str]:
+        return dict(self._reader.execute("SELECT key, value FROM meta"))
+
+    def by_path(self, path: str) -> Row | None:
+        return self._row("path", path)
+
+    def by_id(self, stream_id: int) -> Row | None:
+        return self._row("id", stream_id)
+
+    def _row(self, column: str, value: object) -> Row | None:
+        found = self._reader.execute(
+            f"SELECT {_COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
+        ).fetchone()
+        if found is None:
+            return None
+        values, crc, inline = found[:16], found[16], found[17]
+        if _crc(values, inline) != crc:
+            raise Damaged(
+                f"the catalog row of stream {found[1]!r} does not match its checksum; "
+                "run `penstock verify` and restore from a backup"
+            )
+        by = None if values[12] is None else Producer(*json.loads(values[12]))
+        return Row._make(
+            (
+                values[0],
+                values[1],
+                StreamConfig(values[2], values[3], values[4]),
+                *values[5:11],
+                bool(values[11]),
+                by,
+                *values[13:16],
+                inline,
+                self._segments(values[0]),
+            )
+        )
+
+    def _segments(self, stream_id: int) -> tuple[SegmentInfo, ...]:
+        rows = self._reader.execute(
+            "SELECT base, length, first_ordinal, open_ordinal, open_time_us, open_crc "
+            "FROM segments WHERE stream_id = ? ORDER BY base",
+            (stream_id,),
+        )
+        return tuple(SegmentInfo(*row) for row in rows)
+
+    def producer(self, stream_id: int, producer_id: str) -> ProducerState | None:
+        row = self._reader.execute(
+            "SELECT epoch, seq FROM producers WHERE stream_id = ? AND producer_id = ?",
+            (stream_id, producer_id),
+        ).fetchone()
+        return None if row is None else ProducerState(*row)
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        """Streams whose path starts with `prefix` and sorts after `after`, in path order."""
+        clauses, values = ["path > ?"], [after]
+        if prefix:
+            # Paths are ASCII: everything with the prefix sorts below the prefix followed by DEL.
+            clauses += ["path >= ?", "path < ?"]
+            values += [prefix, prefix + "\x7f"]
+        rows = self._reader.execute(
+            f"SELECT {_INFO} FROM streams WHERE {' AND '.join(clauses)} ORDER BY path LIMIT ?",
+            (*values, limit),
+        )
+        return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
+
+    def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        """(deadline, id, path) of streams whose deadline has passed, after the given pair."""
+        rows = self._reader.execute(
+            "SELECT deadline_us, id, path FROM streams WHERE deadline_us <= ?1 AND "
+            "(deadline_us, id) > (?2, ?3) ORDER BY deadline_us, id LIMIT ?4",
+            (now_us, *after, limit),
+        )
+        return [Deadline(*row) for row in rows]
+
+    def ids(self) -> Iterable[int]:
+        for (stream_id,) in self._reader.execute("SELECT id FROM streams ORDER BY id"):
+            yield stream_id
+
+    def segment_names(self) -> set[tuple[int, int]]:
+        return set(self._reader.execute("SELECT stream_id, base FROM segments"))
+
+    def integrity(self) -> list[str]:
+        rows = [row[0] for row in self._reader.execute("PRAGMA integrity_check")]
+        return [] if rows == ["ok"] else rows
+
+    def totals(self) -> tuple[int, int]:
+        """Number of streams and of their bytes."""
+        count, size = self._reader.execute("SELECT count(*), total(tail) FROM streams").fetchone()
+        return count, int(size)
+
+    def commit(self, changes: Changes) -> None:
+        """Write one checkpoint, all or nothing. Checkpoint thread only."""
+        write = self._writer.execute
+        write("BEGIN IMMEDIATE")
+        try:
+            deleted = json.dumps(changes.deleted)
+            for table, column in _OWNED:
+                write(
+                    f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))",
+                    (deleted,),
+                )
+            for start in range(0, len(changes.rows), ROWS_A_STATEMENT):
+                write(_PUT_STREAMS, _rows_json(changes.rows[start : start + ROWS_A_STATEMENT]))
+            write(_PUT_SEGMENTS, (json.dumps([[i, *info] for i, info in changes.segments]),))
+            write(_PUT_PRODUCERS, (json.dumps([[i, p, *s] for i, p, s in changes.producers]),))
+            write(_PUT_META, (json.dumps(list(changes.meta.items())),))
+            write("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                write("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        if self._writer is not self._reader:
+            self._writer.close()
+        self._reader.close()
+
+
+def _rows_json(rows: Sequence[Row]) -> tuple[str, bytes]:
+    """Rows as one JSON text, their inline bytes beside it in one blob that the rows point into."""
+    items, blob = [], bytearray()
+    for row in rows:
+        values = _values(row)
+        place: list[int | None] = [None, None]
+        if row.inline is not None:
+            place = [len(blob) + 1, len(row.inline)]
+            blob += row.inline
+        items.append([*values, _crc(values, row.inline), *place])
+    return json.dumps(items), bytes(blob)

@@ -1,0 +1,274 @@
+"""The store that keeps streams in a folder: journal, segments and catalog behind `Store`.
+
+All of its state belongs to the event loop; the commit, checkpoint and reader threads get
+immutable work and hand back results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.config import Settings
+from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
+from penstock.log import journal
+from penstock.log.catalog import Catalog, Changes
+from penstock.log.checkpoint import Checkpointer
+from penstock.log.committer import Committed, Committer
+from penstock.log.files import File, Files
+from penstock.log.mutations import Create, Delete, Mutation
+from penstock.log.readback import Readback
+from penstock.log.recovery import Recovered, check_format, recover, stream_from_row
+from penstock.log.segment import SegmentFolder, SegmentReader
+from penstock.log.stats import StoreStats
+from penstock.log.store import Health, Observer
+from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.log.upkeep import Position, Upkeep
+from penstock.protocol.producer import ProducerState
+
+CATALOG_FILE = "catalog.sqlite"
+
+
+class DiskStore:
+    def __init__(self, settings: Settings, *, clock: Clock, files: Files | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._files = files or Files()
+        self._root = Path(settings.data_dir)
+        self._folder = SegmentFolder(self._root / "segments")
+        self._segments = SegmentReader(
+            self._files, self._folder, open_files_max=settings.open_files_max
+        )
+        self.stats = StoreStats()
+        self.warnings: list[str] = []
+        self._read_only: str | None = None
+        self._unclean_since_us: int | None = None
+
+    # -- opening and closing
+
+    async def open(self, observer: Observer) -> list[Stream]:
+        self._observer = observer
+        self._files.make_folder(self._root)
+        self._lock: File = self._files.lock(self._root / "LOCK")
+        try:
+            check_format(self._files, self._root)
+            for folder in (self._root / "journal", self._folder.folder):
+                self._files.make_folder(folder)
+            self._files.sync_folder(self._root)
+            self._catalog = self.open_catalog()
+            is_clean = bool(self._catalog.meta().get("clean", 1))
+            found = recover(self._files, self._root, self._catalog, self._folder)
+        except BaseException:
+            self._lock.close()
+            raise
+        if not is_clean:
+            self._unclean_since_us = self._clock.now_us()
+        self.warnings = found.warnings
+        self.stats.replayed_records = found.records
+        self._start_writing(found, sweep=not is_clean)
+        for path, last_lsn in found.files:
+            self._journal.adopt(path, last_lsn)
+        self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
+        self._upkeep_task = asyncio.create_task(self._upkeep.run())
+        return list(found.streams.values())
+
+    def open_catalog(self) -> Catalog:
+        """A step of its own, so that tests can make catalog commits fail."""
+        return Catalog(self._root / CATALOG_FILE)
+
+    def _start_writing(self, found: Recovered, *, sweep: bool) -> None:
+        settings = self._settings
+        is_synced = settings.durability == "fsync"
+        self._journal = journal.JournalWriter(
+            self._files,
+            self._root / "journal",
+            file_bytes=settings.journal_file_bytes,
+            durability=journal.FSYNC if is_synced else journal.BUFFERED,
+            next_number=found.next_number,
+        )
+        self.stats.sync_seconds = self._journal.sync_seconds
+        self._committer: Committer[Mutation] = Committer(
+            self._journal,
+            next_lsn=found.next_lsn,
+            batch_bytes_max=settings.journal_batch_bytes_max,
+            on_committed=self._on_committed,
+            on_failed=self._on_failed,
+        )
+        self._position = Position(found.next_lsn - 1, found.next_id)
+        checkpointer = Checkpointer(
+            self._files,
+            self._root,
+            self._folder,
+            self._catalog,
+            self._journal,
+            segment_bytes_max=settings.segment_bytes_max,
+        )
+        self._upkeep = Upkeep(
+            checkpointer,
+            settings,
+            self._position,
+            self.stats,
+            files=self._files,
+            root=self._root,
+            sweep=sweep,
+            on_broken=self._go_read_only,
+        )
+        self._readback = Readback(self._segments)
+        for stream in found.streams.values():
+            self._upkeep.changed(stream)
+        for stream in found.deleted.values():
+            self._upkeep.deleted(stream)
+        self._upkeep.wrote(sum(stream.memory_bytes() for stream in found.streams.values()))
+        self._committer.start()
+
+    async def close(self) -> None:
+        await self._committer.drain()
+        self._committer.stop()
+        self._upkeep.stop()
+        await self._upkeep_task
+        self._journal.close()
+        self._readback.close()
+        self._catalog.close()
+        self._lock.close()
+
+    # -- writing
+
+    def next_id(self) -> int:
+        self._position.next_id += 1
+        return self._position.next_id - 1
+
+    def admit(self, size: int) -> None:
+        if self._read_only is not None:
+            raise StoreReadOnly(self._read_only)
+        if self._upkeep.is_disk_full:
+            raise DiskFull(
+                f"less than {self._settings.disk_reserve_bytes} bytes are free on the disk of the "
+                "data folder; free some, or delete streams"
+            )
+        queued = self._committer.queued_bytes
+        if queued and queued + size > self._settings.append_queue_bytes_max:
+            raise Overloaded("too many bytes wait for the disk; try again", Retry_After="1")
+        if self._upkeep.is_behind():
+            raise Overloaded("the checkpoint cannot keep up; try again", Retry_After="1")
+
+    def submit(self, mutation: Mutation) -> None:
+        self._committer.submit(mutation)
+
+    def _on_committed(self, batch: Committed[Mutation]) -> None:
+        lsn = batch.first_lsn
+        for mutation in batch.entries:
+            stream = mutation.stream
+            if stream is None:
+                continue
+            mutation.apply(lsn)
+            lsn += 1
+            if type(mutation) is Delete:
+                self._deleted(stream)
+                continue
+            if type(mutation) is Create and mutation.replaces is not None:
+                self._deleted(mutation.replaces)
+            self._upkeep.changed(stream)
+        self._position.durable_lsn = lsn - 1
+        self._upkeep.wrote(batch.bytes)
+        stats = self.stats
+        stats.commits += 1
+        stats.commit_records.add(len(batch.entries))
+        stats.commit_seconds.add(batch.seconds)
+        stats.journal_bytes_written += batch.bytes
+        stats.journal_bytes = self._journal.live_bytes()
+        self._observer.committed(batch.entries)
+        for mutation in batch.entries:
+            future = mutation.future
+            if future is not None and not future.done():
+                future.set_result(mutation.result)
+
+    def _deleted(self, stream: Stream) -> None:
+        self._upkeep.deleted(stream)
+        self._segments.forget(stream.id)
+
+    def _on_failed(self, entries: list[Mutation], error: PenstockError) -> None:
+        self.stats.commit_failures += 1
+        if isinstance(error, StoreReadOnly):
+            self._upkeep.broke()
+            self._go_read_only(error.detail)
+        self._observer.failed(entries, error)
+        for mutation in entries:
+            future = mutation.future
+            if future is not None and not future.done():
+                future.set_exception(type(error)(error.detail))
+
+    def _go_read_only(self, reason: str) -> None:
+        self._read_only = reason
+
+    # -- reading
+
+    def load(self, path: str) -> Stream | None:
+        row = self._catalog.by_path(path)
+        if row is None or self._upkeep.is_gone(row.id):
+            return None
+        return stream_from_row(row)
+
+    def load_producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
+        if not stream.stored_producers:
+            return None
+        return self._catalog.producer(stream.id, producer_id)
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        return self._readback.read_now(stream, start, end)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        return await self._readback.read(stream, start, end)
+
+    async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        return self._readback.seek_ordinal(stream, ordinal)
+
+    async def seek_time(self, stream: Stream, time_us: int) -> int:
+        return self._readback.seek_time(stream, time_us)
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        fresh = self._upkeep.fresh()
+        changed = sorted(
+            stream.info()
+            for stream in fresh.values()
+            if not stream.deleted and stream.path > after and stream.path.startswith(prefix)
+        )
+        stored: list[StreamInfo] = []
+        while len(stored) < limit:
+            page = self._catalog.list_streams(prefix, after, limit)
+            stored += [
+                info for info in page if info.id not in fresh and not self._upkeep.is_gone(info.id)
+            ]
+            if len(page) < limit:
+                break
+            after = page[-1].path
+        return list(islice(merge(changed, stored), limit))
+
+    def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        return self._catalog.expired(now_us, after, limit)
+
+    def touched(self, stream: Stream) -> None:
+        if stream.durable and not stream.deleted:
+            self._upkeep.changed(stream)
+
+    def release(self, stream: Stream) -> bool:
+        return not stream.is_dirty and not stream.in_checkpoint
+
+    def health(self) -> Health:
+        if self._read_only is not None:
+            return Health(True, False, self._read_only)
+        if self._upkeep.is_disk_full:
+            return Health(True, False, "the disk of the data folder is nearly full")
+        return Health(True, True, None)
+
+    def grace_until_us(self, ttl_s: int) -> int:
+        if self._unclean_since_us is None:
+            return 0
+        seconds = min(ttl_s, self._settings.checkpoint_interval_s)
+        return self._unclean_since_us + int(seconds * 1_000_000)
+
+    async def checkpoint(self) -> bool:
+        """Run a checkpoint now, beside those that run by themselves."""
+        return await self._upkeep.checkpoint()

@@ -1,0 +1,160 @@
+"""The engine: everything the rest of Penstock may ask of the log.
+
+Writes are decided in `writing`; reads see durable state only. Runs on the event loop and knows
+neither HTTP nor files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.clock import Clock
+from penstock.config import Settings
+from penstock.log.active import ActiveStreams
+from penstock.log.ranges import Ranges
+from penstock.log.reaper import Reaper
+from penstock.log.requests import Append, Appended, Created, token
+from penstock.log.stats import EngineStats
+from penstock.log.store import Health, Store
+from penstock.log.stream import Stream, StreamInfo, Watcher
+from penstock.log.writing import Writing, not_found
+from penstock.protocol.lifecycle import StreamConfig
+
+
+class Engine:
+    def __init__(self, store: Store, settings: Settings, *, clock: Clock) -> None:
+        self.store = store
+        self.stats = EngineStats()
+        self._settings = settings
+        self._clock = clock
+        self._streams = ActiveStreams(
+            store, clock, self.stats, active_streams_max=settings.active_streams_max
+        )
+        self._ranges = Ranges(store)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._writing = Writing(
+            self._streams, self.store, self._settings, self.stats, clock=self._clock
+        )
+        for stream in await self.store.open(self._writing):
+            self._streams.add(stream)
+        reaper = Reaper(self._streams, self.store, self._clock, self._writing.expire)
+        self.reap = reaper.reap
+        self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
+
+    async def stop(self) -> None:
+        """Refuse new writes, finish queued ones, checkpoint, let go."""
+        self._writing.stop()
+        self._reap_task.cancel()
+        await self.store.close()
+
+    def health(self) -> Health:
+        return self.store.health()
+
+    # -- writing
+
+    def create(
+        self, path: str, config: StreamConfig, body: bytes, *, closed: bool
+    ) -> asyncio.Future[Created]:
+        return self._writing.create(path, config, body, closed=closed)
+
+    def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
+        return self._writing.append(path, request)
+
+    def delete(self, path: str) -> asyncio.Future[None]:
+        return self._writing.delete(path)
+
+    # -- reading
+
+    def find(self, path: str, *, touch: bool) -> Stream:
+        """The stream at `path` as readers see it."""
+        now = self._clock.now_us()
+        stream = self._streams.durable(path)
+        if stream is None:
+            raise not_found(path)
+        if self._streams.is_expired(stream, now):
+            self._writing.expire(stream)
+            raise not_found(path)
+        if touch:
+            self._streams.touch(stream, now)
+        return stream
+
+    def token(self, stream: Stream, position: int) -> str:
+        return token(stream, position)
+
+    async def position(self, stream: Stream, offset: str) -> int:
+        return await self._ranges.position(stream, offset)
+
+    async def plan(
+        self,
+        stream: Stream,
+        start: int,
+        *,
+        max_bytes: int,
+        until: int | None = None,
+        count: int | None = None,
+    ) -> int:
+        return await self._ranges.plan(stream, start, max_bytes, until, count)
+
+    async def splits(self, stream: Stream, parts: int, start: int, end: int) -> list[int]:
+        return await self._ranges.splits(stream, parts, start, end)
+
+    async def seek(self, stream: Stream, ordinal: int) -> int:
+        """Where message number `ordinal` (from 0) of a JSON stream starts."""
+        return await self._ranges.seek(stream, ordinal)
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        data = self.store.read_now(stream, start, end)
+        if data is not None:
+            self.stats.reads += 1
+            self.stats.read_bytes += len(data)
+        return data
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        data = await self.store.read(stream, start, end)
+        self.stats.reads += 1
+        self.stats.read_bytes += len(data)
+        return data
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self._streams.list_streams(prefix, after, limit)
+
+    # -- waiting
+
+    def watch(self, stream: Stream, watcher: Watcher) -> None:
+        stream.watchers[watcher] = None
+        self.stats.watchers += 1
+
+    def unwatch(self, stream: Stream, watcher: Watcher) -> None:
+        if stream.watchers.pop(watcher, False) is None:
+            self.stats.watchers -= 1
+            # The stream counted as read until now.
+            self._streams.touch(stream, self._clock.now_us())
+
+    async def wait(self, stream: Stream, position: int, timeout_s: float) -> None:
+        """Return when there is something after `position`, an end, or no more time."""
+        if stream.tail > position or stream.closed or stream.deleted:
+            return
+        waiter = _Waiter(self._loop.create_future())
+        self.watch(stream, waiter)
+        timer = self._loop.call_later(timeout_s, waiter.ended)
+        try:
+            await waiter.future
+        finally:
+            timer.cancel()
+            self.unwatch(stream, waiter)
+
+
+class _Waiter:
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
+        self.ended()
+
+    def ended(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)

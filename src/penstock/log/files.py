@@ -1,0 +1,171 @@
+"""The only caller of open, write, sync, rename and unlink in Penstock.
+
+Everything durable goes through a `Files` value, so that tests can put a layer here that loses
+unsynced bytes, fails the Nth call or writes short. It knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.errors import StoreLocked
+
+ZERO_PIECE = bytes(1024 * 1024)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Full disks come and go; every other write error means the disk can no longer be trusted."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class File:
+    """One open file, addressed by position."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write all of `parts` in order; a short write is continued until the system says no."""
+        remaining = [memoryview(part) for part in parts]
+        while remaining:
+            written = self._pwritev(remaining[:64], position)
+            if written == 0:
+                raise OSError(errno.ENOSPC, "nothing was written", str(self.path))
+            position += written
+            while remaining and written >= len(remaining[0]):
+                written -= len(remaining[0])
+                remaining.pop(0)
+            if written:
+                remaining[0] = remaining[0][written:]
+
+    def _pwritev(self, parts: list[memoryview], position: int) -> int:
+        return os.pwritev(self._fd, parts, position)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        data = os.pread(self._fd, length, position)
+        while len(data) < length:
+            more = os.pread(self._fd, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        """All `length` bytes if they are in memory already, else None: never waits for the disk."""
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        return bytes(buffer) if got == length else None
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._fd, length)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Files:
+    """The real file system."""
+
+    def open_read(self, path: Path) -> File:
+        return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_write(self, path: Path) -> File:
+        return File(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+
+    def allocate(self, file: File, length: int) -> None:
+        """Fill with zeros: syncing into written blocks is faster than into reserved ones."""
+        for position in range(0, length, len(ZERO_PIECE)):
+            file.write_at(position, [ZERO_PIECE[: length - position]])
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_all(self, path: Path) -> None:
+        """One `syncfs` for the file system of `path`: cheaper than many single syncs."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _LIBC.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(path))
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def list_folder(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path)) if path.is_dir() else []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def free_bytes(self, path: Path) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def read_text(self, path: Path) -> str:
+        return path.read_text(encoding="utf-8")
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Replace a small file so that a crash leaves the old or the new content."""
+        temporary = path.with_name(path.name + ".new")
+        file = self.open_write(temporary)
+        try:
+            file.truncate(0)
+            file.write_at(0, [text.encode()])
+            file.sync_data()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_folder(path.parent)
+
+    def lock(self, path: Path) -> File:
+        """Hold `path` for this process alone until the file is closed."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreLocked(
+                f"{path.parent} is in use by another Penstock (process {holder}): "
+                "stop it first, or choose another --data-dir"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return File(path, fd)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)

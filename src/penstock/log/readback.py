@@ -1,0 +1,105 @@
+"""Reads a stream's durable bytes back, from its memory tail and its segments as one range."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.errors import Damaged
+from penstock.log.segment import BLOCK_BYTES, IndexEntry, SegmentInfo, SegmentReader
+from penstock.log.stream import Chunk, Stream
+
+READERS = 4
+"""Threads that wait for the disk, so that the event loop never does."""
+
+
+class Readback:
+    def __init__(self, segments: SegmentReader) -> None:
+        self._segments = segments
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        """The bytes, or None if the disk would have to be waited for."""
+        return self._read(stream, start, end, wait=False)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        data = self._read(stream, start, end, wait=False)
+        if data is None:
+            loop = asyncio.get_running_loop()
+            for info in stream.segments:
+                low, high = max(start, info.base) - info.base, min(end, info.end) - info.base
+                if low < high:
+                    warm = self._segments.warm
+                    await loop.run_in_executor(self._threads, warm, stream.id, info, low, high)
+            data = self._read(stream, start, end, wait=True)
+            assert data is not None
+        return data
+
+    def _read(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
+        if start >= end:
+            return b""
+        if start >= stream.flushed:
+            return stream.read_memory(start, end)
+        parts: list[bytes] = []
+        segments = stream.segments
+        index = bisect_right(segments, start, key=_base) - 1
+        position, stop = start, min(end, stream.flushed)
+        while position < stop:
+            if not 0 <= index < len(segments) or position >= segments[index].end:
+                raise Damaged(f"stream {stream.id} has no segment that holds byte {position}")
+            info = segments[index]
+            low, high = position - info.base, min(stop, info.end) - info.base
+            part = self._segments.read(stream.id, info, low, high, wait=wait)
+            if part is None:
+                return None
+            parts.append(part)
+            position += len(part)
+            index += 1
+        if end > position:
+            parts.append(stream.read_memory(position, end))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        return self._seek(stream, ordinal, lambda place: place.ordinal)
+
+    def seek_time(self, stream: Stream, time_us: int) -> int:
+        return self._seek(stream, time_us, lambda place: place.time_us)[0]
+
+    def _seek(
+        self, stream: Stream, wanted: int, key: Callable[[Chunk | IndexEntry], int]
+    ) -> tuple[int, int]:
+        """(position, ordinal) of the last indexed place before `wanted`, else of the first."""
+        chunks, segments = stream.chunks, stream.segments
+        if chunks and (key(chunks[0]) < wanted or not segments):
+            chunk = chunks[max(bisect_left(chunks, wanted, key=key) - 1, 0)]
+            return chunk.start, chunk.ordinal
+        for info in reversed(segments):
+            first = IndexEntry(*self._segments.entry(stream.id, info, 0))
+            if key(first) < wanted or info is segments[0]:
+                return self._seek_segment(stream, info, wanted, key)
+        return stream.earliest, 0
+
+    def _seek_segment(
+        self,
+        stream: Stream,
+        info: SegmentInfo,
+        wanted: int,
+        key: Callable[[Chunk | IndexEntry], int],
+    ) -> tuple[int, int]:
+        def entry(block: int) -> IndexEntry:
+            return self._segments.entry(stream.id, info, block)
+
+        blocks = range(info.length // BLOCK_BYTES + 1)
+        found = bisect_left(blocks, wanted, key=lambda block: key(entry(block)))
+        block = max(found - 1, 0)
+        return info.base + block * BLOCK_BYTES, entry(block).ordinal
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._segments.close()
+
+
+def _base(info: SegmentInfo) -> int:
+    return info.base

@@ -1,0 +1,62 @@
+"""Ends streams whose time has come, whether they are in memory or only on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.log.active import ActiveStreams
+from penstock.log.store import Store
+from penstock.log.stream import Stream
+
+REAP_MAX = 1000
+"""Streams ended per look, so that a million expiring at once do not stop the loop."""
+
+
+class Reaper:
+    def __init__(
+        self,
+        streams: ActiveStreams,
+        store: Store,
+        clock: Clock,
+        expire: Callable[[Stream], None],
+    ) -> None:
+        self._streams = streams
+        self._store = store
+        self._clock = clock
+        self._expire = expire
+
+    async def run(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            self.reap()
+
+    def reap(self) -> int:
+        """One look at everything that may have expired; how many streams it ended."""
+        now = self._clock.now_us()
+        expired = self._streams.take_expired(now, REAP_MAX)
+        for stream in expired:
+            self._expire(stream)
+        return len(expired) + self._reap_stored(now, REAP_MAX - len(expired))
+
+    def _reap_stored(self, now_us: int, limit: int) -> int:
+        """Streams that are not in memory, in the order of their deadlines."""
+        reaped, after = 0, (-1, -1)
+        while reaped < limit:
+            page = self._store.expired(now_us, after, REAP_MAX)
+            for _, stream_id, path in page:
+                if reaped == limit or self._streams.active(path) is not None:
+                    continue
+                stream = self._streams.pending(path)
+                if (
+                    stream is not None
+                    and stream.id == stream_id
+                    and self._streams.is_expired(stream, now_us)
+                ):
+                    self._expire(stream)
+                    reaped += 1
+            if len(page) < REAP_MAX:
+                break
+            after = (page[-1].time_us, page[-1].id)
+        return reaped

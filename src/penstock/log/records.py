@@ -1,0 +1,161 @@
+"""Journal records: what one mutation looks like as bytes.
+
+A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 5 to 9
+are reserved for forks, trims, metadata, and bodies kept in a side file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import StreamConfig
+
+CREATE, APPEND, DELETE = 1, 2, 3
+RESERVED_KINDS = {5: "fork", 6: "trim", 7: "meta", 8: "indirect", 9: "snapshot"}
+
+CLOSES, HAS_PRODUCER, HAS_SEQ = 1, 2, 4
+
+_HEAD = struct.Struct("<IBBHQ")
+_APPEND = struct.Struct("<QIQ")
+_PRODUCER = struct.Struct("<HQQ")
+_SHORT = struct.Struct("<H")
+_LONG = struct.Struct("<I")
+
+
+class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a create record says beside its payload. JSON, so that forks can add fields."""
+
+    path: str
+    content_type: str
+    created_us: int
+    ttl_s: int | None = None
+    expires_at_us: int | None = None
+    closed: bool = False
+    count: int = 0
+    replaces: int | None = None
+
+    @property
+    def config(self) -> StreamConfig:
+        return StreamConfig(self.content_type, self.ttl_s, self.expires_at_us)
+
+
+class CreateRecord(msgspec.Struct, frozen=True):
+    stream_id: int
+    meta: CreateMeta
+    payload: bytes
+
+
+class AppendRecord(msgspec.Struct, frozen=True):
+    stream_id: int
+    start: int
+    count: int
+    time_us: int
+    closes: bool
+    producer: Producer | None
+    stream_seq: str | None
+    payload: bytes
+
+
+class DeleteRecord(msgspec.Struct, frozen=True):
+    stream_id: int
+    time_us: int
+    expired: bool
+
+
+Record = CreateRecord | AppendRecord | DeleteRecord
+
+_encode_meta = msgspec.json.Encoder().encode
+_decode_meta = msgspec.json.Decoder(CreateMeta).decode
+
+
+def encode_create(stream_id: int, meta: CreateMeta, payload: bytes) -> bytes:
+    text = _encode_meta(meta)
+    length = _HEAD.size + _LONG.size + len(text) + len(payload)
+    return b"".join(
+        (_HEAD.pack(length, CREATE, 0, 0, stream_id), _LONG.pack(len(text)), text, payload)
+    )
+
+
+def encode_append(
+    stream_id: int,
+    start: int,
+    count: int,
+    time_us: int,
+    payload: bytes,
+    *,
+    closes: bool,
+    producer: Producer | None,
+    stream_seq: str | None,
+) -> bytes:
+    flags = CLOSES if closes else 0
+    extra = b""
+    if producer is not None:
+        flags |= HAS_PRODUCER
+        name = producer.id.encode()
+        extra = _PRODUCER.pack(len(name), producer.epoch, producer.seq) + name
+    if stream_seq is not None:
+        flags |= HAS_SEQ
+        text = stream_seq.encode()
+        extra += _SHORT.pack(len(text)) + text
+    length = _HEAD.size + _APPEND.size + len(extra) + len(payload)
+    return b"".join(
+        (
+            _HEAD.pack(length, APPEND, flags, 0, stream_id),
+            _APPEND.pack(start, count, time_us),
+            extra,
+            payload,
+        )
+    )
+
+
+def encode_delete(stream_id: int, time_us: int, *, expired: bool) -> bytes:
+    head = _HEAD.pack(_HEAD.size + 8, DELETE, CLOSES if expired else 0, 0, stream_id)
+    return head + time_us.to_bytes(8, "little")
+
+
+def decode_records(body: bytes) -> Iterator[Record]:
+    """The records of one batch body. ValueError for anything this version cannot read."""
+    position = 0
+    while position < len(body):
+        length, kind, flags, _, stream_id = _HEAD.unpack_from(body, position)
+        if length < _HEAD.size or position + length > len(body):
+            raise ValueError(f"record at {position} claims {length} bytes")
+        start, end = position + _HEAD.size, position + length
+        if kind == APPEND:
+            yield _decode_append(body, stream_id, flags, start, end)
+        elif kind == CREATE:
+            (size,) = _LONG.unpack_from(body, start)
+            start += _LONG.size
+            meta = _decode_meta(body[start : start + size])
+            yield CreateRecord(stream_id, meta, body[start + size : end])
+        elif kind == DELETE:
+            time_us = int.from_bytes(body[start : start + 8], "little")
+            yield DeleteRecord(stream_id, time_us, bool(flags & CLOSES))
+        else:
+            name = RESERVED_KINDS.get(kind, "unknown")
+            raise ValueError(f"record kind {kind} ({name}) needs a newer Penstock")
+        position = end
+
+
+def _decode_append(body: bytes, stream_id: int, flags: int, at: int, end: int) -> AppendRecord:
+    start, count, time_us = _APPEND.unpack_from(body, at)
+    at += _APPEND.size
+    producer = None
+    if flags & HAS_PRODUCER:
+        size, epoch, seq = _PRODUCER.unpack_from(body, at)
+        at += _PRODUCER.size
+        producer = Producer(body[at : at + size].decode(), epoch, seq)
+        at += size
+    stream_seq = None
+    if flags & HAS_SEQ:
+        (size,) = _SHORT.unpack_from(body, at)
+        at += _SHORT.size
+        stream_seq = body[at : at + size].decode()
+        at += size
+    return AppendRecord(
+        stream_id, start, count, time_us, bool(flags & CLOSES), producer, stream_seq, body[at:end]
+    )

@@ -1,0 +1,235 @@
+"""Opening a data folder: its format, its lock, and the journal replayed onto the catalog.
+
+Costs what the journal since the last checkpoint costs. Replay applies records, it decides nothing
+again: each stream skips what its catalog row already has.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import StoreDamaged, StoreTooNew
+from penstock.log import journal
+from penstock.log.catalog import Catalog, Row
+from penstock.log.files import Files
+from penstock.log.mutations import apply_append, apply_create
+from penstock.log.records import AppendRecord, CreateRecord, DeleteRecord, Record, decode_records
+from penstock.log.segment import BLOCK_BYTES, ENTRY, SegmentFolder
+from penstock.log.stream import Chunk, Stream
+
+FORMAT = 1
+FORMAT_FILE = "PENSTOCK"
+
+
+def check_format(files: Files, root: Path) -> None:
+    """Write the format file of a new folder; refuse a folder made by a newer Penstock."""
+    path = root / FORMAT_FILE
+    if not files.exists(path):
+        if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
+            raise StoreDamaged(f"{root} has Penstock data but no {FORMAT_FILE} file")
+        files.write_text(
+            path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
+        )
+        return
+    try:
+        found = int(json.loads(files.read_text(path))["format"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreDamaged(f"{path} is not a Penstock format file") from None
+    if found > FORMAT:
+        raise StoreTooNew(
+            f"{root} has data format {found}, this Penstock knows up to {FORMAT}: "
+            "run the newer Penstock that wrote it"
+        )
+
+
+def stream_from_row(row: Row) -> Stream:
+    stream = Stream(row.id, row.path, row.config, row.created_us)
+    stream.durable = True
+    stream.touched_us = row.touched_us
+    stream.earliest = row.earliest
+    stream.tail, stream.count = row.tail, row.messages
+    stream.closed, stream.closed_by = row.closed, row.closed_by
+    stream.stream_seq = row.stream_seq
+    stream.producer_total = row.producer_total
+    stream.stored_producers = row.producer_total > 0
+    stream.applied_lsn = row.applied_lsn
+    stream.segments = row.segments
+    if row.segments:
+        stream.flushed = row.tail
+    elif row.inline:
+        stream.chunks = [Chunk(0, row.inline, 0, row.touched_us)]
+        stream.chunks[0].sealed = True
+    stream.reset_pending()
+    return stream
+
+
+class Recovered(NamedTuple):
+    streams: dict[int, Stream]
+    deleted: dict[int, Stream]
+    next_lsn: int
+    next_id: int
+    next_number: int
+    files: list[tuple[Path, int]]
+    records: int
+    warnings: list[str]
+
+
+class Replay:
+    """Applies records to streams that it loads from the catalog when the journal names them."""
+
+    def __init__(self, catalog: Catalog, checkpoint_lsn: int, next_id: int) -> None:
+        self._catalog = catalog
+        self._checkpoint_lsn = checkpoint_lsn
+        self.next_id = next_id
+        self.streams: dict[int, Stream] = {}
+        self.deleted: dict[int, Stream] = {}
+        self.records = 0
+
+    def batch(self, batch: journal.Batch, name: str) -> None:
+        lsn = batch.first_lsn
+        try:
+            for record in decode_records(batch.body):
+                if lsn > self._checkpoint_lsn:
+                    self._record(record, lsn)
+                lsn += 1
+        except (ValueError, IndexError) as error:
+            raise StoreDamaged(f"journal {name}, LSN {lsn}: {error}") from None
+        if lsn != batch.first_lsn + batch.records:
+            raise StoreDamaged(f"journal {name}: batch {batch.first_lsn} lacks records")
+
+    def _record(self, record: Record, lsn: int) -> None:
+        self.records += 1
+        self.next_id = max(self.next_id, record.stream_id + 1)
+        if isinstance(record, CreateRecord):
+            self._create(record, lsn)
+            return
+        stream = self._stream(record.stream_id)
+        if stream is None or lsn <= stream.applied_lsn:
+            return
+        if isinstance(record, DeleteRecord):
+            self._delete(stream)
+        else:
+            self._append(stream, record, lsn)
+
+    def _create(self, record: CreateRecord, lsn: int) -> None:
+        if record.meta.replaces is not None:
+            old = self._stream(record.meta.replaces)
+            if old is not None:
+                self._delete(old)
+        if self._stream(record.stream_id) is None:
+            meta = record.meta
+            stream = Stream(record.stream_id, meta.path, meta.config, meta.created_us)
+            apply_create(stream, meta, record.payload, lsn)
+            self.streams[stream.id] = stream
+
+    def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
+        if record.start != stream.tail:
+            raise ValueError(f"stream {stream.id} ends at {stream.tail}, not {record.start}")
+        if record.producer is not None and record.producer.id not in stream.producers:
+            known = self._catalog.producer(stream.id, record.producer.id)
+            if known is not None:
+                stream.producers[record.producer.id] = known
+        apply_append(stream, record, lsn)
+
+    def _delete(self, stream: Stream) -> None:
+        stream.deleted = True
+        self.streams.pop(stream.id, None)
+        self.deleted[stream.id] = stream
+
+    def _stream(self, stream_id: int) -> Stream | None:
+        if stream_id in self.deleted:
+            return None
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            row = self._catalog.by_id(stream_id)
+            if row is None:
+                return None
+            stream = self.streams[stream_id] = stream_from_row(row)
+        return stream
+
+
+def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -> Recovered:
+    meta = catalog.meta()
+    checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))
+    replay = Replay(catalog, checkpoint_lsn, int(meta.get("next_id", 1)))
+    journals = root / "journal"
+    kept: list[tuple[Path, int]] = []
+    warnings: list[str] = []
+    next_lsn, next_number = checkpoint_lsn + 1, 1
+    is_cut = False
+    for path, data in journal.journal_files(files, journals):
+        scan = None if is_cut else journal.scan_file(data, path.name)
+        if is_cut:
+            files.remove(path)
+            continue
+        if scan is None:
+            _drop_unborn(files, path, data)
+            continue
+        number = int(path.stem)
+        next_number = max(next_number, number + 1, scan.head.number + 1)
+        if scan.head.number != number:
+            # A recycled file whose renames were undone by a power loss: nothing in it was promised.
+            files.remove(path)
+            continue
+        last = scan.head.first_lsn - 1 + sum(batch.records for batch in scan.batches)
+        if last <= checkpoint_lsn and scan.head.first_lsn <= checkpoint_lsn:
+            kept.append((path, last))
+            continue
+        if scan.head.first_lsn > next_lsn:
+            lost = f"records {next_lsn} to {scan.head.first_lsn - 1} are missing before {path.name}"
+            if scan.head.durability == journal.FSYNC:
+                raise StoreDamaged(f"the journal is damaged: {lost}; restore from a backup")
+            warnings.append(f"buffered journal: {lost}; it is cut there")
+            files.remove(path)
+            is_cut = True
+            continue
+        kept.append((path, last))
+        for batch in scan.batches:
+            replay.batch(batch, path.name)
+        next_lsn = max(next_lsn, last + 1)
+        if scan.torn and scan.head.durability == journal.BUFFERED:
+            warnings.append(f"buffered journal {path.name} is cut at byte {scan.end}")
+    for stream in replay.streams.values():
+        stream.reset_pending()
+        _cut_segments(files, folder, stream)
+    return Recovered(
+        replay.streams,
+        replay.deleted,
+        next_lsn,
+        replay.next_id,
+        next_number,
+        kept,
+        replay.records,
+        warnings,
+    )
+
+
+def _drop_unborn(files: Files, path: Path, data: bytes) -> None:
+    """A file whose head never got written holds nothing; one with batches lost its head."""
+    if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
+        raise StoreDamaged(
+            f"journal {path.name} is damaged at byte 0: its head is unreadable but batches follow; "
+            "nothing was changed. Restore the data folder from a backup"
+        )
+    files.remove(path)
+
+
+def _cut_segments(files: Files, folder: SegmentFolder, stream: Stream) -> None:
+    """Bytes written behind the catalog's back by an unfinished checkpoint come again."""
+    if not stream.segments:
+        return
+    info = stream.segments[-1]
+    for path, length in (
+        (folder.data_path(stream.id, info.base), info.length),
+        (folder.index_path(stream.id, info.base), info.length // BLOCK_BYTES * ENTRY.size),
+    ):
+        if files.exists(path):
+            file = files.open_write(path)
+            try:
+                if file.size() > length:
+                    file.truncate(length)
+            finally:
+                file.close()

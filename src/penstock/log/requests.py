@@ -1,0 +1,39 @@
+"""What is asked of the engine and what it answers, as values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.log.stream import Stream
+from penstock.protocol.headers import Producer
+from penstock.protocol.producer import ProducerState
+
+
+class Append(NamedTuple):
+    """A request to append, to close, or both. `expected` is the tail the writer believes in."""
+
+    body: bytes
+    content_type: str | None
+    close: bool
+    producer: Producer | None
+    stream_seq: str | None
+    expected: str | None
+
+
+class Appended(NamedTuple):
+    offset: str
+    closed: bool
+    duplicate: bool
+    producer: ProducerState | None
+
+
+class Created(NamedTuple):
+    offset: str
+    created: bool
+    closed: bool
+    content_type: str
+
+
+def token(stream: Stream, position: int) -> str:
+    """How a position of this stream is spelled to clients."""
+    return f"{stream.id:016d}_{position:016d}"

@@ -1,0 +1,59 @@
+"""Plain counters that the hot path can afford; `/metrics` reads them when asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+
+
+class Histogram:
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class StoreStats:
+    """What a store counts."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.commit_records = Histogram(COUNTS)
+        self.commit_seconds = Histogram(SECONDS)
+        self.commit_failures = 0
+        self.sync_seconds = Histogram(SECONDS)
+        self.journal_bytes_written = 0
+        self.journal_bytes = 0
+        self.checkpoints = 0
+        self.checkpoint_failures = 0
+        self.checkpoint_seconds = Histogram(SECONDS)
+        self.memory_bytes = 0
+        self.replayed_records = 0
+
+
+class EngineStats:
+    """What the engine counts."""
+
+    def __init__(self) -> None:
+        self.creates = 0
+        self.appends = 0
+        self.append_messages = 0
+        self.append_bytes = 0
+        self.duplicates = 0
+        self.deletes = 0
+        self.expired = 0
+        self.reads = 0
+        self.read_bytes = 0
+        self.waiters = 0
+        self.watchers = 0
+        self.active_streams = 0
+        self.evicted = 0
+        self.loaded = 0

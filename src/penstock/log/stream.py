@@ -1,0 +1,222 @@
+"""The live form of one stream: what is durable, what is pending, and the bytes still in memory.
+
+One object per active stream, owned by the event loop. The engine decides on the pending half, the
+store advances the durable half, and nobody else writes to either.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.protocol.headers import Producer, is_json, is_text
+from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.producer import ProducerState
+
+if TYPE_CHECKING:
+    from penstock.log.segment import SegmentInfo
+
+CHUNK_BYTES_MAX = 16 * 1024
+"""Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
+
+
+class Watcher(Protocol):
+    """Told on the event loop when a stream moves."""
+
+    def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None: ...
+
+    def ended(self) -> None: ...
+
+
+class Chunk:
+    """Consecutive bytes of a stream's memory tail, with the ordinal and time of their first one."""
+
+    __slots__ = ("data", "ordinal", "sealed", "start", "time_us")
+
+    def __init__(self, start: int, data: bytes, ordinal: int, time_us: int) -> None:
+        self.start = start
+        self.data: bytes | bytearray = data
+        self.ordinal = ordinal
+        self.time_us = time_us
+        self.sealed = len(data) >= CHUNK_BYTES_MAX
+
+
+class StreamInfo(NamedTuple):
+    """What a listing says of a stream."""
+
+    path: str
+    id: int
+    content_type: str
+    tail: int
+    messages: int
+    closed: bool
+    created_us: int
+    touched_us: int
+    ttl_s: int | None
+    expires_at_us: int | None
+
+
+class Deadline(NamedTuple):
+    """When a stored stream's time is over."""
+
+    time_us: int
+    id: int
+    path: str
+
+
+class Stream:
+    __slots__ = (
+        "applied_lsn",
+        "chunks",
+        "closed",
+        "closed_by",
+        "config",
+        "count",
+        "created_us",
+        "deleted",
+        "deleting",
+        "dirty_producers",
+        "durable",
+        "earliest",
+        "flushed",
+        "hot",
+        "id",
+        "in_checkpoint",
+        "in_flight",
+        "is_dirty",
+        "is_json",
+        "is_text",
+        "path",
+        "pending_closed",
+        "pending_closed_by",
+        "pending_count",
+        "pending_producers",
+        "pending_seq",
+        "pending_tail",
+        "previous",
+        "producer_total",
+        "producers",
+        "segments",
+        "stored_producers",
+        "stream_seq",
+        "tail",
+        "touched_us",
+        "watchers",
+    )
+
+    def __init__(self, stream_id: int, path: str, config: StreamConfig, created_us: int) -> None:
+        self.id = stream_id
+        self.path = path
+        self.config = config
+        self.is_json = is_json(config.content_type)
+        self.is_text = is_text(config.content_type)
+        self.created_us = created_us
+        self.touched_us = created_us
+
+        self.durable = False
+        self.deleted = False
+        self.earliest = 0
+        self.tail = 0
+        self.count = 0
+        self.closed = False
+        self.closed_by: Producer | None = None
+        self.stream_seq: str | None = None
+        self.applied_lsn = 0
+
+        self.deleting = False
+        self.in_flight = 0
+        self.pending_tail = 0
+        self.pending_count = 0
+        self.pending_closed = False
+        self.pending_closed_by: Producer | None = None
+        self.pending_seq: str | None = None
+        self.pending_producers: dict[str, ProducerState] = {}
+        self.previous: Stream | None = None
+
+        self.producers: dict[str, ProducerState] = {}
+        self.dirty_producers: set[str] = set()
+        self.stored_producers = False
+        self.producer_total = 0
+
+        self.chunks: list[Chunk] = []
+        self.flushed = 0
+        self.segments: tuple[SegmentInfo, ...] = ()
+        self.is_dirty = False
+        self.in_checkpoint = False
+        self.hot = True
+        self.watchers: dict[Watcher, None] = {}
+
+    def info(self) -> StreamInfo:
+        return StreamInfo(
+            self.path,
+            self.id,
+            self.config.content_type,
+            self.tail,
+            self.count,
+            self.closed,
+            self.created_us,
+            self.touched_us,
+            self.config.ttl_s,
+            self.config.expires_at_us,
+        )
+
+    def reset_pending(self) -> None:
+        """Forget what was decided but is not durable: pending is durable again."""
+        self.in_flight = 0
+        self.deleting = False
+        self.pending_tail = self.tail
+        self.pending_count = self.count
+        self.pending_closed = self.closed
+        self.pending_closed_by = self.closed_by
+        self.pending_seq = self.stream_seq
+        self.pending_producers = {}
+
+    def add_bytes(self, data: bytes, count: int, time_us: int) -> None:
+        """Durable bytes enter the memory tail."""
+        if data:
+            last = self.chunks[-1] if self.chunks else None
+            if last is None or last.sealed or len(data) >= CHUNK_BYTES_MAX:
+                self.chunks.append(Chunk(self.tail, data, self.count, time_us))
+            else:
+                if isinstance(last.data, bytes):
+                    last.data = bytearray(last.data)
+                last.data += data
+                last.sealed = len(last.data) >= CHUNK_BYTES_MAX
+            self.tail += len(data)
+            self.count += count
+        self.touched_us = max(self.touched_us, time_us)
+
+    def set_producer(self, producer: Producer) -> None:
+        if producer.id not in self.producers:
+            self.producer_total += 1
+        self.producers[producer.id] = ProducerState(producer.epoch, producer.seq)
+        self.dirty_producers.add(producer.id)
+
+    def memory_bytes(self) -> int:
+        return self.tail - self.flushed
+
+    def read_memory(self, start: int, end: int) -> bytes:
+        """Bytes [start, end), all of them at or after `flushed`."""
+        chunks = self.chunks
+        index = bisect_right(chunks, start, key=_start) - 1
+        parts: list[bytes] = []
+        while start < end:
+            chunk = chunks[index]
+            offset = start - chunk.start
+            part = chunk.data[offset : offset + end - start]
+            parts.append(bytes(part))
+            start += len(part)
+            index += 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def drop_memory(self, flushed: int) -> None:
+        """Bytes before `flushed` are in segments now."""
+        self.flushed = flushed
+        index = bisect_right(self.chunks, flushed, key=_start)
+        if index and self.chunks[index - 1].start + len(self.chunks[index - 1].data) > flushed:
+            index -= 1
+        del self.chunks[:index]
+
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start

@@ -1,0 +1,331 @@
+"""Decides every change to a stream, in one place and in one order.
+
+Create, append, close and delete are decided on pending state and answered when durable; an answer
+that rests on pending state waits for it. If a batch fails, pending state is durable state again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from penstock.clock import Clock
+from penstock.config import Settings
+from penstock.errors import (
+    EmptyBody,
+    PenstockError,
+    ShuttingDown,
+    StreamNotFound,
+    TailMoved,
+    TooManyProducers,
+)
+from penstock.log import mutations
+from penstock.log.active import ActiveStreams
+from penstock.log.mutations import Barrier, Mutation
+from penstock.log.requests import Append, Appended, Created, token
+from penstock.log.stats import EngineStats
+from penstock.log.store import Store
+from penstock.log.stream import Stream
+from penstock.protocol.headers import is_json
+from penstock.protocol.json_mode import frame
+from penstock.protocol.lifecycle import (
+    StreamConfig,
+    check_content_type,
+    check_open,
+    check_stream_seq,
+    create_matches,
+)
+from penstock.protocol.producer import Duplicate, ProducerState, decide
+
+T = TypeVar("T")
+
+
+class Writing:
+    """The single owner of every stream's pending half; the store's observer."""
+
+    def __init__(
+        self,
+        streams: ActiveStreams,
+        store: Store,
+        settings: Settings,
+        stats: EngineStats,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._streams = streams
+        self._settings = settings
+        self._clock = clock
+        self.store = store
+        self.stats = stats
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+
+    def stop(self) -> None:
+        """From now on nothing new is taken; what is queued is finished."""
+        self._stopping = True
+
+    def create(
+        self, path: str, config: StreamConfig, body: bytes, *, closed: bool
+    ) -> asyncio.Future[Created]:
+        now = self._clock.now_us()
+        existing = self._streams.pending(path)
+        replaces: Stream | None = None
+        if existing is not None and not existing.deleting:
+            if not self._streams.is_expired(existing, now):
+                return self._create_again(existing, config, closed, now)
+            replaces = existing
+        self._admit(len(body))
+        payload, count = self._frame(
+            body, in_messages=is_json(config.content_type), allow_empty=True
+        )
+        stream = Stream(self.store.next_id(), path, config, now)
+        stream.pending_tail, stream.pending_count = len(payload), count
+        stream.pending_closed = closed
+        stream.previous = existing
+        self._streams.add(stream)
+        result = Created(token(stream, len(payload)), True, closed, config.content_type)
+        return self._submit(
+            mutations.Create(
+                stream, result, payload=payload, count=count, closed=closed, replaces=replaces
+            )
+        )
+
+    def _create_again(
+        self, existing: Stream, config: StreamConfig, closed: bool, now: int
+    ) -> asyncio.Future[Created]:
+        try:
+            create_matches(existing.config, existing.pending_closed, config, closed)
+        except PenstockError as error:
+            return self._refuse(existing, error)
+        self._streams.touch(existing, now)
+        offset = token(existing, existing.pending_tail)
+        content_type = existing.config.content_type
+        return self._answer(existing, Created(offset, False, existing.pending_closed, content_type))
+
+    def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
+        now = self._clock.now_us()
+        stream = self._streams.pending(path)
+        if stream is None:
+            raise not_found(path)
+        if stream.deleting:
+            return self._refuse(stream, not_found(path))
+        if self._streams.is_expired(stream, now):
+            self.expire(stream)
+            raise not_found(path)
+        try:
+            if stream.pending_closed:
+                return self._append_to_closed(stream, request, now)
+            return self._append_to_open(stream, request, now)
+        except PenstockError as error:
+            return self._refuse(stream, error)
+
+    def _append_to_open(
+        self, stream: Stream, request: Append, now: int
+    ) -> asyncio.Future[Appended]:
+        body = request.body
+        if body:
+            check_content_type(stream=stream.config.content_type, request=request.content_type)
+        elif not request.close:
+            raise EmptyBody("An append needs a body; to close the stream send Stream-Closed: true.")
+        producer, state = request.producer, None
+        if producer is not None:
+            known = self._producer(stream, producer.id)
+            decision = decide(known, producer)
+            state = decision.state
+            if type(decision) is Duplicate:
+                self.stats.duplicates += 1
+                self._streams.touch(stream, now)
+                offset = token(stream, stream.pending_tail)
+                return self._answer(stream, Appended(offset, False, True, state))
+            if known is None:
+                self._check_producers(stream)
+        check_stream_seq(last=stream.pending_seq, given=request.stream_seq)
+        start = stream.pending_tail
+        if request.expected is not None:
+            self._check_expected(stream, request.expected)
+        self._admit(len(body))
+        payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
+
+        stream.pending_tail = end = start + len(payload)
+        stream.pending_count += count
+        if state is not None and producer is not None:
+            stream.pending_producers[producer.id] = state
+        if request.stream_seq is not None:
+            stream.pending_seq = request.stream_seq
+        if request.close:
+            stream.pending_closed = True
+            stream.pending_closed_by = producer
+        return self._submit(
+            mutations.Append(
+                stream,
+                Appended(token(stream, end), request.close, False, state),
+                start=start,
+                count=count,
+                time_us=now,
+                payload=payload,
+                closes=request.close,
+                producer=producer,
+                stream_seq=request.stream_seq,
+            )
+        )
+
+    def _append_to_closed(
+        self, stream: Stream, request: Append, now: int
+    ) -> asyncio.Future[Appended]:
+        """Closing again is fine, and so is a repeat of the request that closed the stream."""
+        producer, tail = request.producer, token(stream, stream.pending_tail)
+        state = None if producer is None else self._producer(stream, producer.id)
+        is_repeat = producer is not None and producer == stream.pending_closed_by
+        if is_repeat or (request.close and not request.body):
+            self._streams.touch(stream, now)
+            known = state if producer is not None and state is not None else None
+            return self._answer(stream, Appended(tail, True, True, known))
+        if producer is not None and state is not None and producer.epoch < state.epoch:
+            decide(state, producer)
+        check_open(closed=True, tail=tail)
+        raise AssertionError("a closed stream refuses appends")
+
+    def delete(self, path: str) -> asyncio.Future[None]:
+        stream = self._streams.pending(path)
+        if stream is None:
+            raise not_found(path)
+        if stream.deleting:
+            return self._refuse(stream, not_found(path))
+        now = self._clock.now_us()
+        if self._streams.is_expired(stream, now):
+            self.expire(stream)
+            raise not_found(path)
+        return self._delete(stream, now, expired=False)
+
+    def _delete(self, stream: Stream, now: int, *, expired: bool) -> asyncio.Future[None]:
+        stream.deleting = True
+        return self._submit(mutations.Delete(stream, None, time_us=now, expired=expired))
+
+    def expire(self, stream: Stream) -> None:
+        if stream.deleting or stream.deleted or self._stopping:
+            return
+        self.stats.expired += 1
+        future = self._delete(stream, self._clock.now_us(), expired=True)
+        future.add_done_callback(_ignore)
+
+    def _producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
+        state = stream.pending_producers.get(producer_id) or stream.producers.get(producer_id)
+        if state is None:
+            state = self.store.load_producer(stream, producer_id)
+            if state is not None:
+                stream.producers[producer_id] = state
+        return state
+
+    def _check_producers(self, stream: Stream) -> None:
+        known = stream.producer_total + len(stream.pending_producers)
+        if known >= self._settings.producers_per_stream_max:
+            raise TooManyProducers(
+                f"{stream.path} already has {known} producers, as many as "
+                "producers_per_stream_max allows; reuse an id or raise the setting"
+            )
+
+    def _check_expected(self, stream: Stream, expected: str) -> None:
+        tail = token(stream, stream.pending_tail)
+        if expected not in ("*", tail):
+            raise TailMoved(
+                f"the tail is {tail}, not {expected}: read on from there, then try again",
+                Stream_Next_Offset=tail,
+            )
+
+    def _frame(self, body: bytes, *, in_messages: bool, allow_empty: bool) -> tuple[bytes, int]:
+        """The body in wire shape, and how many messages it is."""
+        if in_messages and body:
+            return frame(body, allow_empty=allow_empty, depth_max=self._settings.json_depth_max)
+        return body, 1 if body else 0
+
+    def _admit(self, size: int) -> None:
+        if self._stopping:
+            raise ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
+        self.store.admit(size)
+
+    # -- answers in the order of decisions
+
+    def _submit(self, mutation: Mutation) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        mutation.future = future
+        if mutation.stream is not None:
+            mutation.stream.in_flight += 1
+        self.store.submit(mutation)
+        return future
+
+    def _answer(self, stream: Stream, result: T) -> asyncio.Future[T]:
+        """An answer that rests on pending state is given when that is durable."""
+        if stream.in_flight:
+            return self._submit(Barrier(result))
+        future: asyncio.Future[T] = self._loop.create_future()
+        future.set_result(result)
+        return future
+
+    def _refuse(self, stream: Stream, error: PenstockError) -> asyncio.Future[T]:
+        if not stream.in_flight:
+            raise error
+        refusal: asyncio.Future[T] = self._loop.create_future()
+
+        def refuse(barrier: asyncio.Future[None]) -> None:
+            if not refusal.done():
+                refusal.set_exception(barrier.exception() or error)
+
+        barrier: asyncio.Future[None] = self._submit(Barrier())
+        barrier.add_done_callback(refuse)
+        return refusal
+
+    # -- what the store tells
+
+    def committed(self, batch: Sequence[Mutation]) -> None:
+        stats = self.stats
+        advanced: dict[Stream, list[mutations.Append]] = {}
+        for mutation in batch:
+            stream = mutation.stream
+            if stream is None:
+                continue
+            stream.in_flight -= 1
+            if type(mutation) is mutations.Append:
+                stats.appends += 1
+                stats.append_messages += mutation.count
+                stats.append_bytes += len(mutation.payload)
+                if not stream.in_flight and stream.pending_producers:
+                    stream.pending_producers = {}
+                if stream.watchers:
+                    advanced.setdefault(stream, []).append(mutation)
+            elif type(mutation) is mutations.Create:
+                stats.creates += 1
+                stream.previous = None
+                if mutation.replaces is not None:
+                    self._ended(mutation.replaces)
+            else:
+                stats.deletes += 1
+                self._ended(stream)
+        for stream, appends in advanced.items():
+            wire = b"".join([append.payload for append in appends])
+            for watcher in list(stream.watchers):
+                watcher.advanced(appends[0].start, stream.tail, wire, stream.closed)
+
+    def _ended(self, stream: Stream) -> None:
+        self._streams.remove(stream)
+        watchers, stream.watchers = list(stream.watchers), {}
+        self.stats.watchers -= len(watchers)
+        for watcher in watchers:
+            watcher.ended()
+
+    def failed(self, batch: Sequence[Mutation], error: PenstockError) -> None:
+        for mutation in reversed(batch):
+            if type(mutation) is mutations.Create:
+                self._streams.undo(mutation.stream)
+            elif mutation.stream is not None and not mutation.stream.deleted:
+                mutation.stream.reset_pending()
+            if type(mutation) is mutations.Create and mutation.replaces is not None:
+                mutation.replaces.reset_pending()
+
+
+def not_found(path: str) -> StreamNotFound:
+    return StreamNotFound(f"there is no stream at {path!r}; create it with PUT first")
+
+
+def _ignore(future: asyncio.Future[None]) -> None:
+    future.exception()

@@ -1,0 +1,168 @@
+"""JSON mode: from a request body to wire bytes, one message a line, and back to an array.
+
+Messages are validated but never parsed into objects or written anew: what a client reads is, byte
+for byte, what was appended, except that raw line ends between tokens have become spaces. The rules
+are those of RFC 8259. Where parsers differ, decided on purpose:
+
+- refused: NaN and Infinity, a byte order mark, invalid UTF-8 (surrogates encoded as UTF-8 too), raw
+  control characters in strings, lone surrogate escapes (they name no character, and strict parsers
+  fail on them when reading), nesting deeper than the limit;
+- accepted as they stand: duplicate keys, numbers of any size and precision (`1e999`, integers of
+  thousands of digits), any scalar as a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NoReturn
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson
+
+_LF, _CR, _COMMA, _BACKSLASH = b"\n\r,\\"
+_WHITESPACE = b" \t\r\n"
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+# Bytes a structural scan looks at: brackets, commas, and quotes to tell strings apart.
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
+_SCAN_BYTES = 64 * limits.KIB
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def frame(
+    body: bytes, *, allow_empty: bool, depth_max: int = limits.JSON_DEPTH_MAX
+) -> tuple[bytes, int]:
+    """The wire bytes of a body, each message followed by a comma and LF, and their number.
+
+    An array is flattened by one level; an empty one is refused unless `allow_empty`.
+    """
+    try:
+        # The decoder does not look at the bytes of strings, so UTF-8 is checked apart.
+        if not body.isascii():
+            _check_utf8(body)
+        value = body.strip(_WHITESPACE)
+        if value[:1] == b"[":
+            return _frame_array(body, allow_empty=allow_empty, depth_max=depth_max)
+        _decode_value(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse(body, error, depth_max)
+    # Valid JSON has raw line ends only between tokens, where a space means the same.
+    if _LF in value or _CR in value:
+        value = value.translate(_ONE_LINE)
+    _check_depth(value, depth_max)
+    return value + b",\n", 1
+
+
+def unframe(wire: bytes) -> bytes:
+    """The JSON array of framed messages."""
+    return b"[" + wire[:-2] + b"]"
+
+
+def _frame_array(body: bytes, *, allow_empty: bool, depth_max: int) -> tuple[bytes, int]:
+    _check_message_count(body)
+    messages = _decode_array(body)
+    count = len(messages)
+    if count == 0:
+        if allow_empty:
+            return b"", 0
+        raise EmptyArray("An empty array appends nothing: send at least one message.")
+    if _LF in body or _CR in body:
+        messages = _decode_array(body.translate(_ONE_LINE))
+    # Closed brackets come in pairs: a message this short cannot be too deep.
+    if max(map(len, messages)) > 2 * depth_max:
+        for message in messages:
+            if len(message) > 2 * depth_max:
+                _check_depth(bytes(message), depth_max)
+    messages.append(msgspec.Raw(b""))
+    return b",\n".join(messages), count
+
+
+def _check_message_count(body: bytes) -> None:
+    """Bound the memory of splitting an array before it is split."""
+    most = limits.MESSAGES_PER_APPEND_MAX
+    if len(body) <= 2 * most or body.count(b",") < most:
+        return
+    _decode_value(body)
+    depth, commas = 0, 0
+    for marks in _structure(body):
+        for mark in marks:
+            if mark == _COMMA:
+                commas += depth == 1
+            else:
+                depth += 1 if mark in b"[{" else -1
+        if commas >= most:
+            raise BodyTooLarge(
+                f"The array holds more than {most} messages: split it into several appends."
+            )
+
+
+def _check_depth(value: bytes, depth_max: int) -> None:
+    # Most messages are too short, or have too few brackets, to be worth a real look.
+    if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
+        return
+    depth = 0
+    for marks in _structure(value):
+        for mark in marks.replace(b",", b""):
+            depth += 1 if mark in b"[{" else -1
+            if depth > depth_max:
+                raise InvalidJson(_too_deep(depth_max))
+
+
+def _structure(valid: bytes) -> Iterator[bytes]:
+    """The brackets and commas outside the strings of valid JSON, in bounded pieces."""
+    if _BACKSLASH in valid:
+        # Escaped backslashes go first: what then still escapes a quote is an escape.
+        valid = valid.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = valid.translate(None, _NOT_STRUCTURE)
+    in_string = 0
+    for start in range(0, len(marks), _SCAN_BYTES):
+        parts = marks[start : start + _SCAN_BYTES].split(b'"')
+        yield b"".join(parts[in_string::2])
+        in_string ^= (len(parts) - 1) & 1
+
+
+def _check_utf8(body: bytes) -> None:
+    if len(body) <= limits.MIB:
+        body.decode()
+        return
+    # In pieces, so that a large body is not held a second time as wider text.
+    start = 0
+    while start < len(body):
+        end = start + limits.MIB
+        # A cut must not fall inside a sequence: step back over continuation bytes, at most three.
+        while start + limits.MIB - 3 <= end < len(body) and body[end] & 0xC0 == 0x80:
+            end -= 1
+        body[start:end].decode()
+        start = end
+
+
+def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
+    """Turn what went wrong into words that help; runs only when a body is refused."""
+    if isinstance(error, RecursionError):
+        detail = _too_deep(depth_max)
+    elif isinstance(error, UnicodeDecodeError):
+        detail = "The body is not valid UTF-8, the only encoding of JSON."
+    elif not body.strip(_WHITESPACE):
+        detail = "The body is empty: send a JSON value, or an array of them."
+    elif body.startswith(b"\xef\xbb\xbf"):
+        detail = "The body starts with a byte order mark, which JSON does not allow: remove it."
+    elif _LONE_SURROGATE.search(body.replace(b"\\\\", b"")):
+        detail = (
+            "A string holds half of a surrogate pair (\\uD800 to \\uDFFF alone), which is no "
+            "character: send both halves, or replace it by \\uFFFD."
+        )
+    else:
+        detail = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
+    raise InvalidJson(detail) from None
+
+
+def _too_deep(depth_max: int) -> str:
+    return f"A message is nested deeper than {depth_max} levels."

@@ -1,0 +1,122 @@
+"""How settings are written by people: sizes, durations, switches and the like, to values and back.
+
+Knows nothing of the settings themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NUMBER_MAX = 2**53 - 1  # what every JSON and TOML reader can hold exactly
+
+_SIZE = re.compile(r"(\d{1,16})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_SECONDS = re.compile(r"(\d{1,16}(?:\.\d{1,9})?)\s*(?:s)?", re.ASCII)
+_COUNT = re.compile(r"\d{1,16}", re.ASCII)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SWITCH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+class Kind(NamedTuple):
+    """One way of writing a value. `parse` raises ValueError on anything `expects` does not say."""
+
+    expects: str
+    metavar: str
+    type: type
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+
+
+def parse_size(text: str) -> int:
+    """``65536``, ``512k``, ``64MiB``, ``1 GB``: bytes. All prefixes are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    size = int(match[1]) << 10 * _POWERS[(match[2] or "").lower()]
+    if size > NUMBER_MAX:
+        raise ValueError(text)
+    return size
+
+
+def show_size(size: int) -> str:
+    """The shortest way to write a size that reads back as the same number."""
+    for power, prefix in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power}{prefix}"
+    return str(size)
+
+
+def parse_seconds(text: str) -> float:
+    """``30``, ``0.5`` or ``30s``: seconds, never negative or infinite."""
+    match = _SECONDS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    return float(match[1])
+
+
+def show_seconds(seconds: float) -> str:
+    return f"{seconds:.15g}"
+
+
+def parse_count(text: str) -> int:
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    return int(match[0])
+
+
+def parse_switch(text: str) -> bool:
+    try:
+        return _SWITCH[text.strip().lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def show_switch(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def parse_text(text: str) -> str:
+    """Printable ASCII only: some settings are echoed in response headers."""
+    text = text.strip()
+    if not text or not text.isascii() or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+def parse_folder(text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise ValueError(text)
+    return Path(text)
+
+
+def show_folder(folder: Path) -> str:
+    """Relative folders start with a dot, as a person would type them in a shell."""
+    text = str(folder)
+    return text if folder.is_absolute() or text.startswith(".") else f"./{text}"
+
+
+SIZE = Kind("a size such as 65536, 512k or 64MiB", "SIZE", int, parse_size, show_size)
+SECONDS = Kind("seconds such as 30 or 0.5", "SECONDS", float, parse_seconds, show_seconds)
+RATE = Kind("a number such as 100 or 0.5", "N", float, parse_seconds, show_seconds)
+COUNT = Kind("a whole number", "N", int, parse_count)
+SWITCH = Kind("true or false", "BOOLEAN", bool, parse_switch, show_switch)
+TEXT = Kind("printable ASCII text", "TEXT", str, parse_text)
+SECRET = Kind("printable ASCII text", "TEXT", str, parse_text, lambda _: "(set, not shown)")
+FOLDER = Kind("a folder", "FOLDER", Path, parse_folder, show_folder)
+
+
+def choice(*names: str) -> Kind:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if (word := text.strip().lower()) not in names:
+            raise ValueError(text)
+        return word
+
+    return Kind(f"one of {', '.join(names)}", "|".join(names), str, parse)

@@ -1,0 +1,62 @@
+"""The protocol's official suite against {disk, memory} × {native, ASGI}, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.suite import Report, run_suite
+from tests.helpers.server import running_server
+
+# Short, so that the suite sees long-polls end: its own client gives up after 5 seconds.
+LONG_POLL_TIMEOUT_S = 2
+TESTS_MIN = 200  # the suite has 250 in the groups that run; far fewer means it did not really run
+
+
+class Combination(NamedTuple):
+    memory: bool
+    asgi: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'memory' if self.memory else 'disk'}-{'asgi' if self.asgi else 'native'}"
+
+
+COMBINATIONS = [Combination(memory, asgi) for memory in (False, True) for asgi in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def reports(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mapping[Combination, Future[Report]]]:
+    """All four runs at once: they mostly wait, and one after the other would take minutes."""
+    with ThreadPoolExecutor(len(COMBINATIONS)) as pool:
+        yield {
+            combination: pool.submit(_run, combination, tmp_path_factory.mktemp(combination.name))
+            for combination in COMBINATIONS
+        }
+
+
+def _run(combination: Combination, folder: Path) -> Report:
+    with running_server(
+        args=["--long-poll-timeout", str(LONG_POLL_TIMEOUT_S)],
+        memory=combination.memory,
+        asgi=combination.asgi,
+    ) as server:
+        return run_suite(server.url, folder)
+
+
+@pytest.mark.conformance
+@pytest.mark.xdist_group("conformance")  # one worker, so that the fixture runs once
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda combination: combination.name)
+def test_official_suite_passes(
+    combination: Combination, reports: Mapping[Combination, Future[Report]]
+) -> None:
+    report = reports[combination].result()
+    assert not report.failed, report.summary
+    assert not report.skipped, report.summary
+    assert len(report.passed) >= TESTS_MIN, report.summary

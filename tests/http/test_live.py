@@ -1,0 +1,415 @@
+"""Long-poll and SSE: who is told what and when, and that nobody stays behind afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from penstock.http.fanout import text_end
+from penstock.http.message import EventBody
+from tests.helpers.app import Answer, Client, FakeSink, with_app
+
+TEXT = "text/plain"
+JSON = "application/json"
+
+
+async def waiting(client: Client, path: str, query: str) -> asyncio.Task[Answer]:
+    """A long-poll that has begun to wait."""
+    before = client.app.traffic.long_polls
+    task = asyncio.create_task(client.get(path, f"{query}&live=long-poll"))
+    while client.app.traffic.long_polls == before and not task.done():
+        await asyncio.sleep(0)
+    return task
+
+
+def idle(client: Client) -> bool:
+    """Nobody waits and nothing is watched."""
+    traffic = client.app.traffic
+    return not (traffic.long_polls or traffic.sse_readers or client.app._live.channels)
+
+
+# Long-poll
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_returns_at_once_what_is_there(client: Client) -> None:
+    await client.put("a", b"hello", content_type=TEXT)
+    read = await client.get("a", "offset=-1&live=long-poll")
+    assert (read.status, read.body) == (200, b"hello")
+    assert read.headers["stream-cursor"].isdigit()
+    assert read.headers["stream-up-to-date"] == "true"
+    assert read.headers["etag"]
+    assert read.headers["cache-control"].startswith("public, ")
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_waits_for_an_append(client: Client) -> None:
+    tail = (await client.put("a", b"[1]", content_type=JSON)).offset
+    readers = [
+        await waiting(client, "a", f"offset={tail}"),
+        await waiting(client, "a", "offset=now"),
+    ]
+    assert client.app.traffic.long_polls == 2
+    assert client.app._live.channels == 1
+    await client.post("a", b"[2, 3]", content_type=JSON)
+    for reader in readers:
+        read = await reader
+        assert (read.status, read.json()) == (200, [2, 3])
+        assert "stream-cursor" in read.headers
+    assert idle(client)
+
+
+@with_app(long_poll_timeout_s=0.01)
+async def test_long_poll_ends_empty_after_its_time(client: Client) -> None:
+    tail = (await client.put("a", b"x", content_type=TEXT)).offset
+    read = await client.get("a", "offset=now&live=long-poll")
+    assert (read.status, read.body, read.offset) == (204, b"", tail)
+    assert read.headers["stream-up-to-date"] == "true"
+    assert read.headers["cache-control"] == "no-store"
+    assert read.headers["stream-cursor"].isdigit()
+    assert "stream-closed" not in read.headers
+    assert idle(client)
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_learns_of_closing(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    reader = await waiting(client, "a", "offset=now")
+    await client.post("a", b"", stream_closed="true")
+    for read in (await reader, await client.get("a", "offset=now&live=long-poll")):
+        assert (read.status, read.headers["stream-closed"]) == (204, "true")
+        assert read.headers["stream-up-to-date"] == "true"
+        assert "stream-cursor" not in read.headers
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_gets_the_last_data_together_with_the_close(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    reader = await waiting(client, "a", "offset=now")
+    await client.post("a", b"bye", content_type=TEXT, stream_closed="true")
+    read = await reader
+    assert (read.status, read.body, read.headers["stream-closed"]) == (200, b"bye", "true")
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_on_a_deleted_stream_is_404(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    reader = await waiting(client, "a", "offset=now")
+    await client.delete("a")
+    assert (await reader).status == 404
+    assert (await client.get("a", "offset=now&live=long-poll")).status == 404
+    assert idle(client)
+
+
+@with_app(long_poll_timeout_s=60)
+async def test_long_poll_of_a_client_that_went_away_is_forgotten(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    reader = await waiting(client, "a", "offset=now")
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert idle(client)
+
+
+@with_app(long_poll_timeout_s=60, sse_timeout_s=60)
+async def test_a_stopping_server_lets_everybody_go(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    reader = await waiting(client, "a", "offset=now")
+    sink = await client.sse("a")
+    client.app.drain()
+    assert (await reader).status == 204
+    assert sink.closed
+    assert not sink.aborted
+    assert (await client.get("a", "offset=now&live=long-poll")).status == 204, "no waiting now"
+    refused = await client.get("a", "offset=now&live=sse")
+    assert (refused.status, refused.json()["code"]) == (503, "shutting-down")
+    assert idle(client)
+
+
+@with_app(long_poll_timeout_s=0.001)
+async def test_cursors_never_go_back(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    first = (await client.get("a", "offset=now&live=long-poll")).headers["stream-cursor"]
+    query = f"offset=now&live=long-poll&cursor={first}"
+    assert int((await client.get("a", query)).headers["stream-cursor"]) > int(first)
+    junk = await client.get("a", "offset=now&live=long-poll&cursor=junk")
+    assert junk.headers["stream-cursor"] == first
+
+
+# SSE
+
+
+@with_app()
+async def test_sse_catches_up_and_then_follows(client: Client) -> None:
+    await client.put("a", b'[{"n": 1}]', content_type=JSON)
+    await client.post("a", b'{"n": 2}', content_type=JSON)
+    sink = await client.sse("a")
+    assert sink.headers == {
+        "content-type": "text/event-stream",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
+    assert [json.loads(data) for data in sink.data] == [[{"n": 1}, {"n": 2}]]
+    appended = await client.post("a", b'[3, "four"]', content_type=JSON)
+    assert [kind for kind, _ in sink.events] == ["data", "control"] * 2
+    assert json.loads(sink.data[1]) == [3, "four"]
+    assert sink.controls[-1]["streamNextOffset"] == appended.offset
+    for control in sink.controls:
+        assert control["upToDate"] is True
+        assert control["streamCursor"].isdigit()
+        assert "streamClosed" not in control
+
+
+@with_app()
+async def test_sse_at_the_tail_begins_with_a_control_event(client: Client) -> None:
+    tail = (await client.put("a", b"old", content_type=TEXT)).offset
+    for offset in (tail, "now"):
+        sink = await client.sse("a", offset)
+        assert not sink.data
+        assert sink.controls[0]["streamNextOffset"] == tail
+        assert sink.controls[0]["upToDate"] is True
+
+
+@with_app()
+async def test_sse_of_bytes_is_base64_and_says_so(client: Client) -> None:
+    await client.put("a", b"\x00\xff")
+    sink = await client.sse("a")
+    assert sink.headers["stream-sse-data-encoding"] == "base64"
+    await client.post("a", b"\r\n\x01", content_type="application/octet-stream")
+    assert [base64.b64decode(data) for data in sink.data] == [b"\x00\xff", b"\r\n\x01"]
+
+
+@with_app()
+async def test_sse_ends_with_the_stream(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    sink = await client.sse("a")
+    await client.post("a", b"last", content_type=TEXT, stream_closed="true")
+    assert sink.data == ["last"]
+    assert sink.controls[-1]["streamClosed"] is True
+    assert "streamCursor" not in sink.controls[-1]
+    assert sink.closed
+    late = await client.sse("a", "now")
+    assert late.headers["stream-closed"] == "true"
+    assert [control["streamClosed"] for control in late.controls] == [True]
+    assert late.closed
+    whole = await client.sse("a")
+    assert (whole.data, whole.closed) == (["last"], True)
+    assert idle(client)
+
+
+@with_app()
+async def test_sse_readers_hear_of_a_bare_close(client: Client) -> None:
+    await client.put("a", b"x", content_type=TEXT)
+    sink = await client.sse("a", "now")
+    await client.post("a", b"", stream_closed="true")
+    assert not sink.data
+    assert sink.controls[-1]["streamClosed"] is True
+    assert sink.closed
+
+
+@with_app()
+async def test_sse_readers_of_a_deleted_stream_are_ended(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    sink = await client.sse("a")
+    await client.delete("a")
+    assert sink.closed
+    assert "streamClosed" not in sink.controls[-1]
+    assert idle(client)
+
+
+@with_app()
+async def test_sse_is_ended_if_the_stream_went_while_the_head_was_sent(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    response = await client.respond("GET", "/v1/stream/a?offset=-1&live=sse")
+    await client.delete("a")
+    sink = FakeSink(response)
+    assert isinstance(response.body, EventBody)
+    response.body.attach(sink)
+    assert sink.closed
+    assert idle(client)
+
+
+@with_app()
+async def test_all_readers_share_the_bytes_of_a_commit(client: Client) -> None:
+    await client.put("a", content_type=JSON)
+    sinks = [await client.sse("a") for _ in range(5)]
+    await client.post("a", b"1", content_type=JSON)
+    assert len({id(sink.frames[-1]) for sink in sinks}) == 1
+    assert client.app.traffic.sse_readers == 5
+    for sink in sinks:
+        sink.body.detach()
+    assert idle(client)
+
+
+@with_app()
+async def test_a_reader_ahead_of_the_clock_keeps_its_cursor(client: Client) -> None:
+    await client.put("a", content_type=JSON)
+    usual = await client.sse("a")
+    current = int(usual.controls[0]["streamCursor"])
+    ahead = await client.sse("a", query=f"cursor={current}")
+    await client.post("a", b"1", content_type=JSON)
+    cursors = [int(control["streamCursor"]) for control in ahead.controls]
+    assert cursors[0] == cursors[1] > current
+    assert int(usual.controls[-1]["streamCursor"]) == current
+    assert ahead.data == usual.data
+    client.clock.advance(24 * 3600)
+    await client.post("a", b"2", content_type=JSON)
+    assert ahead.frames[-1] is usual.frames[-1], "time has caught up with it"
+
+
+@with_app()
+async def test_a_long_catch_up_goes_in_pieces_and_joins_without_gap(client: Client) -> None:
+    await client.put("a", content_type=JSON)
+    for start in range(0, 3000, 1000):
+        body = json.dumps([{"n": n, "pad": "x" * 300} for n in range(start, start + 1000)])
+        await client.post("a", body.encode(), content_type=JSON)
+    sink = await client.sse("a")
+    for n in range(3000, 3020):  # while it is catching up
+        await client.post("a", json.dumps({"n": n}).encode(), content_type=JSON)
+    await sink.until(lambda sink: _numbers(sink)[-1:] == [3019])
+    await client.post("a", b'{"n": 3020}', content_type=JSON)
+    assert _numbers(sink) == list(range(3021))
+    assert [kind for kind, _ in sink.events] == ["data", "control"] * len(sink.data)
+    up_to_date = ["upToDate" in control for control in sink.controls]
+    assert not up_to_date[0]
+    assert up_to_date[-1]
+    assert len(sink.data) >= 5
+    offsets = [control["streamNextOffset"] for control in sink.controls]
+    assert offsets == sorted(set(offsets))
+
+
+@with_app()
+async def test_a_catch_up_waits_for_a_slow_client(client: Client) -> None:
+    await client.put("a", b"x" * 2_000_000)
+    response = await client.respond("GET", "/v1/stream/a?offset=-1&live=sse")
+    sink = FakeSink(response)
+    sink.congested = True
+    sink.body.attach(sink)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not sink.frames
+    sink.congested = False
+    sink.body.drained()
+    await sink.until(lambda sink: "upToDate" in sink.controls[-1] if sink.frames else False)
+    assert b"".join(base64.b64decode(data) for data in sink.data) == b"x" * 2_000_000
+    sink.body.detach()
+    assert idle(client)
+
+
+@with_app()
+async def test_a_reader_that_leaves_during_catch_up_is_forgotten(client: Client) -> None:
+    await client.put("a", b"x" * 2_000_000)
+    sink = await client.sse("a")
+    sink.body.detach()
+    assert idle(client)
+    written = len(sink.frames)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(sink.frames) == written
+
+
+@with_app(sse_buffer_bytes_max=1000)
+async def test_a_reader_that_does_not_keep_up_is_ended(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    slow, healthy = await client.sse("a"), await client.sse("a")
+    slow.congested, slow.buffered = True, 1000
+    await client.post("a", b"one", content_type=TEXT)
+    assert slow.data == ["one"], "a short pause is no reason to end it"
+    slow.buffered = 1001
+    await client.post("a", b"two", content_type=TEXT)
+    assert slow.closed
+    assert slow.data == ["one"]
+    assert healthy.data == ["one", "two"]
+    assert client.app.traffic.sse_dropped == 1
+    resumed = await client.sse("a", slow.controls[-1]["streamNextOffset"])
+    assert resumed.data == ["two"]
+
+
+@with_app(sse_timeout_s=0.001)
+async def test_sse_ends_cleanly_after_its_time(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    sink = await client.sse("a")
+    gone = await client.sse("a")
+    gone.body.detach()
+    await sink.until(lambda sink: sink.closed)
+    assert not gone.closed
+    assert idle(client)
+
+
+@with_app()
+async def test_text_is_never_cut_inside_a_character_or_line_end(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    sink = await client.sse("a")
+    euro = "€".encode()
+    await client.post("a", b"1 " + euro[:1], content_type=TEXT)
+    await client.post("a", euro[1:2], content_type=TEXT)
+    late = await client.sse("a")  # joins while part of a character is held back
+    inside = await client.sse("a", "now")  # starts in the middle of it
+    await client.post("a", euro[2:] + b"\r", content_type=TEXT)
+    await client.post("a", b"\nnext", content_type=TEXT)
+    assert "".join(sink.data) == "1 €\nnext"
+    assert "".join(late.data) == "1 €\nnext"
+    assert "".join(inside.data).endswith("\nnext")
+    await client.post("a", euro[:2], content_type=TEXT, stream_closed="true")
+    assert sink.data[-1] == "\ufffd", "the end of the stream holds nothing back"
+    assert sink.controls[-1]["streamNextOffset"] == (await client.head("a")).offset
+    for reader in (sink, late, inside):
+        assert reader.closed
+    assert idle(client)
+
+
+@with_app()
+async def test_long_text_is_cut_between_characters(client: Client) -> None:
+    text = "aé€𝄞\r\n" * 60_000
+    await client.put("a", text.encode(), content_type=TEXT)
+    sink = await client.sse("a")
+    await sink.until(lambda sink: "upToDate" in sink.controls[-1] if sink.frames else False)
+    assert len(sink.data) > 2
+    assert "".join(sink.data) == text.replace("\r\n", "\n").removesuffix("\n") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (b"abc", 3),
+        (b"", 0),
+        (b"ab\r", 2),
+        (b"\r", 0),
+        (b"\r\n", 2),
+        ("é".encode(), 2),
+        (b"a\xc3", 1),
+        (b"\xc3", 0),
+        (b"\xf0\x9d\x84", 0),
+        (b"ab\xe2\x82", 2),
+        (b"\x80\x80\x80\x80", 4),
+        (b"a\xff", 2),
+    ],
+)
+def test_only_an_unfinished_end_of_text_is_held_back(data: bytes, end: int) -> None:
+    assert text_end(data) == end
+
+
+@with_app()
+async def test_injected_events_stay_data(client: Client) -> None:
+    await client.put("a", b'x\r\n\r\nevent: control\rdata: {"bad":true}\n\n.', content_type=TEXT)
+    sink = await client.sse("a")
+    assert len(sink.data) == len(sink.controls) == 1
+    assert "bad" not in sink.controls[0]
+
+
+@with_app()
+async def test_a_live_reader_keeps_a_stream_alive(client: Client) -> None:
+    await client.put("a", content_type=TEXT, stream_ttl="5")
+    sink = await client.sse("a")
+    client.clock.advance(60)
+    assert (await client.head("a")).status == 200
+    assert not sink.closed
+
+
+def _numbers(sink: FakeSink) -> list[int]:
+    messages: list[Any] = [message for data in sink.data for message in json.loads(data)]
+    return [message["n"] for message in messages]

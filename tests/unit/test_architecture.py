@@ -1,0 +1,92 @@
+"""What import-linter cannot say: who may touch files, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "penstock"
+LINES_MAX = 400
+
+# The one module that calls the operating system for the store's files.
+FILES = "log/files.py"
+# Reads one settings file, writes the generated pages: outside of the store.
+NOT_THE_STORE = {"config.py", "cli/docs.py"}
+CATALOG = "log/catalog.py"
+
+FILE_MODULES = {"fcntl", "io", "mmap", "shutil", "tempfile"}
+PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text"}
+# Functions of `os` that have nothing to do with files.
+HARMLESS_OS = {"_exit", "cpu_count", "devnull", "environ", "getpid", "strerror", "urandom"}
+
+SOURCES = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Every imported module and name, as dotted names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _file_access(source: str) -> list[str]:
+    """Every place where a source reaches for files, as `line: what`."""
+    tree = ast.parse(source)
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                found.append(f"{node.lineno}: open()")
+            case ast.Attribute(value=ast.Name(id="os"), attr=name) if name not in HARMLESS_OS:
+                found.append(f"{node.lineno}: os.{name}")
+            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in PATH_METHODS:
+                if not ast.unparse(owner).endswith("files"):  # the files module, passed in
+                    found.append(f"{node.lineno}: .{name}()")
+    for name in _imports(tree):
+        module, _, member = name.partition(".")
+        if module in FILE_MODULES or (module == "os" and member not in HARMLESS_OS | {""}):
+            found.append(f"import {name}")
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in {FILES, *NOT_THE_STORE}])
+def test_only_the_files_module_touches_files(name: str) -> None:
+    assert _file_access(SOURCES[name].read_text()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != CATALOG])
+def test_only_the_catalog_uses_sqlite(name: str) -> None:
+    imported = {each.split(".")[0] for each in _imports(ast.parse(SOURCES[name].read_text()))}
+    assert "sqlite3" not in imported
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_source_file_outgrows_its_idea(name: str) -> None:
+    assert len(SOURCES[name].read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('x')",
+        "import os\nos.write(1, b'')",
+        "import os\nos.path.exists('x')",
+        "from os import fsync",
+        "import shutil",
+        "from pathlib import Path\nPath('x').write_bytes(b'')",
+    ],
+)
+def test_the_check_itself_sees_file_access(source: str) -> None:
+    assert _file_access(source) != []
+
+
+@pytest.mark.parametrize(
+    "source", ["import os\nos.getpid()", "self._files.read_text(p)", "import osmium"]
+)
+def test_the_check_itself_leaves_other_calls_alone(source: str) -> None:
+    assert _file_access(source) == []

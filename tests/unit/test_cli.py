@@ -1,0 +1,179 @@
+"""The command line, as a process where that matters."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import penstock
+from penstock.cli import COMMANDS, docs, main
+from penstock.config import SETTINGS
+from tests.helpers.server import ROOT, ServerDidNotStart, running_server
+
+HEAVY = {"asyncio", "httptools", "prometheus_client", "sqlite3", "structlog", "tomllib", "uvloop"}
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.chdir(tmp_path)
+    return CliRunner(env={setting.env: None for setting in SETTINGS})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["version"]])
+def test_help_does_not_load_the_server(arguments: list[str], tmp_path: Path) -> None:
+    script = "\n".join(
+        [
+            "import sys",
+            "from penstock.cli import main",
+            f"main({arguments!r}, prog_name='penstock', standalone_mode=False)",
+            f"print('loaded:', *sorted({HEAVY!r} & sys.modules.keys()))",
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_every_command_has_a_file_and_says_what_it_does() -> None:
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert command.get_short_help_str()
+
+
+def test_an_unknown_command_is_a_usage_error(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["frobnicate"])
+    assert result.exit_code == 2
+    assert "No such command 'frobnicate'" in result.output
+
+
+def test_version(runner: CliRunner) -> None:
+    assert runner.invoke(main, ["version"]).output == f"penstock {penstock.__version__}\n"
+
+
+def test_config_shows_every_setting_and_who_set_it(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('chunk_bytes = "1MiB"\n')
+    result = runner.invoke(main, ["config", "--port", "9"], env={"PENSTOCK_MEMORY": "yes"})
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split() for line in result.output.splitlines()[1:]}
+    assert rows.keys() == {setting.name for setting in SETTINGS}
+    assert rows["port"][1:3] == ["9", "--port"]
+    assert rows["memory"][1:3] == ["true", "PENSTOCK_MEMORY"]
+    assert rows["chunk_bytes"][1:3] == ["1MiB", "penstock.toml"]
+    assert rows["host"][1:3] == ["127.0.0.1", "default"]
+
+
+def test_config_as_json_keeps_the_token_to_itself(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["config", "--json"], env={"PENSTOCK_TOKEN": "s3cret"})
+    rows = {row["name"]: row for row in json.loads(result.output)}
+    assert rows["port"]["value"] == 4437
+    assert rows["auth_token"]["origin"] == "PENSTOCK_TOKEN"
+    assert "s3cret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "http"], "--port: 'http' is not valid for port: expected a whole number"),
+        (["--durability", "hope"], "expected one of fsync, buffered"),
+        (["--max-body", "1GiB"], "receive_bytes_max must be at least body_bytes_max"),
+        (["--config", "absent.toml"], "absent.toml: there is no such settings file"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_code_1(
+    runner: CliRunner, arguments: list[str], message: str
+) -> None:
+    result = runner.invoke(main, ["serve", *arguments])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_serve_prints_one_line_and_stops_cleanly(tmp_path: Path) -> None:
+    with running_server(data_dir=tmp_path / "data") as server:
+        where = f"(data: {tmp_path / 'data'})"
+        assert server.ready_line == f"Penstock serving http://127.0.0.1:{server.port} {where}"
+        assert server.terminate() == 0
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == ""
+
+
+def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = _refused("--memory", "--port", str(port))
+        assert message == f"Error: 127.0.0.1:{port} is in use by another program; " + (
+            "choose another port with --port"
+        )
+
+
+def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with running_server(data_dir=tmp_path):
+        assert "in use" in _refused("--port", "0", "--data-dir", str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert str(tmp_path / "file") in _refused("--port", "0", "--data-dir", str(tmp_path / "file"))
+
+
+def _refused(*arguments: str) -> str:
+    """What a server that cannot start says: one line on stderr, nothing on stdout, exit code 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+def test_the_test_helper_reports_why_a_server_did_not_start() -> None:
+    with (
+        pytest.raises(ServerDidNotStart, match="expected one of fsync"),
+        running_server(args=["--durability", "hope"]),
+    ):
+        pass
+
+
+def test_the_demo_shows_its_messages_and_ends(tmp_path: Path) -> None:
+    for started in ("created", "found, with what earlier runs appended"):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", "demo", "--once", "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert started in done.stdout
+        got = done.stdout.split("and the reader got")[1]
+        assert got.index("placed") < got.index("paid") < got.index("shipped")
+        assert done.stdout.endswith("Stopped.\n")
+
+
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_generated_docs_are_up_to_date(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    assert page == docs.PAGES[name](), "stale: run `make docs`"
+
+
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for setting in SETTINGS:
+        for word in (setting.name, setting.flag, setting.env, setting.help):
+            assert word in page
