@@ -30,7 +30,7 @@ BIG_READ_BYTES = 10_000_000
 FAN_OUT_READERS = 1_000
 LATENCY_APPENDS_PER_S = 200
 IDLE_READERS = 4_000
-IDLE_WARM_UP_READERS = 200
+IDLE_WARM_UP_READERS = 1_000
 
 
 @dataclasses.dataclass
@@ -262,7 +262,8 @@ def idle_memory(run: Run) -> list[Row]:
         with servers.running([kind], run.folder, ours_command=run.ours_command) as (server,):
             with Client(server.port) as client:
                 path = client.create("idle")
-            # What the first connections bring in once (code, pools) is no connection's cost.
+            # The first connections use up free memory of the start, or bring in code once: the
+            # cost of one is taken from those after them.
             with load.held(server.port, path, IDLE_WARM_UP_READERS):
                 before = server.rss_bytes()
             with load.held(server.port, path, IDLE_READERS) as idle:
@@ -270,7 +271,7 @@ def idle_memory(run: Run) -> list[Row]:
                 grown = server.rss_bytes() - before
                 if idle.append()["got"] != IDLE_READERS:
                     raise load.LoadFailed("an idle reader did not get an append")
-        return {"bytes": grown / IDLE_READERS}
+        return {"bytes": grown / (IDLE_READERS - IDLE_WARM_UP_READERS)}
 
     kinds: list[tuple[str, Kind]] = [("ours", "ours"), ("reference", "reference-memory")]
     samples = interleave(kinds, measure, rounds=min(run.rounds, 3), warm_up=False)

@@ -206,7 +206,7 @@ def resolve(
     for setting, raw, origin in (
         *_from_toml(environ, toml_path),
         *_from_environ(environ),
-        *((_BY_NAME[name], raw, _BY_NAME[name].flag) for name, raw in flags.items()),
+        *_from_flags(flags),
     ):
         if raw is not None:
             values[setting.name] = setting.parse(raw, origin)
@@ -214,6 +214,13 @@ def resolve(
     settings = Settings(**values)
     _check_together(settings)
     return Resolved(settings, origins)
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterable[tuple[Setting, object, str]]:
+    for name, raw in flags.items():
+        if name not in _BY_NAME:
+            raise InvalidSetting(f"unknown setting {name!r}{_closest(name, _BY_NAME)}")
+        yield _BY_NAME[name], raw, _BY_NAME[name].flag
 
 
 def _from_toml(

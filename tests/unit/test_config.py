@@ -169,6 +169,8 @@ def test_a_secret_is_not_repeated_in_an_error() -> None:
 
 
 def test_values_given_in_code_are_checked_too() -> None:
+    with pytest.raises(InvalidSetting, match="unknown setting 'datadir'; did you mean data_dir"):
+        load({"datadir": "x"}, {})
     with pytest.raises(InvalidSetting, match="port must be at most 65535"):
         Settings(port=70_000)
     with pytest.raises(InvalidSetting, match="data_dir must be a folder, not str"):

@@ -52,6 +52,8 @@ def command(once: bool, data_dir: str, port: int | None) -> None:
                     sys.exit(1)
     except KeyboardInterrupt:
         pass
+    except BrokenPipeError:
+        raise  # whoever read our output has gone
     except (HTTPException, TimeoutError, ConnectionError) as error:
         raise click.ClickException(f"the demo lost its server: {error!r}") from None
     click.echo("Stopped.")
@@ -106,9 +108,8 @@ def _server(port: int, data_dir: str) -> Iterator[tuple[str, subprocess.Popen[st
 def _show(url: str) -> None:
     """Create, tail, append; each step as a line."""
     address = urlsplit(url).netloc
-    status, headers = _send(address, "PUT", None)
+    status, offset = _send(address, "PUT", None)
     created = "created" if status == 201 else "found, with what earlier runs appended"
-    offset = headers["Stream-Next-Offset"]
     click.echo(f"\n1. PUT  {STREAM}\n   {created}; its tail is {offset}")
     click.echo(f"\n2. GET  {STREAM}?offset={offset}&live=sse\n   a live reader waits there")
     reader = HTTPConnection(address, timeout=ANSWER_TIMEOUT_S)
@@ -129,7 +130,8 @@ def _show(url: str) -> None:
     _suggest(url)
 
 
-def _send(address: str, method: str, body: bytes | None) -> tuple[int, dict[str, str]]:
+def _send(address: str, method: str, body: bytes | None) -> tuple[int, str]:
+    """The status and the stream's next offset."""
     connection = HTTPConnection(address, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request(method, STREAM, body, {"Content-Type": "application/json"})
@@ -137,7 +139,7 @@ def _send(address: str, method: str, body: bytes | None) -> tuple[int, dict[str,
         response.read()
         if response.status >= 300:
             raise HTTPException(f"{method} {STREAM} answered {response.status}")
-        return response.status, dict(response.getheaders())
+        return response.status, response.headers["Stream-Next-Offset"]
     finally:
         connection.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Any
 
 import click
@@ -34,6 +35,8 @@ def command(**options: Any) -> None:
 def cannot_listen(error: OSError, settings: Settings) -> str:
     """What to tell somebody whose server did not start."""
     address = f"{settings.host}:{settings.port}"
+    if isinstance(error, socket.gaierror):
+        return f"{settings.host} is not an address: {error.strerror}; choose another with --host"
     if error.errno == errno.EADDRINUSE:
         return f"{address} is in use by another program; choose another port with --port"
     if error.errno == errno.EADDRNOTAVAIL:

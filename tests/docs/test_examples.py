@@ -1,0 +1,52 @@
+"""Every `sh` and `python` block of the README and the guides runs, in order, against a real server.
+
+A block may be followed by `<!-- prints: text -->`: the text has to be in what the block printed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.server import running_server
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```\n((?:<!-- prints: .*? -->\n)*)", re.M | re.S)
+PRINTS = re.compile(r"<!-- prints: (.*?) -->")
+DEFAULT_URL = "http://127.0.0.1:4437"
+
+
+def documents() -> list[Path]:
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [path for path in found if BLOCK.search(path.read_text())]
+
+
+def run(language: str, code: str, url: str) -> str:
+    command = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [sys.executable, "-c"]
+    done = subprocess.run(
+        [*command, code.replace(DEFAULT_URL, url)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_block_of_the_document_runs_and_prints_what_it_says(path: Path) -> None:
+    with running_server(memory=True) as server:
+        for language, code, expectations in BLOCK.findall(path.read_text()):
+            printed = run(language, code, server.url)
+            for expected in PRINTS.findall(expectations):
+                assert expected in printed, f"{code}\nprinted\n{printed}"
+
+
+def test_the_readme_has_runnable_blocks() -> None:
+    assert len(BLOCK.findall((ROOT / "README.md").read_text())) >= 4
