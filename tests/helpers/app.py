@@ -100,10 +100,13 @@ class FakeSink:
         self.aborted = False
         self.congested = False
         self.buffered = 0
+        self.full_after = 0  # congested when so many frames are written; 0 is never
         self._moved = asyncio.Event()
 
     def write(self, data: bytes) -> None:
         self.frames.append(data)
+        if len(self.frames) == self.full_after:
+            self.congested, self.buffered = True, len(data)
         self._moved.set()
 
     def close(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,16 @@ def serve(**options: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
     config = uvicorn.Config(
-        APP, lifespan="on", log_level="warning", timeout_graceful_shutdown=GRACE_S
+        APP,
+        lifespan="on",
+        log_level="warning",
+        timeout_graceful_shutdown=GRACE_S,
+        # Not uvicorn's 5 s: a busy client would send into a connection that is being closed.
+        timeout_keep_alive=int(settings.keepalive_timeout_s),
     )
     server = ReadyServer(config)
+    # uvicorn sends itself the signal again when it has stopped; a clean stop is exit code 0.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server.run(sockets=[listener])
     if not server.started:
         raise click.ClickException("the application did not start")

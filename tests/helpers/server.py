@@ -40,6 +40,7 @@ class Server:
         self.url = ready_line.removeprefix(READY_PREFIX).split()[0]
         self.port = urlsplit(self.url).port or 0
         self._log = log
+        self._stderr: str | None = None
 
     @property
     def pid(self) -> int:
@@ -51,8 +52,8 @@ class Server:
 
     @property
     def stderr(self) -> str:
-        """All that the server wrote to stderr so far."""
-        return _written(self._log)
+        """All that the server wrote to stderr so far; still there after the server is gone."""
+        return _written(self._log) if self._stderr is None else self._stderr
 
     def kill(self) -> None:
         """End the process as a crash would: at once, with nothing tidied up."""
@@ -78,6 +79,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the server did not stop when asked:\n{self.stderr}") from None
+        finally:
+            self._stderr = _written(self._log)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 import pytest
@@ -19,6 +19,14 @@ from tests.http.wire import Client, chunked, get, on_loop, post, until
 JSON = {"content-type": "application/json"}
 
 
+class Quiet(uvicorn.Server):
+    """Signals belong to the test run, not to a server inside it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 @asynccontextmanager
 async def running(app: object, *, lifespan: str = "auto") -> AsyncIterator[httpx.AsyncClient]:
     config = uvicorn.Config(
@@ -29,8 +37,7 @@ async def running(app: object, *, lifespan: str = "auto") -> AsyncIterator[httpx
         lifespan=lifespan,  # type: ignore[arg-type]
         timeout_graceful_shutdown=5,
     )
-    server = uvicorn.Server(config)
-    server.capture_signals = _no_signals  # type: ignore[method-assign]
+    server = Quiet(config)
     serving = asyncio.ensure_future(server.serve())
     await until(lambda: server.started or serving.done())
     port = server.servers[0].sockets[0].getsockname()[1]
@@ -48,12 +55,6 @@ async def example() -> AsyncIterator[httpx.AsyncClient]:
 
     async with running(app) as client:
         yield client
-
-
-def _no_signals() -> object:
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 async def raw(client: httpx.AsyncClient) -> Client:
@@ -156,7 +157,9 @@ async def test_mounted_app_without_lifespan_starts_at_its_first_request() -> Non
     async with running(outer) as client:
         assert (await client.put("/deep/er/v1/stream/a", headers=JSON)).status_code == 201
         assert (await client.get("/deep/er/v1/stream/a")).json() == []
-    await streams.shutdown()
+        await streams.shutdown()
+        late = await client.get("/deep/er/v1/stream/a")
+        assert (late.status_code, late.json()["code"]) == (503, "shutting-down")
 
 
 @on_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -88,7 +89,9 @@ async def test_keep_alive_follows_version_and_header(
         request = get("/", *([header] if header else []), version=version)
         answer = await client.ask(request)
         if kept:
-            assert answer.headers.get("connection", "") == ("" if version == "1.1" else "keep-alive")
+            assert answer.headers.get("connection", "") == (
+                "" if version == "1.1" else "keep-alive"
+            )
             assert (await client.ask(request)).status == 200
         else:
             assert answer.headers["connection"] == "close"
@@ -126,6 +129,10 @@ async def test_half_closed_client_gets_all_its_answers() -> None:
         assert await client.rest() == b""
 
 
+def _has(items: list[asyncio.Future[None]], count: int) -> bool:
+    return len(items) == count
+
+
 @on_loop
 async def test_pipelined_requests_run_one_at_a_time_and_answer_in_order() -> None:
     async with native() as server:
@@ -141,7 +148,7 @@ async def test_pipelined_requests_run_one_at_a_time_and_answer_in_order() -> Non
         await client.send(b"".join(requests))
         for n in range(10):
             if n % 2:
-                await until(lambda n=n: len(futures) == n // 2 + 1)
+                await until(partial(_has, futures, n // 2 + 1))
                 assert len(server.app.requests) == n + 1
                 futures[-1].set_result(None)
             answer = await client.answer()
@@ -238,16 +245,18 @@ async def test_later_that_fails_after_its_client_left_is_not_reported_as_unhandl
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     async with native() as server:
-        future: asyncio.Future[None] = loop.create_future()
-        server.app.routes[b"/x"] = lambda _: Later(future, lambda _: Response(200))
+        futures: list[asyncio.Future[None]] = [loop.create_future()]
+        server.app.routes[b"/x"] = lambda _: Later(futures[0], lambda _: Response(200))
         client = await server.connect()
         await client.send(get("/x"))
         await until(lambda: server.app.requests)
         client.reset()
         await until(lambda: not server.hub.connections)
-        future.set_exception(DiskFull("no room"))
-        await until(lambda: not future._callbacks)  # type: ignore[attr-defined]
-    del future
+        called = asyncio.Event()
+        futures[0].add_done_callback(lambda _: called.set())  # after the connection's own
+        futures[0].set_exception(DiskFull("no room"))
+        await called.wait()
+        futures.clear()  # the last reference: now an exception nobody asked for would be told
     assert unhandled == []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import Damaged
 from penstock.http.fanout import text_end
 from penstock.http.message import EventBody
 from tests.helpers.app import Answer, Client, FakeSink, with_app
@@ -234,6 +235,29 @@ async def test_sse_is_ended_if_the_stream_went_while_the_head_was_sent(client: C
 
 
 @with_app()
+async def test_sse_is_ended_if_another_stream_is_there_by_then(client: Client) -> None:
+    await client.put("a", b"old", content_type=TEXT)
+    response = await client.respond("GET", "/v1/stream/a?offset=-1&live=sse")
+    await client.delete("a")
+    await client.put("a", b"new", content_type=TEXT)
+    sink = FakeSink(response)
+    sink.body.attach(sink)
+    assert sink.closed
+    assert not sink.frames
+    assert idle(client)
+
+
+@with_app()
+async def test_what_was_sent_already_is_not_sent_again(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    sink = await client.sse("a")
+    (channel,) = client.app._live._channels.values()
+    channel.advanced(0, channel.stream.tail, b"1,\n", False)
+    await client.post("a", b"2", content_type=JSON)
+    assert [json.loads(data) for data in sink.data] == [[1], [2]]
+
+
+@with_app()
 async def test_all_readers_share_the_bytes_of_a_commit(client: Client) -> None:
     await client.put("a", content_type=JSON)
     sinks = [await client.sse("a") for _ in range(5)]
@@ -300,6 +324,54 @@ async def test_a_catch_up_waits_for_a_slow_client(client: Client) -> None:
     assert idle(client)
 
 
+@with_app(sse_buffer_bytes_max=1000)
+async def test_a_reader_joins_only_when_it_has_taken_what_it_got(client: Client) -> None:
+    await client.put("a", b"x" * 100_000)
+    sink = FakeSink(await client.respond("GET", "/v1/stream/a?offset=-1&live=sse"))
+    sink.full_after = 2
+    sink.body.attach(sink)
+    await sink.until(lambda sink: len(sink.frames) == 2)
+    assert sink.controls[-1]["upToDate"] is True
+    for _ in range(3):
+        await client.post("a", b"y", content_type="application/octet-stream")
+    assert not sink.closed, "it is slow, but nothing piles up for it"
+    assert len(sink.frames) == 2
+    sink.congested, sink.buffered = False, 0
+    sink.body.drained()
+    await sink.until(lambda sink: len(sink.frames) == 3)
+    sent = b"".join(base64.b64decode(data) for data in sink.data)
+    assert sent == b"x" * 100_000 + b"yyy"
+
+
+@with_app()
+async def test_a_reader_of_cold_bytes_is_brought_up_by_a_task(client: Client) -> None:
+    await client.put("a", b"[1, 2]", content_type=JSON)
+    client.engine.read_now = lambda *_: None
+    sink = await client.sse("a")
+    assert not sink.frames
+    await client.post("a", b"3", content_type=JSON)
+    await sink.until(lambda sink: "3" in "".join(sink.data))
+    messages = [message for data in sink.data for message in json.loads(data)]
+    assert messages == [1, 2, 3]
+    await client.post("a", b"4", content_type=JSON)
+    assert json.loads(sink.data[-1]) == [4]
+
+
+@with_app()
+async def test_a_reader_of_damaged_bytes_is_cut_off(client: Client) -> None:
+    async def broken(*_: object) -> bytes:
+        raise Damaged("block 7 does not match its checksum")
+
+    await client.put("a", b"x")
+    client.engine.read_now = lambda *_: None
+    client.engine.read = broken
+    sink = await client.sse("a")
+    await sink.until(lambda sink: sink.aborted)
+    assert not sink.frames
+    assert client.app.traffic.errors == {"stored-data-damaged": 1}
+    assert idle(client)
+
+
 @with_app()
 async def test_a_reader_that_leaves_during_catch_up_is_forgotten(client: Client) -> None:
     await client.put("a", b"x" * 2_000_000)
@@ -310,6 +382,22 @@ async def test_a_reader_that_leaves_during_catch_up_is_forgotten(client: Client)
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(sink.frames) == written
+
+
+@with_app()
+async def test_a_reader_that_leaves_while_it_is_slow_leaves_no_task(client: Client) -> None:
+    await client.put("a", b"x" * 2_000_000)
+    tasks = asyncio.all_tasks()
+    sink = FakeSink(await client.respond("GET", "/v1/stream/a?offset=-1&live=sse"))
+    sink.congested = True
+    sink.body.attach(sink)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == len(tasks) + 1
+    sink.body.detach()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
 
 
 @with_app(sse_buffer_bytes_max=1000)
@@ -353,7 +441,7 @@ async def test_text_is_never_cut_inside_a_character_or_line_end(client: Client) 
     await client.post("a", b"\nnext", content_type=TEXT)
     assert "".join(sink.data) == "1 €\nnext"
     assert "".join(late.data) == "1 €\nnext"
-    assert "".join(inside.data).endswith("\nnext")
+    assert inside.data == ["\ufffd", "\nnext"], "only what comes after its own offset"
     await client.post("a", euro[:2], content_type=TEXT, stream_closed="true")
     assert sink.data[-1] == "\ufffd", "the end of the stream holds nothing back"
     assert sink.controls[-1]["streamNextOffset"] == (await client.head("a")).offset

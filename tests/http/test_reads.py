@@ -165,6 +165,17 @@ async def test_large_bodies_are_read_in_pieces(client: Client) -> None:
 
 
 @with_app()
+async def test_bytes_that_are_not_in_memory_are_read_later(client: Client) -> None:
+    await client.put("a", numbered(100), content_type=JSON)
+    warm = await client.get("a")
+    client.engine.read_now = lambda *_: None
+    cold = await client.get("a")
+    assert (cold.body, cold.headers) == (warm.body, warm.headers)
+    packed = await client.get("a", accept_encoding="gzip")
+    assert gzip.decompress(packed.body) == warm.body
+
+
+@with_app()
 async def test_until_ends_a_read_early(client: Client) -> None:
     await client.put("a", content_type=TEXT)
     middle = (await client.post("a", b"abc", content_type=TEXT)).offset

@@ -225,6 +225,7 @@ async def test_a_token_guards_everything_but_health_and_preflight(client: Client
     assert (await client.send("GET", "/readyz")).status == 200
     assert (await client.send("OPTIONS", "/v1/stream/a")).status == 204
     bearer = {"authorization": "Bearer secret"}
+    assert client.app.traffic.errors == {"unauthorized": 2}
     assert (await client.put("a", b"x", content_type=TEXT, **bearer)).status == 201
     read = await client.get("a", **bearer)
     assert read.headers["cache-control"].startswith("private, ")

@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.http.wire import Client, chunked, get, native, on_loop, post, until
+from tests.http.wire import Client, Native, chunked, get, native, on_loop, post, until
+
+
+async def next_tick(server: Native) -> None:
+    tick = server.hub.now
+    await until(lambda: server.hub.now != tick)
 
 
 async def send_until_answered(client: Client, pieces: int, piece: bytes) -> int:
@@ -42,8 +47,9 @@ async def send_until_answered(client: Client, pieces: int, piece: bytes) -> int:
 )
 @on_loop
 async def test_limits_are_exact(request_bytes: bytes, status: int) -> None:
-    limits = {"request_line_bytes_max": 1000, "header_bytes_max": 2000, "header_count_max": 50}
-    async with native(**limits, body_bytes_max=5000) as server:
+    async with native(
+        request_line_bytes_max=1000, header_bytes_max=2000, header_count_max=50, body_bytes_max=5000
+    ) as server:
         client = await server.connect()
         await client.send(request_bytes + get("/next"))
         answer = await client.answer()
@@ -116,9 +122,7 @@ async def test_large_head_before_a_chunked_body_is_not_mistaken_for_an_extension
 )
 @on_loop
 async def test_drip_fed_request_gets_408(start: bytes, piece: bytes) -> None:
-    async with native(
-        header_timeout_s=0.1, body_timeout_s=0.1, header_bytes_max=1 << 30
-    ) as server:
+    async with native(header_timeout_s=0.1, body_timeout_s=0.1, header_bytes_max=1 << 30) as server:
         client = await server.connect()
         await client.send(start)
         answer = asyncio.ensure_future(client.answer())
@@ -128,8 +132,7 @@ async def test_drip_fed_request_gets_408(start: bytes, piece: bytes) -> None:
             while piece and not answer.done():
                 await client.send(piece)
                 # One byte a tick of the sweep: progress alone buys no time.
-                tick = server.hub.now
-                await until(lambda tick=tick: server.hub.now != tick or answer.done())
+                await next_tick(server)
         except OSError:
             pass
         assert (await answer).status == 408

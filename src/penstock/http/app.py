@@ -10,7 +10,13 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import InvalidOffset, InvalidParameter
+from penstock.errors import (
+    BodyTooLarge,
+    InvalidOffset,
+    InvalidParameter,
+    RateLimited,
+    Unauthorized,
+)
 from penstock.http.compress import Compressor
 from penstock.http.guard import Guard, preflight
 from penstock.http.health import Health
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 _PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits"})
 _BOUNDS = ("until", "count", "splits")
 _PUBLIC = frozenset({b"/healthz", b"/readyz"})
+_GUARDED = {error.status: error.code for error in (Unauthorized, RateLimited, BodyTooLarge)}
 
 
 class App:
@@ -71,6 +78,8 @@ class App:
             if response is None:
                 self._router.find(head)
                 return None
+            if response.status in _GUARDED:
+                self.traffic.count_error(_GUARDED[response.status])
         except Exception as error:  # noqa: BLE001 - becomes the answer
             response = self.traffic.failed(error)
         return self.traffic.count(head.method, response)

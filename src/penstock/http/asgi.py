@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from penstock.config import load
-from penstock.errors import Overloaded, PenstockError, RequestTimeout
+from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi_events import gone, send_events
 from penstock.http.guard import fixed_headers, too_large
 from penstock.http.hub import failed
@@ -25,7 +25,7 @@ from penstock.http.writer import header_block, unsafe_headers
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.http.app import App
-    from penstock.log import Engine
+    from penstock.log.engine import Engine
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -38,6 +38,7 @@ def asgi(**settings: object) -> AsgiApp:
     """A server as an ASGI application; settings as for `penstock serve`, environment included.
 
     ``penstock.asgi(memory=True)``, ``penstock.asgi(data_dir="data", body_bytes_max="8MiB")``.
+    Run it in one worker process: the streams of a data folder have one owner.
     """
     return AsgiApp(load(settings, os.environ))
 
@@ -59,6 +60,7 @@ class AsgiApp:
         self._app: App | None = None
         self._engine: Engine | None = None
         self._starting = asyncio.Lock()
+        self._stopped = False
         self._receive_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,10 +85,12 @@ class AsgiApp:
             await engine.start()
             self._engine = engine
             self._app = App(engine, self.settings)
+            self._stopped = False
 
     async def shutdown(self) -> None:
         """End live readers, finish appends in flight, write a checkpoint, release the store."""
         async with self._starting:
+            self._stopped = True
             app, engine, self._app, self._engine = self._app, self._engine, None, None
             if app is not None and engine is not None:
                 app.close()
@@ -105,11 +109,14 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
+        if self._app is None and not self._stopped:
             await self.startup()
-        app = self._app
-        assert app is not None
         root, request = _request(scope)
+        app = self._app
+        if app is None:
+            late = problem(ShuttingDown("The server is stopping; retry shortly."))
+            await self._send(request, self._complete(scope, root, request, late), receive, send)
+            return
         response = app.refuse(request)
         if response is None:
             try:

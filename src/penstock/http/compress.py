@@ -17,7 +17,6 @@ import zstandard
 from penstock.http.message import RangeBody
 from penstock.protocol.headers import media_type
 
-INLINE_BYTES_MAX = 64 * 1024
 HELD_BYTES_MAX = 64 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
 

@@ -10,86 +10,18 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.http.message import EventBody, Sink
-from penstock.http.reads import SMALL_BYTES_MAX, read_range
+from penstock.http.bodies import read_range
+from penstock.http.event_reader import CatchUp
+from penstock.http.message import Sink
 from penstock.protocol import sse
 
 if TYPE_CHECKING:
+    from penstock.http.event_reader import EventReader
     from penstock.http.live import Live
     from penstock.log.stream import Stream
 
-PIECE_BYTES = 256 * 1024
-
-
-class EventReader(EventBody):
-    """One SSE response. Idle ones are kept by the thousand: slots only, no task, no timer."""
-
-    __slots__ = ("catch_up", "channel", "cursor", "deadline", "live", "position", "sink", "stream")
-
-    def __init__(self, live: Live, stream: Stream, position: int, cursor: int) -> None:
-        self.live = live
-        self.stream = stream
-        self.position = position  # up to where it was written; for joined readers the channel knows
-        self.cursor = cursor  # never below the client's own; 0 follows the clock
-        self.deadline = 0.0
-        self.sink: Sink | None = None
-        self.channel: Channel | None = None
-        self.catch_up: CatchUp | None = None
-
-    def attach(self, sink: Sink) -> None:
-        self.sink = sink
-        self.live.attached(self)
-
-    def drained(self) -> None:
-        if self.catch_up is not None:
-            self.catch_up.drained()
-
-    def detach(self) -> None:
-        self.sink = None
-        self._leave()
-
-    def finish(self) -> None:
-        """End the response cleanly: the client resumes from the last control event."""
-        sink, self.sink = self.sink, None
-        self._leave()
-        if sink is not None:
-            sink.close()
-
-    def abort(self) -> None:
-        sink, self.sink = self.sink, None
-        self._leave()
-        if sink is not None:
-            sink.abort()
-
-    def _leave(self) -> None:
-        channel, self.channel = self.channel, None
-        if self.catch_up is not None:
-            self.catch_up.cancel()
-            self.catch_up = None
-        if channel is not None:
-            channel.remove(self)
-
-
-class CatchUp:
-    """The task of a reader that is behind, and the place where it waits for a slow client."""
-
-    __slots__ = ("_room", "task")
-
-    def __init__(self) -> None:
-        self._room: asyncio.Future[None] | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    async def room(self) -> None:
-        self._room = asyncio.get_running_loop().create_future()
-        await self._room
-
-    def drained(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    def cancel(self) -> None:
-        if self.task is not None and self.task is not asyncio.current_task():
-            self.task.cancel()
+# What a reader that is behind is sent at a time, and so what a stalled one holds in memory.
+PIECE_BYTES = 64 * 1024
 
 
 class Channel:
@@ -169,7 +101,7 @@ class Channel:
             reader.finish()
             return
         missing = stream.tail - reader.position
-        if missing <= SMALL_BYTES_MAX and not sink.congested:
+        if missing <= PIECE_BYTES and not sink.congested:
             engine = self._live.engine
             wire = engine.read_now(stream, reader.position, stream.tail) if missing else b""
             if wire is not None:
@@ -223,7 +155,8 @@ class Channel:
             return
         if closed:
             reader.finish()
-        elif at_tail:
+        elif at_tail and not (sink.congested and reader.catch_up is not None):
+            # One that has yet to take what it got goes on at its own pace a while longer.
             self._join(reader, held)
 
     def _join(self, reader: EventReader, held: bytes) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock import __version__
 from penstock.http.message import Request, Response
 from penstock.http.streams import NO_STORE
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _INDEX = {
     "name": "penstock",
+    "version": __version__,
     "streams": "/v1/stream/{path}",
     "listing": "/v1/streams?prefix=&after=&limit=",
     "health": "/healthz",

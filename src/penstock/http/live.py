@@ -11,7 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
-from penstock.http.fanout import Channel, EventReader
+from penstock.http.event_reader import EventReader
+from penstock.http.fanout import Channel
 from penstock.http.message import Headers, Request, Response
 from penstock.http.reads import NO_CACHE, UP_TO_DATE, Answer, Reads
 from penstock.http.streams import CLOSED, NO_STORE

@@ -6,18 +6,18 @@ Also bounded reads (`until`, `count`) and `splits` for parallel readers. Live mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import InvalidParameter
-from penstock.http.compress import INLINE_BYTES_MAX, EncodedBody, encode
-from penstock.http.message import Body, Headers, RangeBody, Request, Response
+from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
+from penstock.http.compress import EncodedBody, encode
+from penstock.http.message import Body, Headers, Request, Response
 from penstock.http.query import parse_count
 from penstock.http.streams import CLOSED, NO_STORE
 from penstock.protocol import etag
-from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import NOW, START
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
 
-PIECE_BYTES = 256 * 1024
-SMALL_BYTES_MAX = INLINE_BYTES_MAX  # bodies up to this size are whole bytes, read at once
 MAX_AGE_S = 60
 STALE_S = 300
 
@@ -106,9 +104,15 @@ class Reads:
             headers.append((b"etag", tag.encode()))
             return Response(304, headers)
         headers.append((b"content-type", stream.config.content_type.encode("latin-1")))
-        if coding is not None:
+        wire = None
+        if end - start <= SMALL_BYTES_MAX:
+            wire = self._engine.read_now(stream, start, end) if end > start else b""
+        if coding is None:
+            return self._plain(stream, start, end, headers, tag, wire)
+        if wire is None:
             return self._encoded(stream, start, end, headers, tag, coding)
-        return self._plain(stream, start, end, headers, tag)
+        packed = encode(coding, whole(stream, wire))
+        return self._packed(headers, tag, coding, packed, packed)
 
     def _headers(self, stream: Stream, start: int, end: int) -> Headers:
         headers: Headers = [(b"stream-next-offset", self._engine.token(stream, end).encode())]
@@ -136,42 +140,48 @@ class Reads:
             return f"{self._scope}, max-age={age}".encode()
         return f"{self._scope}, max-age={age}, stale-while-revalidate={STALE_S}".encode()
 
-    def _plain(self, stream: Stream, start: int, end: int, headers: Headers, tag: str) -> Response:
-        size = end - start
-        self._traffic.bytes_out += size
+    def _plain(
+        self,
+        stream: Stream,
+        start: int,
+        end: int,
+        headers: Headers,
+        tag: str,
+        wire: bytes | None = None,
+    ) -> Response:
+        """The bytes as they are; without `wire` they are read while they are sent."""
+        self._traffic.bytes_out += end - start
         headers.append((b"etag", tag.encode()))
-        wire: bytes | None = None
-        if size <= SMALL_BYTES_MAX:
-            wire = self._engine.read_now(stream, start, end) if size else b""
-        body: Body = (
-            LogBody(self._engine, stream, start, end) if wire is None else whole(stream, wire)
-        )
-        return Response(200, headers, body)
+        if wire is not None:
+            return Response(200, headers, whole(stream, wire))
+        return Response(200, headers, LogBody(self._engine, stream, start, end))
 
     async def _encoded(
         self, stream: Stream, start: int, end: int, headers: Headers, tag: str, coding: str
     ) -> Response:
+        """The bytes encoded off the loop, if there is memory for it and it makes them smaller."""
         size = end - start
-        if size <= INLINE_BYTES_MAX:
+        if not self._compressor.reserve(size):
+            return self._plain(stream, start, end, headers, tag)
+        try:
             data = whole(stream, await read_range(self._engine, stream, start, end))
-            packed = encode(coding, data)
-            body: Body = packed
-        else:
-            if not self._compressor.reserve(size):
-                return self._plain(stream, start, end, headers, tag)
-            try:
-                data = whole(stream, await read_range(self._engine, stream, start, end))
-                packed = await self._compressor.encode(coding, data)
-            except BaseException:
-                self._compressor.release(size)
-                raise
-            if len(packed) >= len(data):
-                self._compressor.release(size)
-                return self._plain(stream, start, end, headers, tag)
-            self._compressor.release(size - len(packed))
-            body = EncodedBody(packed, self._compressor, len(packed))
+            packed = await self._compressor.encode(coding, data)
+        except BaseException:
+            self._compressor.release(size)
+            raise
+        if len(packed) >= len(data):
+            self._compressor.release(size)
+            return self._plain(stream, start, end, headers, tag)
+        self._compressor.release(size - len(packed))
+        body = EncodedBody(packed, self._compressor, len(packed))
+        return self._packed(headers, tag, coding, packed, body)
+
+    def _packed(
+        self, headers: Headers, tag: str, coding: str, packed: bytes, body: Body
+    ) -> Response:
         self._traffic.bytes_out += len(packed)
         headers.append((b"content-encoding", coding.encode()))
+        # The same message in other bytes: only the weak comparison may call them equal.
         headers.append((b"etag", b"W/" + tag.encode()))
         return Response(200, headers, body)
 
@@ -222,60 +232,3 @@ class Reads:
         if until < start:
             raise InvalidParameter("`until` is before `offset`; a read goes forward only.")
         return start, until
-
-
-class LogBody(RangeBody):
-    """A range of the log, read piece by piece while it is sent."""
-
-    __slots__ = ("_at", "_begun", "_engine", "_stop", "_stream")
-
-    def __init__(self, engine: Engine, stream: Stream, start: int, end: int) -> None:
-        self.length = end - start  # for JSON: two brackets in, the last ",\n" out
-        self._engine = engine
-        self._stream = stream
-        self._at = start
-        self._stop = end - 2 if stream.is_json else end
-        self._begun = False
-
-    def first(self) -> bytes | None:
-        end = self._next()
-        data = self._engine.read_now(self._stream, self._at, end)
-        return None if data is None else self._took(data, end)
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        while self._at < self._stop:
-            end = self._next()
-            yield self._took(await self._engine.read(self._stream, self._at, end), end)
-
-    def _next(self) -> int:
-        return min(self._at + PIECE_BYTES - 2, self._stop)  # room for the brackets
-
-    def _took(self, data: bytes, end: int) -> bytes:
-        if self._stream.is_json:
-            if not self._begun:
-                data = b"[" + data
-            if end == self._stop:
-                data += b"]"
-        self._begun = True
-        self._at = end
-        return data
-
-
-def whole(stream: Stream, wire: bytes) -> bytes:
-    """A body in one piece, from wire bytes."""
-    if not stream.is_json:
-        return wire
-    return unframe(wire) if wire else b"[]"
-
-
-async def read_range(engine: Engine, stream: Stream, start: int, end: int) -> bytes:
-    """All of [start, end), asking the engine for bounded pieces."""
-    if end - start <= PIECE_BYTES:
-        data = engine.read_now(stream, start, end) if end > start else b""
-        return await engine.read(stream, start, end) if data is None else data
-    parts = []
-    while start < end:
-        stop = min(start + PIECE_BYTES, end)
-        parts.append(await engine.read(stream, start, stop))
-        start = stop
-    return b"".join(parts)

@@ -50,25 +50,24 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     from penstock.http.app import App
     from penstock.log import open_engine
 
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    listening = listen(settings.host, settings.port)
-    engine = open_engine(settings)
-    try:
+    _on_signals(asyncio.get_running_loop(), stop)
+    with contextlib.closing(listen(settings.host, settings.port)) as listening:
+        engine = open_engine(settings)
         await engine.start()
         app = App(engine, settings)
-        _on_signals(loop, stop)
-        server = Server(app, settings)
-        url = await server.start(listening)
-        # What lives from here on is long-lived: keep it out of every later collection.
-        gc.collect()
-        gc.freeze()
-        on_ready(url)
-        await stop.wait()
-        await server.stop()
-    finally:
-        listening.close()
-        await engine.stop()
+        try:
+            server = Server(app, settings)
+            url = await server.start(listening)
+            # What lives now lives long: keep it out of every later collection.
+            gc.collect()
+            gc.freeze()
+            on_ready(url)
+            await stop.wait()
+            await server.stop()
+        finally:
+            app.close()
+            await engine.stop()
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

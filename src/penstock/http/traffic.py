@@ -55,8 +55,11 @@ class Traffic:
         elif not isinstance(error, PenstockError):
             _log.error("request failed", exc_info=error)
             error = InternalError("Something went wrong on our side; the server's log says what.")
-        self.errors[error.code] = self.errors.get(error.code, 0) + 1
+        self.count_error(error.code)
         return problem(error)
+
+    def count_error(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
 
     def failure(self, method: str, future: asyncio.Future[Any]) -> Response:
         """The counted answer for a future that has failed or was cancelled."""

@@ -59,6 +59,9 @@ _OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id
 ROWS_A_STATEMENT = 5000
 
 
+CatalogError = sqlite3.Error
+
+
 class Row(NamedTuple):
     """A stream as the catalog keeps it."""
 
@@ -118,22 +121,19 @@ def _crc(values: Sequence[object], inline: bytes | None) -> int:
 
 class Catalog:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """`read_only` is for a database that nobody writes to, without a WAL beside it: SQLite
+        then makes no file of its own and takes no lock."""
         self._path = path
-        uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
-        self._reader = self._connect(uri)
-        self._writer = self._reader if read_only else self._connect(uri)
-        if not read_only:
-            self._writer.executescript(SCHEMA)
-
-    @staticmethod
-    def _connect(uri: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30
-        )
-        connection.executescript(
-            "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
-        )
-        return connection
+        uri = path.absolute().as_uri()
+        if read_only:
+            self._reader = self._writer = _connect(f"{uri}?mode=ro&immutable=1")
+            return
+        self._reader, self._writer = _connect(f"{uri}?mode=rwc"), _connect(f"{uri}?mode=rwc")
+        for connection in (self._reader, self._writer):
+            connection.executescript(
+                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
+            )
+        self._writer.executescript(SCHEMA)
 
     def meta(self) -> dict[str, int | str]:
         return dict(self._reader.execute("SELECT key, value FROM meta"))
@@ -151,7 +151,7 @@ class Catalog:
         if found is None:
             return None
         values, crc, inline = found[:16], found[16], found[17]
-        if _crc(values, inline) != crc:
+        if not isinstance(inline, bytes | None) or _crc(values, inline) != crc:
             raise Damaged(
                 f"the catalog row of stream {found[1]!r} does not match its checksum; "
                 "run `penstock verify` and restore from a backup"
@@ -250,6 +250,21 @@ class Catalog:
         if self._writer is not self._reader:
             self._writer.close()
         self._reader.close()
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30)
+
+
+def settle(path: Path) -> None:
+    """Bring what the WAL holds into the database file, and make the tables if it has none."""
+    connection = _connect(path.absolute().as_uri())
+    try:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            connection.executescript(SCHEMA)
+    finally:
+        connection.close()
 
 
 def _rows_json(rows: Sequence[Row]) -> tuple[str, bytes]:

@@ -168,8 +168,8 @@ class Checkpointer:
         swept = 0
         for shard in self._files.list_folder(self._folder.folder):
             for name in self._files.list_folder(self._folder.folder / shard):
-                parts = name.partition(".")[0].split("-")
-                if len(parts) == 2 and (int(parts[0], 16), int(parts[1], 16)) not in known:
+                parsed = self._folder.parse_name(name)
+                if parsed is not None and parsed not in known:
                     self._files.remove(self._folder.folder / shard / name)
                     swept += 1
         return swept

@@ -7,6 +7,7 @@ immutable work and hand back results.
 from __future__ import annotations
 
 import asyncio
+import logging
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,8 @@ from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.log.upkeep import Position, Upkeep
 from penstock.protocol.producer import ProducerState
 
+log = logging.getLogger("penstock.log")
+
 CATALOG_FILE = "catalog.sqlite"
 
 
@@ -43,7 +46,6 @@ class DiskStore:
             self._files, self._folder, open_files_max=settings.open_files_max
         )
         self.stats = StoreStats()
-        self.warnings: list[str] = []
         self._read_only: str | None = None
         self._unclean_since_us: int | None = None
 
@@ -51,7 +53,7 @@ class DiskStore:
 
     async def open(self, observer: Observer) -> list[Stream]:
         self._observer = observer
-        self._files.make_folder(self._root)
+        self._files.make_root(self._root)
         self._lock: File = self._files.lock(self._root / "LOCK")
         try:
             check_format(self._files, self._root)
@@ -66,7 +68,10 @@ class DiskStore:
             raise
         if not is_clean:
             self._unclean_since_us = self._clock.now_us()
-        self.warnings = found.warnings
+        for warning in found.warnings:
+            log.warning("%s", warning)
+        if found.records:
+            log.info("replayed %d records of %d streams", found.records, len(found.streams))
         self.stats.replayed_records = found.records
         self._start_writing(found, sweep=not is_clean)
         for path, last_lsn in found.files:
@@ -201,6 +206,8 @@ class DiskStore:
                 future.set_exception(type(error)(error.detail))
 
     def _go_read_only(self, reason: str) -> None:
+        if self._read_only is None:
+            log.error("the store is read-only from now on: %s", reason)
         self._read_only = reason
 
     # -- reading

@@ -10,7 +10,10 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import StoreLocked
@@ -102,6 +105,13 @@ class Files:
     def make_folder(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
+    def make_root(self, path: Path) -> None:
+        """Make a folder and those above it; a power loss does not take the new ones away."""
+        new = [each for each in (path, *path.parents) if not each.exists()]
+        self.make_folder(path)
+        for each in new:
+            self.sync_folder(each.parent)
+
     def sync_folder(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -157,7 +167,7 @@ class Files:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = _lock_holder(fd)
             os.close(fd)
             raise StoreLocked(
                 f"{path.parent} is in use by another Penstock (process {holder}): "
@@ -166,6 +176,31 @@ class Files:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return File(path, fd)
+
+    def lock_shared(self, path: Path) -> File:
+        """Keep others from taking `path` with `lock`, and change nothing in it."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            holder = _lock_holder(fd)
+            os.close(fd)
+            raise StoreLocked(
+                f"{path.parent} is in use by Penstock (process {holder}): stop it first"
+            ) from None
+        return File(path, fd)
+
+    @contextmanager
+    def copied(self, paths: Sequence[Path]) -> Iterator[Path]:
+        """A folder outside of the store with copies of `paths`, gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+            for path in paths:
+                shutil.copyfile(path, Path(folder) / path.name)
+            yield Path(folder)
+
+
+def _lock_holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

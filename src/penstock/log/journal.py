@@ -107,10 +107,24 @@ class Scan(NamedTuple):
     batches: list[Batch]
     end: int
     torn: bool
+    later: int | None
+    """Where a valid batch stands behind the unreadable one at `end`, if there is one."""
 
 
 def scan_file(data: bytes, name: str) -> Scan | None:
     """All batches of one file up to its end; StoreDamaged where valid ones follow a bad one."""
+    scan = find_batches(data, name)
+    if scan is not None and scan.later is not None and scan.head.durability == FSYNC:
+        raise StoreDamaged(
+            f"journal {name} is damaged at byte {scan.end}: the batch there is unreadable but a "
+            f"valid one follows at byte {scan.later}. Nothing was changed. Restore the data folder "
+            "from a backup, or run `penstock verify` to see what is affected"
+        )
+    return scan
+
+
+def find_batches(data: bytes, name: str) -> Scan | None:
+    """All batches of one file up to its end, and what the end looks like; it does not judge."""
     head = decode_head(data, name)
     if head is None:
         return None
@@ -123,14 +137,16 @@ def scan_file(data: bytes, name: str) -> Scan | None:
         lsn += batch.records
         position += batch_bytes(batch)
     later = _later_batch(data, position, head.file_id, lsn)
-    if later is not None and head.durability == FSYNC:
-        raise StoreDamaged(
-            f"journal {name} is damaged at byte {position}: the batch there is unreadable but a "
-            f"valid one follows at byte {later}. Nothing was changed. Restore the data folder from "
-            "a backup, or run `penstock verify` to see what is affected"
-        )
-    torn = later is not None or data[position : position + 4] == _CRC.pack(BATCH_MAGIC)
-    return Scan(head, batches, position, torn)
+    torn = later is not None or _is_own_head(data, position, head.file_id)
+    return Scan(head, batches, position, torn, later)
+
+
+def _is_own_head(data: bytes, at: int, file_id: int) -> bool:
+    """A batch of this file began here; one of another file is a rest of a recycled one."""
+    if at + _BATCH.size > len(data):
+        return False
+    magic, _, batch_file, *_ = _BATCH.unpack_from(data, at)
+    return bool(magic == BATCH_MAGIC and batch_file == file_id)
 
 
 def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | None:

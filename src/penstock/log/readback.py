@@ -37,6 +37,12 @@ class Readback:
             assert data is not None
         return data
 
+    def read_waiting(self, stream: Stream, start: int, end: int) -> bytes:
+        """The bytes, waiting for the disk where need be. Never on the event loop."""
+        data = self._read(stream, start, end, wait=True)
+        assert data is not None
+        return data
+
     def _read(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
         if start >= end:
             return b""

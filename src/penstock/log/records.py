@@ -119,6 +119,13 @@ def encode_delete(stream_id: int, time_us: int, *, expired: bool) -> bytes:
 
 def decode_records(body: bytes) -> Iterator[Record]:
     """The records of one batch body. ValueError for anything this version cannot read."""
+    try:
+        yield from _decode_records(body)
+    except struct.error as error:
+        raise ValueError(f"a record is cut short: {error}") from None
+
+
+def _decode_records(body: bytes) -> Iterator[Record]:
     position = 0
     while position < len(body):
         length, kind, flags, _, stream_id = _HEAD.unpack_from(body, position)

@@ -34,8 +34,15 @@ def check_format(files: Files, root: Path) -> None:
             path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
         )
         return
+    read_format(files, root)
+
+
+def read_format(files: Files, root: Path) -> dict[str, object]:
+    """What the format file says; StoreTooNew if this Penstock is too old for the folder."""
+    path = root / FORMAT_FILE
     try:
-        found = int(json.loads(files.read_text(path))["format"])
+        content = json.loads(files.read_text(path))
+        found = int(content["format"])
     except (ValueError, KeyError, TypeError):
         raise StoreDamaged(f"{path} is not a Penstock format file") from None
     if found > FORMAT:
@@ -43,6 +50,8 @@ def check_format(files: Files, root: Path) -> None:
             f"{root} has data format {found}, this Penstock knows up to {FORMAT}: "
             "run the newer Penstock that wrote it"
         )
+    assert isinstance(content, dict)
+    return content
 
 
 def stream_from_row(row: Row) -> Stream:
@@ -92,21 +101,23 @@ class Replay:
         lsn = batch.first_lsn
         try:
             for record in decode_records(batch.body):
-                if lsn > self._checkpoint_lsn:
-                    self._record(record, lsn)
+                self.apply(record, lsn)
                 lsn += 1
         except (ValueError, IndexError) as error:
             raise StoreDamaged(f"journal {name}, LSN {lsn}: {error}") from None
         if lsn != batch.first_lsn + batch.records:
             raise StoreDamaged(f"journal {name}: batch {batch.first_lsn} lacks records")
 
-    def _record(self, record: Record, lsn: int) -> None:
+    def apply(self, record: Record, lsn: int) -> None:
+        """ValueError if the record cannot follow what its stream has."""
+        if lsn <= self._checkpoint_lsn:
+            return
         self.records += 1
         self.next_id = max(self.next_id, record.stream_id + 1)
         if isinstance(record, CreateRecord):
             self._create(record, lsn)
             return
-        stream = self._stream(record.stream_id)
+        stream = self.stream(record.stream_id)
         if stream is None or lsn <= stream.applied_lsn:
             return
         if isinstance(record, DeleteRecord):
@@ -116,10 +127,10 @@ class Replay:
 
     def _create(self, record: CreateRecord, lsn: int) -> None:
         if record.meta.replaces is not None:
-            old = self._stream(record.meta.replaces)
+            old = self.stream(record.meta.replaces)
             if old is not None:
                 self._delete(old)
-        if self._stream(record.stream_id) is None:
+        if self.stream(record.stream_id) is None:
             meta = record.meta
             stream = Stream(record.stream_id, meta.path, meta.config, meta.created_us)
             apply_create(stream, meta, record.payload, lsn)
@@ -139,7 +150,8 @@ class Replay:
         self.streams.pop(stream.id, None)
         self.deleted[stream.id] = stream
 
-    def _stream(self, stream_id: int) -> Stream | None:
+    def stream(self, stream_id: int) -> Stream | None:
+        """The stream as replayed so far; None if it is deleted, or nobody knows it."""
         if stream_id in self.deleted:
             return None
         stream = self.streams.get(stream_id)

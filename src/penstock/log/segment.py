@@ -8,6 +8,7 @@ catalog. The index is data: bytes whose block does not match are never served.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from bisect import bisect_right
@@ -23,6 +24,7 @@ from penstock.log.stream import Chunk
 BLOCK_BYTES = 64 * 1024
 ENTRY = struct.Struct("<QQII")
 _ENTRY_BODY = struct.Struct("<QQI")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.(?:segment|index)")
 
 
 class SegmentInfo(NamedTuple):
@@ -74,6 +76,12 @@ class SegmentFolder:
 
     def index_path(self, stream_id: int, base: int) -> Path:
         return self.shard(stream_id) / f"{stream_id:016x}-{base:016x}.index"
+
+    @staticmethod
+    def parse_name(name: str) -> tuple[int, int] | None:
+        """(stream id, base) of a segment's or index's name; None for anything else."""
+        match = _NAME.fullmatch(name)
+        return None if match is None else (int(match[1], 16), int(match[2], 16))
 
 
 class SegmentWriter:

@@ -7,6 +7,7 @@ A failed checkpoint never fails an append: the journal still has everything.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from penstock.log.checkpoint import Checkpointer, Plan, Result, plan_stream
 from penstock.log.files import Files, is_disk_full
 from penstock.log.stats import StoreStats
 from penstock.log.stream import Stream
+
+log = logging.getLogger("penstock.log")
 
 PLAN_SLICE = 256
 """Streams described per turn of the loop while a checkpoint is planned."""
@@ -196,7 +199,9 @@ class Upkeep:
         self._in_checkpoint, self._in_purge = {}, {}
         self._bytes_since += self._bytes_in_checkpoint
         self._bytes_in_checkpoint = 0
-        if not _is_full(error):
+        if _is_full(error):
+            log.warning("a checkpoint found the disk full and will be tried again: %s", error)
+        else:
             self._is_broken = True
             self._on_broken(f"a checkpoint failed ({error}); check the disk and restart the server")
 

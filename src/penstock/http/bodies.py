@@ -1,0 +1,76 @@
+"""Ranges of the log as response bodies: whole when small, piece by piece when large.
+
+Knows the engine's reads and JSON framing; nothing of requests and headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from penstock.http.message import RangeBody
+from penstock.protocol.json_mode import unframe
+
+if TYPE_CHECKING:
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+
+PIECE_BYTES = 256 * 1024
+SMALL_BYTES_MAX = 64 * 1024  # bodies up to this size are whole bytes, read at once
+
+
+class LogBody(RangeBody):
+    """A range of the log, read piece by piece while it is sent."""
+
+    __slots__ = ("_at", "_begun", "_engine", "_stop", "_stream")
+
+    def __init__(self, engine: Engine, stream: Stream, start: int, end: int) -> None:
+        self.length = end - start  # for JSON: two brackets in, the last ",\n" out
+        self._engine = engine
+        self._stream = stream
+        self._at = start
+        self._stop = end - 2 if stream.is_json else end
+        self._begun = False
+
+    def first(self) -> bytes | None:
+        end = self._next()
+        data = self._engine.read_now(self._stream, self._at, end)
+        return None if data is None else self._took(data, end)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self._at < self._stop:
+            end = self._next()
+            yield self._took(await self._engine.read(self._stream, self._at, end), end)
+
+    def _next(self) -> int:
+        return min(self._at + PIECE_BYTES - 2, self._stop)  # room for the brackets
+
+    def _took(self, data: bytes, end: int) -> bytes:
+        if self._stream.is_json:
+            if not self._begun:
+                data = b"[" + data
+            if end == self._stop:
+                data += b"]"
+        self._begun = True
+        self._at = end
+        return data
+
+
+def whole(stream: Stream, wire: bytes) -> bytes:
+    """A body in one piece, from wire bytes."""
+    if not stream.is_json:
+        return wire
+    return unframe(wire) if wire else b"[]"
+
+
+async def read_range(engine: Engine, stream: Stream, start: int, end: int) -> bytes:
+    """All of [start, end), asking the engine for bounded pieces."""
+    if end - start <= PIECE_BYTES:
+        data = engine.read_now(stream, start, end) if end > start else b""
+        return await engine.read(stream, start, end) if data is None else data
+    parts = []
+    while start < end:
+        stop = min(start + PIECE_BYTES, end)
+        parts.append(await engine.read(stream, start, stop))
+        start = stop
+    return b"".join(parts)

@@ -1,0 +1,85 @@
+"""What a check of a data folder found, as values: counts, problems, and notes that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+PROBLEMS_MAX = 1000
+"""Beyond this many, problems and notes are only counted: a report has a bound too."""
+
+RESTORE = "restore the data folder from a backup"
+
+
+class Problem(NamedTuple):
+    """Something the server cannot serve, or cannot start with."""
+
+    code: str
+    """What kind it is, in a form that stays."""
+    file: str
+    """Relative to the data folder."""
+    position: int | None
+    """Byte in the file."""
+    stream: str | None
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        where = self.file if self.position is None else f"{self.file}, byte {self.position}"
+        whose = "" if self.stream is None else f" (stream {self.stream})"
+        return f"{where}{whose}: {self.what}; {self.advice}"
+
+
+@dataclass(slots=True)
+class Report:
+    """Streams, messages and bytes are those that a server would have after its start."""
+
+    format: int | None = None
+    clean: bool | None = None
+    checkpoint_lsn: int = 0
+    last_lsn: int = 0
+    streams: int = 0
+    messages: int = 0
+    bytes: int = 0
+    inline: int = 0
+    segments: int = 0
+    blocks: int = 0
+    journal_files: int = 0
+    journal_batches: int = 0
+    journal_records: int = 0
+    problem_count: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def problem(
+        self,
+        code: str,
+        file: str,
+        what: str,
+        *,
+        position: int | None = None,
+        stream: str | None = None,
+        advice: str = RESTORE,
+    ) -> None:
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(code, file, position, stream, what, advice))
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < PROBLEMS_MAX:
+            self.notes.append(text)
+
+
+class Progress:
+    """How many bytes have been looked at, told to whoever shows it."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None = None) -> None:
+        self._tell = tell
+        self.total = 0
+        self.done = 0
+
+    def add(self, size: int) -> None:
+        self.done += size
+        if self._tell is not None:
+            self._tell(self.done, max(self.done, self.total))

@@ -1,0 +1,160 @@
+"""Runs a scenario on a recording disk, pulls the plug at chosen steps, and checks what is left."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import pytest
+
+from penstock.clock import Clock, ManualClock
+from penstock.config import Settings
+from penstock.errors import StreamRecreated
+from penstock.log.engine import Engine
+from penstock.log.files import Files
+from tests.crash.engines import (
+    BYTES,
+    START_US,
+    abandon,
+    append,
+    disk,
+    observe,
+    small_settings,
+    start,
+)
+from tests.crash.power import Image, Luck, PowerFiles, PowerStore, Record
+from tests.crash.scenario import Operation, Scenario, State, is_same, states_after, surviving
+
+ROOT = PurePath("new/data")
+"""Two folders that the store has to make itself."""
+ODDS = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
+
+
+class Run(NamedTuple):
+    record: Record
+    operations: list[Operation]
+
+
+def never(path: Path) -> bool:
+    return False
+
+
+async def record_run(
+    base: Path,
+    seed: int,
+    bursts: int,
+    *,
+    skips: Callable[[Path], bool] = never,
+    start_from: Image | None = None,
+    after: tuple[Sequence[Operation], int] = ((), 0),
+) -> Run:
+    """One scenario from start to a sudden end. `after` is what ran before it, up to which step."""
+    record = Record(start_from)
+    record.start.write_to(base, root=ROOT)
+
+    def make(settings: Settings, *, clock: Clock, files: Files | None) -> PowerStore:
+        store = PowerStore(settings, clock=clock, files=PowerFiles(base, record, skips=skips))
+        store.record, store.skips = record, skips
+        return store
+
+    clock = ManualClock(START_US)
+    engine = await start(small_settings(base / ROOT), clock=clock, make=make)
+    try:
+        scenario = Scenario(seed, engine, clock, record, tag=f"{seed}-")
+        operations, cut = after
+        if operations:
+            # What a reader can see is a promise, whether it was acknowledged before the end or not.
+            count = surviving(operations, await observe(engine), cut)
+            scenario.resume(operations[:count])
+        opened_at = len(record)
+        for operation in scenario.operations:
+            operation.answered_at = opened_at
+        await scenario.run(bursts)
+    finally:
+        await abandon(engine)
+    return Run(record, scenario.operations)
+
+
+async def check_cuts(run: Run, cuts: Iterable[int], seed: int) -> None:
+    """Pull the plug after each of so many steps, with another luck each time."""
+    for cut, image in run.record.images(cuts):
+        luck = Luck(seed * 1_000_003 + cut, ODDS[(cut + seed) % len(ODDS)])
+        await check_left(image.after_power_loss(luck), run.operations, cut)
+
+
+async def check_left(image: Image, operations: list[Operation], cut: int) -> None:
+    """A fresh engine finds what was promised, takes more, and finds it all once again."""
+    with tempfile.TemporaryDirectory(prefix="penstock-power-") as name:
+        base = Path(name)
+        image.write_to(base, root=ROOT)
+        settings = small_settings(base / ROOT)
+        engine = await start(settings)
+        try:
+            seen = await observe(engine)
+            count = surviving(operations, seen, cut)
+            states = states_after(operations[:count])
+            await _check_old_offsets(engine, operations, cut)
+            await _check_retries(engine, states)
+            await _write_on(engine, operations, states, cut)
+            assert await disk(engine).checkpoint()
+            assert is_same(await observe(engine), states)
+            await _write_on(engine, operations, states, cut)
+        finally:
+            await (abandon(engine) if cut % 2 else engine.stop())
+        engine = await start(settings)
+        try:
+            assert is_same(await observe(engine), states)
+            await _check_retries(engine, states)
+        finally:
+            await engine.stop()
+
+
+async def _check_retries(engine: Engine, states: dict[str, State]) -> None:
+    """A writer that never heard of its last append sends it again, and nothing is doubled."""
+    for state in states.values():
+        for last in state.producers.values():
+            if state.closed and not last.close:
+                continue
+            answer = await last.submit(engine)
+            assert answer.duplicate
+            assert answer.producer == last.producer[1:] if last.producer else None
+
+
+async def _check_old_offsets(engine: Engine, operations: list[Operation], cut: int) -> None:
+    """An offset that was given out for a deleted stream is refused by the one after it."""
+    present = {info.path: info.id for info in engine.list_streams("", "", 1000)}
+    for operation in operations:
+        if operation.offset is None or operation.answered_at is None:
+            continue
+        generation = int(operation.offset.partition("_")[0])
+        if operation.answered_at <= cut and generation != present.get(operation.path, generation):
+            stream = engine.find(operation.path, touch=False)
+            assert generation < stream.id
+            with pytest.raises(StreamRecreated):
+                await engine.position(stream, operation.offset)
+
+
+async def _write_on(
+    engine: Engine, operations: list[Operation], states: dict[str, State], cut: int
+) -> None:
+    given = [int(each.offset[:16]) for each in operations if each.offset and _is_past(each, cut)]
+    path = f"new/{len(states)}"
+    created = await engine.create(path, BYTES, b"first", closed=False)
+    states[path] = State()
+    states[path].payload = b"first"
+    assert int(created.offset[:16]) > max(given, default=0), "a generation was given out twice"
+    for path, state in states.items():
+        if not state.closed:
+            more = Operation(path, "append", b'"more"' + b" " * 300)
+            if path.startswith("j/"):
+                more.body = more.body.strip()
+            await more.submit(engine)
+            state.payload += more.wire
+    await engine.append(path, append(b"", close=True))
+    states[path].closed = True
+
+
+def _is_past(operation: Operation, cut: int) -> bool:
+    return operation.answered_at is not None and operation.answered_at <= cut

@@ -1,0 +1,60 @@
+"""Engines and stores with bounds so small that every mechanism runs within a few appends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.config import Settings
+from penstock.log import ranges, readback, recovery, segment, stream
+from penstock.log.disk import DiskStore
+from penstock.log.memory import MemoryStore
+from penstock.log.store import Store
+
+TINY: dict[str, Any] = {
+    "journal_file_bytes": 4096,
+    "journal_batch_bytes_max": 1500,
+    "segment_bytes_max": 1000,
+    "inline_bytes_max": 100,
+    "open_files_max": 4,
+    "disk_reserve_bytes": 0,
+    "reap_interval_s": 3600,
+    "checkpoint_interval_s": 3600,
+}
+"""Checkpoints and reaping happen only when a test asks for them."""
+
+BLOCK_BYTES = 256
+
+
+def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, windows and chunks of a few messages, so that short streams cross their borders."""
+    for module in (segment, readback, recovery):
+        monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(ranges, "WINDOW_BYTES", 96)
+    monkeypatch.setattr(stream, "CHUNK_BYTES_MAX", 128)
+
+
+def open_store(kind: str, folder: Path, clock: ManualClock, **options: Any) -> Store:
+    """A store that is not open yet."""
+    if kind == "memory":
+        return MemoryStore(Settings(memory=True, **{**TINY, **options}))
+    return DiskStore(Settings(data_dir=folder, **{**TINY, **options}), clock=clock)
+
+
+async def abandon(store: DiskStore) -> None:
+    """Let go of a store as a killed process would: nothing is finished, nothing is marked clean.
+
+    Work that a thread has already begun is waited for, so that two stores never share a folder.
+    """
+    store._upkeep_task.cancel()
+    await asyncio.gather(store._upkeep_task, return_exceptions=True)
+    store._upkeep._thread.shutdown()
+    store._committer.stop()
+    store._journal.close()
+    store._readback.close()
+    store._catalog.close()
+    store._lock.close()

@@ -1,0 +1,101 @@
+"""`penstock serve` as a process: ready, asked to stop, forced to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.server import Server, ServerDidNotStart, running_server
+from tests.http.wire import Client, get, on_loop, post
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
+
+
+async def connect(server: Server) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", server.port))
+
+
+def put(path: str) -> bytes:
+    return post(path, b"", "Content-Type: application/json").replace(b"POST", b"PUT", 1)
+
+
+async def has_stopped_accepting(server: Server) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        except OSError:
+            return
+        writer.close()
+
+
+@on_loop
+async def test_sigterm_ends_live_readers_cleanly_and_keeps_what_was_acknowledged() -> None:
+    with running_server() as server:
+        path = "/v1/stream/a"
+        events, poll, writer = [await connect(server) for _ in range(3)]
+        assert (await writer.ask(put(path))).status == 201
+        await events.send(get(path + "?offset=-1&live=sse"))
+        await events.head()
+        assert b"upToDate" in await events.chunk()
+        await poll.send(get(path + "?offset=now&live=long-poll"))
+        append = post(path, b'{"n":1}', "Content-Type: application/json")
+        await writer.send(append[:-3])  # in flight when the signal comes
+        probe = await connect(server)
+        waiting = b'penstock_live_readers{mode="long-poll"} 1.0'
+        while waiting not in (await probe.ask(get("/metrics"))).body:
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        assert (await poll.answer()).status == 204
+        while await events.chunk():
+            pass  # up to the terminating chunk
+        await has_stopped_accepting(server)
+        await writer.send(append[-3:])
+        answer = await writer.answer()
+        assert (answer.status, answer.headers["connection"]) == (204, "close")
+        for client in (events, poll, writer, probe):
+            await client.close()
+        assert server.wait() == 0
+        with running_server(data_dir=server.data_dir) as again:
+            client = await connect(again)
+            assert (await client.ask(get(path + "?offset=-1"))).body == b'[{"n":1}]'
+            await client.close()
+
+
+@on_loop
+async def test_second_signal_does_not_wait() -> None:
+    with running_server(args=["--shutdown-timeout", "1000"]) as server:
+        client = await connect(server)
+        await client.send(post("/v1/stream/a", b"12345", "Expect: 100-continue")[:-5])
+        assert (await client.answer()).status == 100
+        server.process.send_signal(signal.SIGTERM)
+        await has_stopped_accepting(server)
+        assert server.running  # it waits for the body
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM
+        await client.close()
+
+
+def test_taken_port_is_said_and_the_store_left_alone(server: Server) -> None:
+    with (
+        pytest.raises(ServerDidNotStart, match="in use by another program"),
+        running_server(args=["--port", str(server.port)]),
+    ):
+        pass
+    with socket.create_connection(("127.0.0.1", server.port)):
+        assert server.running
+
+
+def test_second_server_on_one_folder_is_refused(server: Server) -> None:
+    with (
+        pytest.raises(ServerDidNotStart, match="in use by another Penstock"),
+        running_server(data_dir=server.data_dir),
+    ):
+        pass

@@ -1,0 +1,272 @@
+"""Drives a disk engine, a memory engine and the reference with the same operations."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.clock import ManualClock
+from penstock.config import Settings
+from penstock.errors import PenstockError
+from penstock.log.disk import DiskStore
+from penstock.log.engine import Append, Engine
+from penstock.log.memory import MemoryStore
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import StreamConfig
+from tests.helpers.log import TINY, abandon
+from tests.model.reference import Reference, Refused
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What a caller can tell: the answer, or the error's code and headers."""
+
+    answer: object
+    code: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Create(NamedTuple):
+    path: str
+    config: StreamConfig
+    body: bytes
+    closed: bool
+
+    def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
+        return engine.create(self.path, self.config, self.body, closed=self.closed)
+
+    def on_reference(self, reference: Reference) -> Any:
+        return reference.create(*self)
+
+
+class Post(NamedTuple):
+    path: str
+    body: bytes
+    content_type: str | None
+    close: bool
+    producer: Producer | None
+    seq: str | None
+    expected: str | None
+
+    def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
+        return engine.append(self.path, Append(*self[1:]))
+
+    def on_reference(self, reference: Reference) -> Any:
+        return reference.append(*self)
+
+
+class Delete(NamedTuple):
+    path: str
+
+    def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
+        return engine.delete(self.path)
+
+    def on_reference(self, reference: Reference) -> Any:
+        return reference.delete(self.path)
+
+
+Write = Create | Post | Delete
+
+
+def refused(error: Refused | PenstockError) -> Outcome:
+    return Outcome(None, error.code, tuple(sorted(error.headers.items())))
+
+
+def attempt(call: Callable[[], object]) -> Outcome:
+    try:
+        return Outcome(call())
+    except (Refused, PenstockError) as error:
+        return refused(error)
+
+
+async def write_all(engine: Engine, writes: list[Write]) -> list[Outcome]:
+    """Ask for everything in one turn of the loop, before any of it is durable."""
+    asked: list[asyncio.Future[Any] | Outcome] = []
+    for write in writes:
+        try:
+            asked.append(write.on_engine(engine))
+        except PenstockError as error:
+            asked.append(refused(error))
+    outcomes = []
+    for each in asked:
+        if isinstance(each, Outcome):
+            outcomes.append(each)
+            continue
+        try:
+            answer = await asyncio.wait_for(each, 20)
+            outcomes.append(Outcome(None if answer is None else tuple(answer)))
+        except PenstockError as error:
+            outcomes.append(refused(error))
+    return outcomes
+
+
+class Trio:
+    """The three, their clock, and what can happen to them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-model-"))
+        self.clock = ManualClock()
+        self.settings = Settings(data_dir=self.folder, **{**TINY, **options})
+        self.reference = Reference()
+        self.reference.now = self.clock.now_us()
+        self.memory = Engine(MemoryStore(self.settings), self.settings, clock=self.clock)
+        self.run(self.memory.start())
+        self.open_disk()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def open_disk(self) -> None:
+        self.store = DiskStore(self.settings, clock=self.clock)
+        self.disk = Engine(self.store, self.settings, clock=self.clock)
+        self.run(self.disk.start())
+
+    def engines(self) -> tuple[Engine, Engine]:
+        return self.disk, self.memory
+
+    def close(self) -> None:
+        for engine in self.engines():
+            self.run(engine.stop())
+        self.run(asyncio.sleep(0))
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    # -- what clients do
+
+    def write(self, writes: list[Write]) -> list[Outcome]:
+        expected = [attempt(lambda w=write: w.on_reference(self.reference)) for write in writes]  # type: ignore[misc]
+        for engine in self.engines():
+            assert self.run(write_all(engine, writes)) == expected
+        return expected
+
+    def ask(self, call: Callable[[Engine], Coroutine[Any, Any, object]], expected: Outcome) -> None:
+        for engine in self.engines():
+            try:
+                outcome = Outcome(self.run(call(engine)))
+            except PenstockError as error:
+                outcome = refused(error)
+            assert outcome == expected
+
+    # -- what happens to the disk engine alone
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.reference.now = self.clock.now_us()
+
+    def reap(self) -> None:
+        async def reap(engine: Engine) -> None:
+            engine.reap()
+            await asyncio.wait_for(write_barrier(engine), 20)
+
+        for engine in self.engines():
+            self.run(reap(engine))
+
+    def checkpoint(self) -> None:
+        assert self.run(self.store.checkpoint())
+
+    def checkpoint_beside(self, writes: list[Write]) -> None:
+        """The same writes, decided and committed while a checkpoint runs."""
+        expected = [attempt(lambda w=write: w.on_reference(self.reference)) for write in writes]  # type: ignore[misc]
+
+        async def both() -> list[Outcome]:
+            checkpoint = asyncio.create_task(self.store.checkpoint())
+            await asyncio.sleep(0)
+            outcomes = await write_all(self.disk, writes)
+            assert await checkpoint
+            return outcomes
+
+        assert self.run(both()) == expected
+        assert self.run(write_all(self.memory, writes)) == expected
+
+    def checkpoint_fails(self) -> None:
+        """Segments are written, then the catalog says no."""
+        commit = self.store._catalog.commit
+
+        def refuse(changes: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        self.store._catalog.commit = refuse  # type: ignore[method-assign, assignment]
+        assert not self.run(self.store.checkpoint())
+        self.store._catalog.commit = commit  # type: ignore[method-assign]
+
+    def journal_is_full(self, writes: list[Write]) -> None:
+        """Writes that the disk refuses leave nothing behind; whatever else is said stays true."""
+        write = self.store._journal.write
+
+        def refuse(first_lsn: int, parts: object) -> None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        self.store._journal.write = refuse  # type: ignore[method-assign, assignment]
+        outcomes = self.run(write_all(self.disk, writes))
+        self.store._journal.write = write  # type: ignore[method-assign]
+        for outcome in outcomes:
+            is_new = isinstance(outcome.answer, tuple) and not (
+                outcome.answer[1] is False or outcome.answer[2] is True
+            )
+            assert not is_new, "an answer was given for what is not on disk"
+        self.touch_all()
+
+    def restart(self) -> None:
+        self.run(self.disk.stop())
+        self.open_disk()
+
+    def crash(self) -> None:
+        """Everything acknowledged is there again; no TTL ends before it had its grace."""
+        self.reap()
+        self.disk._reap_task.cancel()
+        self.run(abandon(self.store))
+        self.open_disk()
+        self.touch_all()
+
+    def touch_all(self) -> None:
+        """What an unclean stop may forget, the time of the last read, is the same again."""
+        for path in self.reference.list("", "", 1000):
+            self.reference.find(path, touch=True)
+            for engine in self.engines():
+                engine.find(path, touch=True)
+
+    # -- what must be equal at any time
+
+    def compare_lists(self) -> None:
+        lines = self.reference.lines
+        expected = [
+            (path, line.id, *line.config, len(line.data), len(line.messages), line.closed)
+            for path in self.reference.list("", "", 1000)
+            for line in [lines[path]]
+        ]
+        for engine in self.engines():
+            assert expected == [
+                (info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us)
+                + (info.tail, info.messages, info.closed)
+                for info in engine.list_streams("", "", 1000)
+            ]
+
+    def compare_all(self) -> None:
+        for path in self.reference.list("", "", 1000):
+            line = self.reference.find(path, touch=False)
+
+            async def everything(engine: Engine, path: str = path) -> object:
+                stream = engine.find(path, touch=False)
+                data = await engine.read(stream, 0, stream.tail)
+                return data, stream.count, stream.closed, stream.config, stream.created_us
+
+            found = (line.data, len(line.messages), line.closed, line.config, line.created)
+            self.ask(everything, Outcome(found))
+
+
+async def write_barrier(engine: Engine) -> None:
+    """Return when all that was submitted so far is durable."""
+    from penstock.log.mutations import Barrier
+
+    barrier = Barrier()
+    barrier.future = asyncio.get_running_loop().create_future()
+    engine.store.submit(barrier)
+    await barrier.future

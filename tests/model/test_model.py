@@ -1,0 +1,322 @@
+"""Disk engine, memory engine and reference are always equal, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.log.engine import Engine
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import StreamConfig
+from tests.helpers.log import shrink_blocks
+from tests.model.machine import Create, Delete, Outcome, Post, Trio, attempt
+from tests.model.reference import JSON, Line
+
+BYTES = "application/octet-stream"
+EPOCH_US = 1_700_000_000_000_000
+
+paths = st.sampled_from(["a", "a/b", "a0", "b", "c/d"])
+values = st.one_of(
+    st.integers(0, 9),
+    st.text("xé\n\\\"", max_size=5),
+    st.integers(0, 60).map(lambda n: {"k": "v" * n}),
+    st.integers(90, 700).map(lambda n: "w" * n),
+)
+documents = st.one_of(values, st.lists(values, max_size=4)).map(
+    lambda value: json.dumps(value, separators=(",", ":")).encode()
+)
+json_bodies = st.one_of(documents, documents, documents, st.sampled_from([b"", b"{", b"[]"]))
+byte_bodies = st.one_of(
+    st.binary(max_size=20), st.integers(50, 700).map(lambda n: b"line\n" * (n // 5))
+)
+types = st.sampled_from([JSON, JSON, BYTES])
+configs = st.one_of(
+    types.map(lambda kind: StreamConfig(kind, None, None)),
+    st.builds(StreamConfig, types, st.integers(1, 3).map(lambda n: n * 100), st.none()),
+    st.builds(StreamConfig, types, st.none(), st.integers(1, 9).map(lambda n: EPOCH_US + n * 10**8)),
+)
+producers = st.builds(
+    Producer, st.sampled_from(["p", "q", "r"]), st.integers(0, 2), st.integers(0, 3)
+)
+PATHS = ("a", "a/b", "a0", "b", "c/d")
+
+
+class Script(RuleBasedStateMachine):
+    """Rules draw a shape of write; which offsets and sequences fit is looked up in the reference,
+    so that most of them are accepted and the rest are near misses."""
+
+    options: dict[str, Any] = {"active_streams_max": 2}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trio = Trio(**self.options)
+        self.offsets = ["-1", "now", f"{0:016d}_{0:016d}", f"{99:016d}_{0:016d}"]
+
+    def teardown(self) -> None:
+        self.trio.compare_all()
+        self.trio.close()
+
+    # -- making writes
+
+    def line(self, path: str) -> Line | None:
+        return self.trio.reference.lines.get(path)
+
+    def body(self, draw: Any, path: str, kind: str | None) -> bytes:
+        result: bytes = draw(json_bodies if kind == JSON else byte_bodies)
+        return result
+
+    def draw_post(self, draw: Any) -> Post:
+        path = draw(paths)
+        line = self.line(path)
+        kind = line.config.content_type if line and draw(st.integers(0, 9)) else draw(types)
+        producer = draw(st.one_of(st.none(), producers))
+        if line and producer and draw(st.booleans()):
+            known = line.producers.get(producer.id)
+            producer = Producer(
+                producer.id, known.epoch if known else 0, known.seq + 1 if known else 0
+            )
+        if line and line.closed_by and draw(st.booleans()):
+            producer = line.closed_by
+        seq = draw(st.one_of(st.none(), st.none(), st.sampled_from(["1", "10", "2", "a", "b"])))
+        expected = None
+        if draw(st.integers(0, 3)) == 0:
+            expected = draw(st.sampled_from(["*", *self.offsets[-3:]]))
+            expected = line.token() if line and draw(st.booleans()) else expected
+        return Post(
+            path,
+            self.body(draw, path, kind),
+            draw(st.sampled_from([kind] * 9 + [None])),
+            draw(st.integers(0, 9)) == 0,
+            producer,
+            seq,
+            expected,
+        )
+
+    def draw_write(self, draw: Any) -> Create | Post | Delete:
+        shape = draw(st.integers(0, 9))
+        if shape == 0:
+            return Delete(draw(paths))
+        if shape > 3:
+            return self.draw_post(draw)
+        path, config = draw(paths), draw(configs)
+        line = self.line(path)
+        if line and draw(st.booleans()):
+            config = line.config
+        closed = draw(st.integers(0, 7)) == 0
+        return Create(path, config, self.body(draw, path, config.content_type), closed)
+
+    def draw_writes(self, draw: Any) -> list[Create | Post | Delete]:
+        return [self.draw_write(draw) for _ in range(draw(st.integers(1, 5)))]
+
+    def remember(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome.answer, tuple) and outcome.answer[0] not in self.offsets:
+                self.offsets.append(outcome.answer[0])
+
+    # -- clients
+
+    @rule(path=paths, config=configs, data=st.data())
+    def create(self, path: str, config: StreamConfig, data: Any) -> None:
+        body = self.body(data.draw, path, config.content_type)
+        self.remember(self.trio.write([Create(path, config, body, False)]))
+
+    @rule(data=st.data())
+    def append(self, data: Any) -> None:
+        self.remember(self.trio.write([self.draw_post(data.draw)]))
+
+    @rule(data=st.data())
+    def write_several_at_once(self, data: Any) -> None:
+        self.remember(self.trio.write(self.draw_writes(data.draw)))
+
+    @rule(path=paths)
+    def delete(self, path: str) -> None:
+        self.trio.write([Delete(path)])
+
+    @rule(path=paths, pick=st.integers(0, 10**6), shift=st.sampled_from([0, 0, 0, 1, -1, 5]))
+    def read(self, path: str, pick: int, shift: int) -> None:
+        offset = self.offset(path, pick, shift)
+        reference = self.trio.reference
+
+        def expected() -> object:
+            line = reference.find(path, touch=True)
+            start = reference.position(line, offset)
+            return line.data[start:], line.token(start), line.token(), line.closed
+
+        async def actual(engine: Engine) -> object:
+            stream = engine.find(path, touch=True)
+            start, end = await engine.position(stream, offset), stream.tail
+            wire = await engine.read(stream, start, end)
+            assert engine.read_now(stream, start, end) in (wire, None)
+            return wire, engine.token(stream, start), engine.token(stream, end), stream.closed
+
+        self.trio.ask(actual, attempt(expected))
+
+    def offset(self, path: str, pick: int, shift: int) -> str:
+        line = self.line(path)
+        known = self.offsets
+        if line and pick % 3:
+            places = line.boundaries()
+            known = [line.token(places[pick // 3 % len(places)])]
+        offset = known[pick % len(known)]
+        if shift and "_" in offset:
+            generation, position = map(int, offset.split("_"))
+            offset = f"{generation:016d}_{max(0, position + shift):016d}"
+        return offset
+
+    @rule(
+        path=paths,
+        pick=st.integers(0, 10**6),
+        max_bytes=st.one_of(st.integers(1, 40), st.integers(40, 1500)),
+        until=st.one_of(st.none(), st.integers(0, 10**6)),
+        count=st.one_of(st.none(), st.integers(1, 9)),
+    )
+    def read_a_part(
+        self, path: str, pick: int, max_bytes: int, until: int | None, count: int | None
+    ) -> None:
+        reference = self.trio.reference
+        line = self.line(path)
+        if line is None or line.expired(reference.now):
+            return
+        places = line.boundaries()
+        start = places[pick % len(places)]
+        stop = None if until is None else places[until % len(places)]
+        if stop is not None and stop <= start:
+            stop = None
+        if line.config.content_type != JSON:
+            count = None
+        end = reference.end(line, start, max_bytes, stop, count)
+        line.touched = reference.now
+
+        async def actual(engine: Engine) -> object:
+            stream = engine.find(path, touch=True)
+            found = await engine.plan(stream, start, max_bytes=max_bytes, until=stop, count=count)
+            return found, await engine.read(stream, start, found)
+
+        self.trio.ask(actual, Outcome((end, line.data[start:end])))
+
+    @rule(path=paths, pick=st.integers(0, 10**6), parts=st.integers(1, 6))
+    def split_and_seek(self, path: str, pick: int, parts: int) -> None:
+        line = self.line(path)
+        if line is None or line.expired(self.trio.reference.now):
+            return
+        places, size = line.boundaries(), len(line.data)
+        cuts = {next(p for p in places if p >= size * part // parts) for part in range(parts)}
+        ordinal = pick % (len(places) + 1) if line.config.content_type == JSON else 0
+
+        async def actual(engine: Engine) -> object:
+            stream = engine.find(path, touch=False)
+            return (
+                await engine.splits(stream, parts, 0, stream.tail),
+                await engine.seek(stream, ordinal) if stream.is_json else 0,
+            )
+
+        start = places[min(ordinal, len(places) - 1)]
+        self.trio.ask(actual, Outcome((sorted(cuts | {size}), start)))
+
+    @rule(path=paths)
+    def head(self, path: str) -> None:
+        def expected() -> object:
+            line = self.trio.reference.find(path, touch=False)
+            return line.token(), line.config, line.closed
+
+        async def actual(engine: Engine) -> object:
+            stream = engine.find(path, touch=False)
+            return engine.token(stream, stream.tail), stream.config, stream.closed
+
+        self.trio.ask(actual, attempt(expected))
+
+    @rule(
+        prefix=st.sampled_from(["", "a", "a/", "b", "zz"]),
+        after=st.one_of(st.just(""), paths),
+        limit=st.integers(1, 3),
+    )
+    def page_through_the_list(self, prefix: str, after: str, limit: int) -> None:
+        expected = self.trio.reference.list(prefix, after, limit)
+        for engine in self.trio.engines():
+            assert [info.path for info in engine.list_streams(prefix, after, limit)] == expected
+
+    # -- time and trouble
+
+    @rule(seconds=st.sampled_from([0.000001, 1, 49, 50, 100]))
+    def time_passes(self, seconds: float) -> None:
+        self.trio.advance(seconds)
+
+    @rule()
+    def reap(self) -> None:
+        self.trio.reap()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.trio.checkpoint()
+
+    @rule(data=st.data())
+    def checkpoint_while_writing(self, data: Any) -> None:
+        self.trio.checkpoint_beside(self.draw_writes(data.draw))
+
+    @rule()
+    def checkpoint_fails(self) -> None:
+        self.trio.checkpoint_fails()
+
+    @rule(data=st.data())
+    def writes_meet_a_full_disk(self, data: Any) -> None:
+        self.trio.journal_is_full(self.draw_writes(data.draw))
+
+    @rule()
+    def restart(self) -> None:
+        self.trio.restart()
+
+    @rule()
+    def crash(self) -> None:
+        self.trio.crash()
+
+    @precondition(lambda self: self.trio.reference.lines)
+    @rule()
+    def look_at_everything(self) -> None:
+        self.trio.compare_all()
+
+    @invariant()
+    def lists_are_equal(self) -> None:
+        self.trio.compare_lists()
+
+
+class BusyScript(Script):
+    """The same with checkpoints that start by themselves, whenever they like."""
+
+    options = {"active_streams_max": 2, "checkpoint_bytes": 1500}
+
+
+SHORT = settings(
+    max_examples=80,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+
+def test_disk_memory_and_reference_are_always_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_blocks(monkeypatch)
+    run_state_machine_as_test(Script, settings=SHORT)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("script", [Script, BusyScript])
+def test_they_are_equal_over_long_random_scripts(
+    script: type[Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink_blocks(monkeypatch)
+    long = settings(SHORT, max_examples=1500, stateful_step_count=80, derandomize=False)
+    run_state_machine_as_test(script, settings=settings(long, phases=set(Phase) - {Phase.reuse}))
