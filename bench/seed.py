@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,31 @@ from bench.client import array
 # Under the engine's own bound on queued appends, and enough for full journal batches.
 IN_FLIGHT_MAX = 20_000
 IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
-SEED_SECONDS_MAX = 1800.0
-
-
-def _batches(names: Iterable[str], body: bytes) -> Iterator[list[str]]:
-    size = max(1, min(IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX // max(1, len(body))))
-    remaining = iter(names)
-    while batch := list(itertools.islice(remaining, size)):
-        yield batch
+BACK_OFF_SECONDS = 0.05
+SEED_SECONDS_MAX = 900.0
 
 
 async def _submit(
-    names: Iterable[str], body: bytes, start: Callable[[str], asyncio.Future[Any]]
+    names: Iterable[str], size: int, start: Callable[[str], asyncio.Future[Any]]
 ) -> None:
-    for batch in _batches(names, body):
-        await asyncio.gather(*[start(name) for name in batch])
+    """Start one operation for each name, many in flight; when the engine says wait, wait."""
+    from penstock.errors import Overloaded
+
+    at_once = max(1, min(IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX // max(1, size)))
+    pending: list[asyncio.Future[Any]] = []
+    for name in names:
+        while True:
+            try:
+                pending.append(start(name))
+                break
+            except Overloaded:
+                await asyncio.gather(*pending)
+                pending.clear()
+                await asyncio.sleep(BACK_OFF_SECONDS)
+        if len(pending) >= at_once:
+            await asyncio.gather(*pending)
+            pending.clear()
+    await asyncio.gather(*pending)
 
 
 async def _fill(data: Path, *, name: str, streams: int, body: bytes, appends: int) -> None:
@@ -58,9 +68,11 @@ async def _fill(data: Path, *, name: str, streams: int, body: bytes, appends: in
     names = [name] if streams == 1 else [f"{name}-{number}" for number in range(streams)]
     first = body if appends else b""
     try:
-        await _submit(names, first, lambda path: engine.create(path, config, first, closed=False))
+        await _submit(
+            names, len(first), lambda path: engine.create(path, config, first, closed=False)
+        )
         more = itertools.chain.from_iterable(itertools.repeat(names, max(0, appends - 1)))
-        await _submit(more, body, lambda path: engine.append(path, append))
+        await _submit(more, len(body), lambda path: engine.append(path, append))
     finally:
         await engine.stop()
 

@@ -8,7 +8,8 @@ PenstockError
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
 │   └── InvalidJson · EmptyArray · EmptyBody
 ├── Unauthorized 401
-├── StaleEpoch 403
+├── Forbidden 403
+│   └── StaleEpoch
 ├── StreamNotFound 404 · RouteNotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
@@ -19,18 +20,25 @@ PenstockError
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
 ├── RateLimited 429 · TooManyProducers 429
-├── Damaged 500 · InternalError 500
-├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
-├── DiskFull 507
-└── StoreError (opening a data folder; never an HTTP answer)
-    └── StoreLocked · StoreTooNew · StoreDamaged
+├── ServerError 500
+│   ├── Damaged 500 · InternalError 500
+│   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
+│   └── DiskFull 507
+├── StoreError (opening a data folder; never an HTTP answer)
+│   └── StoreLocked · StoreTooNew · StoreDamaged
+└── ClientError (raised by the clients alone; never an HTTP answer)
+    └── ConnectionFailed · ProtocolError · ClientClosed
 """
 
 from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """Base of the tree. `detail` says what was wrong and what to do about it."""
+    """Base of the tree. `detail` says what was wrong and what to do about it.
+
+    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
+    are then those of the answer.
+    """
 
     status = 500
     code = "internal"
@@ -41,6 +49,10 @@ class PenstockError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def _number(self, header: str) -> int | None:
+        text = self.headers.get(header, "")
+        return int(text) if text.isascii() and text.isdigit() else None
 
 
 class BadRequest(PenstockError):
@@ -115,8 +127,17 @@ class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
 
 
-class StaleEpoch(PenstockError):
-    status, code, title = 403, "stale-epoch", "Producer epoch is stale"
+class Forbidden(PenstockError):
+    status, code, title = 403, "forbidden", "Forbidden"
+
+
+class StaleEpoch(Forbidden):
+    code, title = "stale-epoch", "Producer epoch is stale"
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the server knows, which a new one has to exceed."""
+        return self._number("Producer-Epoch")
 
 
 class StreamNotFound(PenstockError):
@@ -157,6 +178,16 @@ class StreamSeqConflict(Conflict):
 
 class SequenceGap(Conflict):
     code, title = "producer-sequence-gap", "Producer sequence gap"
+
+    @property
+    def expected(self) -> int | None:
+        """The sequence number that the server waits for."""
+        return self._number("Producer-Expected-Seq")
+
+    @property
+    def received(self) -> int | None:
+        """The sequence number that it was sent."""
+        return self._number("Producer-Received-Seq")
 
 
 class Gone(PenstockError):
@@ -199,29 +230,37 @@ class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
 
 
-class InternalError(PenstockError):
+class ServerError(PenstockError):
+    """The server could not do what was asked; the same request may work later."""
+
+    status, code, title = 500, "server-error", "Server error"
+
+
+class InternalError(ServerError):
     """A bug on our side; the log has the details, the answer does not."""
 
+    code, title = "internal", "Internal error"
 
-class Damaged(PenstockError):
+
+class Damaged(ServerError):
     """Stored bytes do not match their checksum; they are never served."""
 
     status, code, title = 500, "stored-data-damaged", "Stored data is damaged"
 
 
-class Overloaded(PenstockError):
+class Overloaded(ServerError):
     status, code, title = 503, "overloaded", "Server is overloaded"
 
 
-class StoreReadOnly(PenstockError):
+class StoreReadOnly(ServerError):
     status, code, title = 503, "store-read-only", "Store is read-only after a disk failure"
 
 
-class ShuttingDown(PenstockError):
+class ShuttingDown(ServerError):
     status, code, title = 503, "shutting-down", "Server is shutting down"
 
 
-class DiskFull(PenstockError):
+class DiskFull(ServerError):
     status, code, title = 507, "disk-full", "Not enough disk space"
 
 
@@ -241,3 +280,27 @@ class StoreTooNew(StoreError):
 
 class StoreDamaged(StoreError):
     code, title = "store-damaged", "Data folder is damaged"
+
+
+class ClientError(PenstockError):
+    """A failure that no server reported."""
+
+    code, title = "client-error", "Client error"
+
+
+class ConnectionFailed(ClientError):
+    """No answer, or only a part of one; `__cause__` is what the network said.
+
+    `sent` is false if the request certainly did not reach the server.
+    """
+
+    status, code, title = 503, "connection-failed", "Connection failed"
+    sent = True
+
+
+class ProtocolError(ClientError):
+    status, code, title = 502, "protocol-error", "The server's answer breaks the protocol"
+
+
+class ClientClosed(ClientError):
+    code, title = "client-closed", "The client is closed"

@@ -86,6 +86,10 @@ def attempt(call: Callable[[], object]) -> Outcome:
         return refused(error)
 
 
+def must_equal(found: object, expected: object) -> None:
+    assert found == expected, f"\nfound    {found}\nexpected {expected}"
+
+
 async def write_all(engine: Engine, writes: list[Write]) -> list[Outcome]:
     """Ask for everything in one turn of the loop, before any of it is durable."""
     asked: list[asyncio.Future[Any] | Outcome] = []
@@ -117,6 +121,7 @@ class Trio:
         self.settings = Settings(data_dir=self.folder, **{**TINY, **options})
         self.reference = Reference()
         self.reference.now = self.clock.now_us()
+        self.last_acknowledged = 0
         self.memory = Engine(MemoryStore(self.settings), self.settings, clock=self.clock)
         self.run(self.memory.start())
         self.open_disk()
@@ -144,7 +149,8 @@ class Trio:
     def write(self, writes: list[Write]) -> list[Outcome]:
         expected = [attempt(lambda w=write: w.on_reference(self.reference)) for write in writes]  # type: ignore[misc]
         for engine in self.engines():
-            assert self.run(write_all(engine, writes)) == expected
+            must_equal(self.run(write_all(engine, writes)), expected)
+        self.last_acknowledged = self.reference.created
         return expected
 
     def ask(self, call: Callable[[Engine], Coroutine[Any, Any, object]], expected: Outcome) -> None:
@@ -153,7 +159,7 @@ class Trio:
                 outcome = Outcome(self.run(call(engine)))
             except PenstockError as error:
                 outcome = refused(error)
-            assert outcome == expected
+            must_equal(outcome, expected)
 
     # -- what happens to the disk engine alone
 
@@ -183,8 +189,9 @@ class Trio:
             assert await checkpoint
             return outcomes
 
-        assert self.run(both()) == expected
-        assert self.run(write_all(self.memory, writes)) == expected
+        must_equal(self.run(both()), expected)
+        must_equal(self.run(write_all(self.memory, writes)), expected)
+        self.last_acknowledged = self.reference.created
 
     def checkpoint_fails(self) -> None:
         """Segments are written, then the catalog says no."""
@@ -211,7 +218,8 @@ class Trio:
             is_new = isinstance(outcome.answer, tuple) and not (
                 outcome.answer[1] is False or outcome.answer[2] is True
             )
-            assert not is_new, "an answer was given for what is not on disk"
+            assert not is_new, f"{outcome} was given for what is not on disk"
+        self.agree_on_generations()
         self.touch_all()
 
     def restart(self) -> None:
@@ -224,7 +232,17 @@ class Trio:
         self.disk._reap_task.cancel()
         self.run(abandon(self.store))
         self.open_disk()
+        self.agree_on_generations()
         self.touch_all()
+
+    def agree_on_generations(self) -> None:
+        """A creation that failed may use up a generation, one that was acknowledged has its own."""
+        next_id = self.store._position.next_id
+        assert next_id > self.last_acknowledged, "a generation would be given out again"
+        self.reference.created = next_id - 1
+        store = self.memory.store
+        assert isinstance(store, MemoryStore)
+        store._next_id = next_id
 
     def touch_all(self) -> None:
         """What an unclean stop may forget, the time of the last read, is the same again."""
@@ -243,11 +261,12 @@ class Trio:
             for line in [lines[path]]
         ]
         for engine in self.engines():
-            assert expected == [
+            found = [
                 (info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us)
                 + (info.tail, info.messages, info.closed)
                 for info in engine.list_streams("", "", 1000)
             ]
+            must_equal(found, expected)
 
     def compare_all(self) -> None:
         for path in self.reference.list("", "", 1000):

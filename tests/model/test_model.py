@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -20,13 +22,14 @@ from penstock.log.engine import Engine
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 from tests.helpers.log import shrink_blocks
-from tests.model.machine import Create, Delete, Outcome, Post, Trio, attempt
+from tests.model.machine import Create, Delete, Outcome, Post, Trio, Write, attempt
 from tests.model.reference import JSON, Line
 
 BYTES = "application/octet-stream"
 EPOCH_US = 1_700_000_000_000_000
 
-paths = st.sampled_from(["a", "a/b", "a0", "b", "c/d"])
+PATHS = ("a", "a/b", "a0", "b", "c/d")
+paths = st.sampled_from(PATHS)
 values = st.one_of(
     st.integers(0, 9),
     st.text("xé\n\\\"", max_size=5),
@@ -49,7 +52,9 @@ configs = st.one_of(
 producers = st.builds(
     Producer, st.sampled_from(["p", "q", "r"]), st.integers(0, 2), st.integers(0, 3)
 )
-PATHS = ("a", "a/b", "a0", "b", "c/d")
+rarely = st.sampled_from([False] * 11 + [True])
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 class Script(RuleBasedStateMachine):
@@ -69,79 +74,106 @@ class Script(RuleBasedStateMachine):
 
     # -- making writes
 
+    @initialize(
+        creations=st.lists(st.tuples(paths, configs, json_bodies), min_size=1, max_size=4)
+    )
+    def begin(self, creations: list[tuple[str, StreamConfig, bytes]]) -> None:
+        self.write([Create(path, config, body, False) for path, config, body in creations])
+
+    def write(self, writes: list[Write]) -> None:
+        for outcome in self.trio.write(writes):
+            if isinstance(outcome.answer, tuple) and outcome.answer[0] not in self.offsets:
+                self.offsets.append(outcome.answer[0])
+
     def line(self, path: str) -> Line | None:
         return self.trio.reference.lines.get(path)
 
-    def body(self, draw: Any, path: str, kind: str | None) -> bytes:
-        result: bytes = draw(json_bodies if kind == JSON else byte_bodies)
-        return result
+    def draw_path(self, draw: Draw) -> str:
+        """Most often that of a stream which takes appends."""
+        lines = self.trio.reference.lines
+        is_open = [path for path in PATHS if path in lines and not lines[path].closed]
+        path: str = draw(paths if not is_open or draw(rarely) else st.sampled_from(is_open))
+        return path
 
-    def draw_post(self, draw: Any) -> Post:
-        path = draw(paths)
+    def draw_producer(self, draw: Draw, line: Line | None) -> Producer:
+        producer: Producer = draw(producers)
+        if line is None or draw(rarely):
+            return producer
+        if line.closed_by is not None and draw(st.booleans()):
+            return line.closed_by
+        known = line.producers.get(producer.id)
+        if known is None:
+            return Producer(producer.id, producer.epoch, 0)
+        return Producer(producer.id, known.epoch, known.seq + 1)
+
+    def draw_post(self, draw: Draw) -> Post:
+        path = self.draw_path(draw)
         line = self.line(path)
-        kind = line.config.content_type if line and draw(st.integers(0, 9)) else draw(types)
-        producer = draw(st.one_of(st.none(), producers))
-        if line and producer and draw(st.booleans()):
-            known = line.producers.get(producer.id)
-            producer = Producer(
-                producer.id, known.epoch if known else 0, known.seq + 1 if known else 0
-            )
-        if line and line.closed_by and draw(st.booleans()):
-            producer = line.closed_by
-        seq = draw(st.one_of(st.none(), st.none(), st.sampled_from(["1", "10", "2", "a", "b"])))
+        kind = draw(types) if line is None or draw(rarely) else line.config.content_type
+        producer = self.draw_producer(draw, line) if draw(st.booleans()) else None
+        seq = draw(st.sampled_from(["1", "10", "2", "a", "b"])) if draw(rarely) else None
         expected = None
-        if draw(st.integers(0, 3)) == 0:
+        if draw(rarely):
             expected = draw(st.sampled_from(["*", *self.offsets[-3:]]))
             expected = line.token() if line and draw(st.booleans()) else expected
         return Post(
             path,
-            self.body(draw, path, kind),
-            draw(st.sampled_from([kind] * 9 + [None])),
-            draw(st.integers(0, 9)) == 0,
+            draw(json_bodies if kind == JSON else byte_bodies),
+            None if draw(rarely) else kind,
+            draw(rarely),
             producer,
             seq,
             expected,
         )
 
-    def draw_write(self, draw: Any) -> Create | Post | Delete:
-        shape = draw(st.integers(0, 9))
-        if shape == 0:
-            return Delete(draw(paths))
-        if shape > 3:
+    def draw_write(self, draw: Draw) -> Write:
+        shape = draw(st.sampled_from(["post", "post", "post", "post", "create", "delete"]))
+        if shape == "post":
             return self.draw_post(draw)
-        path, config = draw(paths), draw(configs)
-        line = self.line(path)
+        path = draw(paths)
+        if shape == "delete":
+            return Delete(path)
+        config, line = draw(configs), self.line(path)
         if line and draw(st.booleans()):
             config = line.config
-        closed = draw(st.integers(0, 7)) == 0
-        return Create(path, config, self.body(draw, path, config.content_type), closed)
+        body = draw(json_bodies if config.content_type == JSON else byte_bodies)
+        return Create(path, config, body, draw(rarely))
 
-    def draw_writes(self, draw: Any) -> list[Create | Post | Delete]:
-        return [self.draw_write(draw) for _ in range(draw(st.integers(1, 5)))]
-
-    def remember(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            if isinstance(outcome.answer, tuple) and outcome.answer[0] not in self.offsets:
-                self.offsets.append(outcome.answer[0])
+    def draw_writes(self, draw: Draw) -> list[Write]:
+        return [self.draw_write(draw) for _ in range(draw(st.integers(1, 6)))]
 
     # -- clients
 
-    @rule(path=paths, config=configs, data=st.data())
-    def create(self, path: str, config: StreamConfig, data: Any) -> None:
-        body = self.body(data.draw, path, config.content_type)
-        self.remember(self.trio.write([Create(path, config, body, False)]))
+    @rule(path=paths, config=configs, body=json_bodies)
+    def create(self, path: str, config: StreamConfig, body: bytes) -> None:
+        self.write([Create(path, config, body, False)])
 
     @rule(data=st.data())
-    def append(self, data: Any) -> None:
-        self.remember(self.trio.write([self.draw_post(data.draw)]))
+    def append(self, data: st.DataObject) -> None:
+        self.write([self.draw_post(data.draw)])
+
+    @rule(data=st.data(), size=st.integers(50, 700), times=st.integers(1, 6))
+    def append_a_lot(self, data: st.DataObject, size: int, times: int) -> None:
+        path = self.draw_path(data.draw)
+        line = self.line(path)
+        kind = JSON if line is None else line.config.content_type
+        self.write([Post(path, b'"%s"' % (b"w" * size), kind, False, None, None, None)] * times)
 
     @rule(data=st.data())
-    def write_several_at_once(self, data: Any) -> None:
-        self.remember(self.trio.write(self.draw_writes(data.draw)))
+    def write_several_at_once(self, data: st.DataObject) -> None:
+        self.write(self.draw_writes(data.draw))
 
-    @rule(path=paths)
-    def delete(self, path: str) -> None:
-        self.trio.write([Delete(path)])
+    @rule(data=st.data())
+    def repeat_and_overtake(self, data: st.DataObject) -> None:
+        """A producer that sends one thing twice, and its next before an answer."""
+        path = self.draw_path(data.draw)
+        line = self.line(path)
+        kind = JSON if line is None else line.config.content_type
+        producer = self.draw_producer(data.draw, line)
+        first = Post(path, b"1", kind, False, producer, None, None)
+        after = first._replace(producer=producer._replace(seq=producer.seq + 1))
+        last = after._replace(producer=producer._replace(seq=producer.seq + 2), close=True)
+        self.write([first, first, after, *([last, last] if data.draw(rarely) else []), first])
 
     @rule(path=paths, pick=st.integers(0, 10**6), shift=st.sampled_from([0, 0, 0, 1, -1, 5]))
     def read(self, path: str, pick: int, shift: int) -> None:
@@ -261,7 +293,7 @@ class Script(RuleBasedStateMachine):
         self.trio.checkpoint()
 
     @rule(data=st.data())
-    def checkpoint_while_writing(self, data: Any) -> None:
+    def checkpoint_while_writing(self, data: st.DataObject) -> None:
         self.trio.checkpoint_beside(self.draw_writes(data.draw))
 
     @rule()
@@ -269,7 +301,7 @@ class Script(RuleBasedStateMachine):
         self.trio.checkpoint_fails()
 
     @rule(data=st.data())
-    def writes_meet_a_full_disk(self, data: Any) -> None:
+    def writes_meet_a_full_disk(self, data: st.DataObject) -> None:
         self.trio.journal_is_full(self.draw_writes(data.draw))
 
     @rule()

@@ -13,7 +13,7 @@ import click
 
 from penstock.errors import PenstockError
 
-COMMANDS = ("serve", "demo", "config", "version")
+COMMANDS = ("serve", "demo", "verify", "inspect", "config", "version")
 
 
 class LazyGroup(click.Group):
@@ -38,10 +38,11 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click ends quietly when the reader of its output has gone
-            raise click.ClickException(_plain(error)) from None
+            raise click.ClickException(plain(error)) from None
 
 
-def _plain(error: OSError) -> str:
+def plain(error: OSError) -> str:
+    """What the system said, without its number."""
     reason = (error.strerror or str(error)).strip()
     return f"{error.filename}: {reason}" if error.filename else reason
 

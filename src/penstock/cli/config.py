@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from penstock.cli.options import resolved, setting_flags
+from penstock.cli.tables import aligned
 from penstock.config import SETTINGS, Resolved
 from penstock.units import SECRET
 
@@ -26,7 +26,7 @@ def command(as_json: bool, **options: Any) -> None:
     lines += [
         (row["name"], row["shown"], row["origin"], row["flag"], row["env"]) for row in _rows(found)
     ]
-    click.echo("\n".join(_aligned(lines)))
+    click.echo("\n".join(aligned(lines)))
 
 
 def _rows(found: Resolved) -> list[dict[str, Any]]:
@@ -49,10 +49,3 @@ def _rows(found: Resolved) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _aligned(lines: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        yield "  ".join(cells).rstrip()

@@ -21,6 +21,7 @@ import uvloop
 
 from penstock.http.connection import Connection
 from penstock.http.hub import Hub
+from penstock.http.logs import configure
 from penstock.http.message import Application
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ DRAIN_SHARE = 0.6
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
+    configure(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,6 +7,7 @@ see the former, readers the latter until the change is durable.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 
 from penstock.clock import Clock
 from penstock.log.stats import EngineStats
@@ -14,8 +15,10 @@ from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
 from penstock.protocol.lifecycle import StreamConfig, expires_at_us
 
-EVICT_LOOK_MAX = 64
-"""How many streams one call looks at while it searches for idle ones."""
+LOOK_ON_ADD = 2
+"""Streams looked at when one is added and there are too many: evicts faster than they come."""
+LOOK_ON_TRIM = 20_000
+"""Streams looked at by the regular trim: after a checkpoint many become clean at once."""
 
 
 class ActiveStreams:
@@ -26,7 +29,8 @@ class ActiveStreams:
         self._clock = clock
         self._stats = stats
         self._max = active_streams_max
-        self._by_path: dict[str, Stream] = {}
+        # Used as a queue, and a plain dict is slow to give its first when many before it are gone.
+        self._by_path: OrderedDict[str, Stream] = OrderedDict()
         self._deadlines: list[tuple[int, int, str]] = []
 
     def pending(self, path: str) -> Stream | None:
@@ -59,8 +63,12 @@ class ActiveStreams:
         deadline = self.deadline(stream)
         if deadline is not None:
             heapq.heappush(self._deadlines, (deadline, stream.id, stream.path))
-        if len(self._by_path) > self._max:
-            self._evict()
+        self._evict(LOOK_ON_ADD)
+        self._stats.active_streams = len(self._by_path)
+
+    def trim(self) -> None:
+        """Let go of idle streams if there are too many."""
+        self._evict(LOOK_ON_TRIM)
         self._stats.active_streams = len(self._by_path)
 
     def remove(self, stream: Stream) -> None:
@@ -77,19 +85,18 @@ class ActiveStreams:
             self._by_path[previous.path] = previous
         self._stats.active_streams = len(self._by_path)
 
-    def _evict(self) -> None:
+    def _evict(self, look_max: int) -> None:
         """Second chance: a stream used since the last look stays, an idle clean one goes."""
-        for _ in range(min(EVICT_LOOK_MAX, len(self._by_path))):
-            path = next(iter(self._by_path))
-            stream = self._by_path.pop(path)
+        for _ in range(min(look_max, len(self._by_path))):
+            if len(self._by_path) <= self._max:
+                return
+            path, stream = self._by_path.popitem(last=False)
             is_busy = stream.hot or stream.in_flight or stream.watchers or not stream.durable
             if is_busy or not self._store.release(stream):
                 stream.hot = False
                 self._by_path[path] = stream
             else:
                 self._stats.evicted += 1
-                if len(self._by_path) <= self._max:
-                    return
 
     # -- expiry
 

@@ -88,6 +88,8 @@ class MemoryStore:
         return stream.read_memory(start, end) if start < end else b""
 
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        if not stream.chunks:
+            return 0, 0
         index = bisect_left(stream.chunks, ordinal, key=lambda chunk: chunk.ordinal) - 1
         chunk = stream.chunks[max(index, 0)]
         return chunk.start, chunk.ordinal

@@ -69,35 +69,31 @@ class Ranges:
     async def plan(
         self, stream: Stream, start: int, max_bytes: int, until: int | None, count: int | None
     ) -> int:
-        """Where a read from `start` ends: at most `max_bytes` on, but at least one message."""
+        """Where a read from `start` ends: at most `max_bytes` and `count` messages (1 or more) on,
+        but at least one message."""
         bound = stream.tail if until is None else min(until, stream.tail)
-        if count is not None:
-            return await self._after_messages(stream, start, bound, max_bytes, count)
         limit = start + max_bytes
         if limit >= bound:
-            return max(start, bound)
-        if not stream.is_json:
-            return limit
-        end = await self._boundary_before(stream, start, limit)
-        return end if end > start else await self._boundary_after(stream, limit, bound)
+            end = max(start, bound)
+        elif not stream.is_json:
+            end = limit
+        else:
+            end = await self._boundary_before(stream, start, limit)
+            if end == start:
+                end = await self._boundary_after(stream, limit, bound)
+        return end if count is None else await self._after_messages(stream, start, end, count)
 
-    async def _after_messages(
-        self, stream: Stream, start: int, bound: int, max_bytes: int, count: int
-    ) -> int:
-        position, end = start, start
-        while count > 0 and position < bound:
+    async def _after_messages(self, stream: Stream, start: int, bound: int, count: int) -> int:
+        """Where the `count`th message from `start` ends, or `bound` if there are fewer."""
+        position = start
+        while position < bound:
             window = await self._store.read(stream, position, min(position + WINDOW_BYTES, bound))
             lines = window.count(b"\n")
             if lines >= count:
-                end = position + _nth_line_end(window, count)
-                break
-            if lines:
-                end = position + window.rindex(b"\n") + 1
+                return position + _nth_line_end(window, count)
             count -= lines
             position += len(window)
-            if end > start and position - start >= max_bytes:
-                break
-        return end
+        return bound
 
     async def _boundary_before(self, stream: Stream, start: int, limit: int) -> int:
         """The last boundary in (start, limit], or `start`."""
@@ -140,7 +136,7 @@ class Ranges:
         position, at = await self._store.seek_ordinal(stream, ordinal)
         if at == ordinal:
             return position
-        return await self._after_messages(stream, position, stream.tail, stream.tail, ordinal - at)
+        return await self._after_messages(stream, position, stream.tail, ordinal - at)
 
 
 def _nth_line_end(window: bytes, count: int) -> int:

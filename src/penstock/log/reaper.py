@@ -31,6 +31,7 @@ class Reaper:
         while True:
             await asyncio.sleep(interval_s)
             self.reap()
+            self._streams.trim()
 
     def reap(self) -> int:
         """One look at everything that may have expired; how many streams it ended."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 PROBLEMS_MAX = 1000
 """Beyond this many, problems and notes are only counted: a report has a bound too."""
@@ -12,7 +11,8 @@ PROBLEMS_MAX = 1000
 RESTORE = "restore the data folder from a backup"
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """Something the server cannot serve, or cannot start with."""
 
     code: str

@@ -6,6 +6,7 @@ nothing, and keeps the payload of at most one stream.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ from penstock.protocol.headers import is_json
 NOT_STARTING = "the server refuses to start with it: restore the data folder from a backup"
 
 
-class JournalFile(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JournalFile:
     name: str
     bytes: int
     durability: str

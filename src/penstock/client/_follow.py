@@ -1,0 +1,365 @@
+"""Following a stream: catch up, then tail, and go on from the last offset whatever happens.
+
+The rules alone, as a flow. A batch is handed on only when all of it has arrived, and the offset
+moves with it, so that no failure can repeat or skip a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.client import _requests
+from penstock.client._answers import Answer, error_of
+from penstock.client._batches import Batch, Decoder
+from penstock.client._flow import Call, Close, Emit, Exchange, Flow, Open, Pause, Piece, exchange
+from penstock.client._retry import Retry
+from penstock.client._sse import Control, EventParser, decode_base64, parse_control
+from penstock.client.checkpoint import Checkpoint
+from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
+from penstock.protocol.headers import is_json, is_text
+from penstock.protocol.offsets import START
+
+Mode = Literal["auto", "sse", "long-poll"]
+OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
+
+# What refuses SSE, rather than the request: a mistake in it shows again in the long-poll.
+SSE_REFUSED: Final = frozenset({400, 405, 406, 415, 501})
+SSE_FIRST_EVENT_S: Final = 10.0  # a server sends its first control event at once
+SSE_BAD_MAX: Final = 3  # SSE responses in a row that came too late or ended too soon
+LIVE_SHORT_S: Final = 1.0  # an empty live answer that was faster did not wait for news
+ERROR_BODY_BYTES_MAX: Final = 64 * 1024
+
+
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """See `Stream.follow`."""
+
+    offset: str = START
+    mode: Mode = "auto"
+    checkpoint: Checkpoint | None = None
+    checkpoint_key: str | None = None
+    on_reset: OnReset = "raise"
+    idle_timeout_s: float | None = None
+    stop_when_up_to_date: bool = False
+    decode: bool = True
+    message_type: Any = None
+    retry: Retry | None = None
+    protocol_errors_max: int = 3
+
+
+class Follower:
+    """One run of `follow`: where it stands, and what it has learnt about the way there."""
+
+    def __init__(
+        self,
+        url: str,
+        options: FollowOptions,
+        retry: Retry,
+        *,
+        content_type: str | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if options.mode not in ("auto", "sse", "long-poll"):
+            raise ValueError(f"mode is {options.mode!r}; it can be auto, sse or long-poll")
+        self.offset = options.offset
+        self.content_type = content_type
+        self._url = url
+        self._options = options
+        self._retry = options.retry or retry
+        self._now_s = now_s
+        self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
+        self._mode: Literal["catch-up", "sse", "long-poll"] = (
+            "catch-up" if options.mode == "auto" else options.mode
+        )
+        self._sse_allowed = options.mode != "long-poll"
+        self._sse_works = False
+        self._sse_bad = 0
+        self._sse_first_s: float | None = None
+        self._cursor: str | None = None
+        self._was_up_to_date = False
+        self._connected = False
+        self._failures = 0
+        self._broken = 0
+        self._done = False
+        self._heard_s = now_s()
+
+    @property
+    def mode(self) -> str:
+        """How it reads at the moment."""
+        return self._mode
+
+    def flow(self) -> Flow[None]:
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None:
+            saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
+            self.offset = self.offset if saved is None else saved
+        while not self._done:
+            try:
+                yield from self._turn()
+            except Gone as error:
+                yield Close()
+                yield from self._reset(error)
+            except PenstockError as error:
+                yield Close()
+                if self._is_idle():
+                    return
+                yield from self._failed(error)
+
+    def _turn(self) -> Flow[None]:
+        """One request in the mode of the moment, and all that comes of it."""
+        if self._mode == "catch-up":
+            yield from self._catch_up()
+        elif self._mode == "long-poll":
+            yield from self._long_poll()
+        else:
+            yield from self._events()
+        if self._is_idle():
+            self._done = True
+
+    def _catch_up(self) -> Flow[None]:
+        request = _requests.read(self._url, self.offset)
+        answer = yield from exchange(Exchange(request))
+        self._check(request, answer)
+        if answer.up_to_date:
+            # Live text has lost its line ends and broken characters: not for those who want bytes.
+            raw_text = not self._options.decode and is_text(answer.content_type)
+            self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
+        elif answer.offset == self.offset:
+            raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+        yield from self._deliver(self._batch_of(answer))
+
+    def _long_poll(self) -> Flow[None]:
+        started_s = self._now_s()
+        request = _requests.live(
+            self._url,
+            self.offset,
+            "long-poll",
+            cursor=self._cursor,
+            read_timeout_s=self._options.idle_timeout_s,
+        )
+        answer = yield from exchange(Exchange(request))
+        self._check(request, answer)
+        self._set_cursor(answer.cursor, answer.closed)
+        if answer.status == 204:
+            answer = answer._replace(body=b"")
+        batch = self._batch_of(answer)
+        yield from self._deliver(batch)
+        if not (batch.data or self._done) and self._now_s() - started_s < LIVE_SHORT_S:
+            # Somebody answers without waiting: do not turn this into a busy loop.
+            yield from self._short()
+
+    def _events(self) -> Flow[None]:
+        if self.content_type is None and self._options.decode:
+            yield from self._learn_type()
+        started_s = self._now_s()
+        self._sse_first_s = None
+        # Until events have been seen to arrive at once, silence is not trusted for long.
+        patience_s = None if self._sse_works else SSE_FIRST_EVENT_S
+        request = _requests.live(
+            self._url,
+            self.offset,
+            "sse",
+            cursor=self._cursor,
+            read_timeout_s=_least(patience_s, self._options.idle_timeout_s),
+        )
+        try:
+            answer = yield from exchange(Open(request))
+            if not (yield from self._is_event_stream(request, answer)):
+                return
+            base64 = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+            before = self.offset
+            yield from self._receive(base64)
+            yield Close()
+        except ConnectionFailed as error:
+            if error.sent:
+                self._judge_sse(started_s, ended=False)
+            raise
+        short = self._judge_sse(started_s, ended=True)
+        if short and self.offset == before and not self._done:
+            yield from self._short()
+
+    def _receive(self, base64: bool) -> Flow[None]:
+        """Read events until the response ends."""
+        parser = EventParser()
+        waiting: list[bytes] = []
+        while True:
+            piece: bytes | None = yield Piece()
+            if piece is None:
+                return
+            for kind, data in parser.feed(piece):
+                if kind == "data":
+                    waiting.append(decode_base64(data) if base64 else data)
+                elif kind == "control":
+                    control = parse_control(data)
+                    self._set_cursor(control.stream_cursor, control.stream_closed)
+                    batch = self._batch_from(waiting, control)
+                    waiting = []
+                    if self._sse_first_s is None:
+                        self._sse_first_s = self._now_s()
+                    yield from self._deliver(batch)
+                    if self._done:
+                        return
+            if self._is_idle():
+                self._done = True
+                return
+
+    def _is_event_stream(self, request: _requests.Request, answer: Answer) -> Flow[bool]:
+        """Whether events follow; if SSE is refused and need not be, goes on with long-polls."""
+        media_type = answer.content_type.partition(";")[0].strip().lower()
+        if answer.status == 200 and media_type == "text/event-stream":
+            self._connected = True
+            return True
+        if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
+            yield Close()
+            self._use_long_poll()
+            return False
+        body = b""
+        while len(body) < ERROR_BODY_BYTES_MAX:
+            piece = yield Piece()
+            if piece is None:
+                break
+            body += piece
+        if answer.status < 300:
+            raise ProtocolError(f"live=sse was answered with {media_type}, not with events.")
+        raise error_of(request, answer._replace(body=body))
+
+    def _learn_type(self) -> Flow[None]:
+        # Events do not say whether their text is JSON.
+        request = _requests.head(self._url)
+        answer = yield from exchange(Exchange(request))
+        if answer.status >= 300:
+            raise error_of(request, answer)
+        self.content_type = answer.content_type
+
+    def _check(self, request: _requests.Request, answer: Answer) -> None:
+        if answer.status >= 300:
+            raise error_of(request, answer)
+        self._connected = True
+        if answer.status == 200:
+            self.content_type = answer.content_type
+
+    def _batch_of(self, answer: Answer) -> Batch:
+        return self._decoder.batch(
+            answer.body,
+            content_type=self.content_type or answer.content_type,
+            offset=self.offset,
+            next_offset=answer.offset,
+            up_to_date=answer.up_to_date,
+            closed=answer.closed,
+        )
+
+    def _batch_from(self, waiting: list[bytes], control: Control) -> Batch:
+        content_type = self.content_type or "application/octet-stream"
+        if len(waiting) > 1 and is_json(content_type):
+            data = b"[" + b",".join(array.strip()[1:-1] for array in waiting) + b"]"
+        else:
+            data = b"".join(waiting)
+        return self._decoder.batch(
+            data,
+            content_type=content_type,
+            offset=self.offset,
+            next_offset=control.stream_next_offset,
+            up_to_date=control.up_to_date or control.stream_closed,
+            closed=control.stream_closed,
+        )
+
+    def _deliver(self, batch: Batch) -> Flow[None]:
+        """Move on past a whole batch; hand it over if it has news; keep its offset when used."""
+        self.offset = batch.next_offset
+        news = bool(batch.data) or batch.closed or (batch.up_to_date and not self._was_up_to_date)
+        self._was_up_to_date = batch.up_to_date
+        if batch.data:
+            self._failures = self._broken = 0
+            self._heard_s = self._now_s()
+        self._done = batch.closed or (batch.up_to_date and self._options.stop_when_up_to_date)
+        if not news:
+            return
+        yield Emit(batch)
+        # Time that the consumer took is not silence of the stream.
+        self._heard_s = self._now_s()
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None and batch.next_offset != batch.offset:
+            yield Call(checkpoint.save, (self._key(), batch.next_offset), blocking=True)
+
+    def _reset(self, error: Gone) -> Flow[None]:
+        """The offset is gone: the data before it was trimmed, or the stream was made anew."""
+        policy = self._options.on_reset
+        if policy == "raise":
+            raise error
+        if policy == "restart":
+            if self.offset == START:
+                raise error
+            self.offset = START
+        else:
+            offset = yield Call(policy, (error,))
+            if offset is None:
+                raise error
+            if offset == self.offset:
+                yield from self._failed(error, hopeful=True)
+            self.offset = offset
+        self._cursor = None
+        self._was_up_to_date = False
+        self._decoder.restart()
+        if self._options.mode == "auto":
+            self._mode = "catch-up"
+
+    def _failed(self, error: PenstockError, *, hopeful: bool = False) -> Flow[None]:
+        """Wait before the next attempt, or give up."""
+        if isinstance(error, ProtocolError):
+            self._broken += 1
+            if self._broken > self._options.protocol_errors_max:
+                raise error
+        elif not (hopeful or self._retry.applies(error, repeatable=True)):
+            raise error
+        self._failures += 1
+        # Once it has worked, an outage of any length is waited for, unless told otherwise.
+        limited = self._options.retry is not None or not self._connected
+        if limited and self._retry.exhausted(self._failures):
+            raise error
+        yield from self._wait(self._retry.pause_s(self._failures, error))
+
+    def _short(self) -> Flow[None]:
+        """Wait because a live answer had nothing and did not wait itself."""
+        self._failures += 1
+        yield from self._wait(self._retry.pause_s(self._failures))
+
+    def _wait(self, pause_s: float) -> Flow[None]:
+        idle_s = self._options.idle_timeout_s
+        if idle_s is not None:
+            pause_s = min(pause_s, max(0.0, self._heard_s + idle_s - self._now_s()))
+        yield Pause(pause_s)
+
+    def _judge_sse(self, started_s: float, *, ended: bool) -> bool:
+        """After an SSE response: whether it was of no use; after a few such, long-polls are."""
+        first_s, now_s = self._sse_first_s, self._now_s()
+        late = first_s is None or first_s - started_s > SSE_FIRST_EVENT_S
+        short = ended and now_s - started_s < LIVE_SHORT_S
+        self._sse_works = self._sse_works or not late
+        self._sse_bad = self._sse_bad + 1 if late or short else 0
+        if self._options.mode == "auto" and self._sse_bad >= SSE_BAD_MAX:
+            self._use_long_poll()
+        return short
+
+    def _use_long_poll(self) -> None:
+        self._sse_allowed = False
+        self._mode = "long-poll"
+
+    def _set_cursor(self, cursor: str | None, closed: bool) -> None:
+        if cursor is None and not closed:
+            raise ProtocolError("A live answer of an open stream has no cursor.")
+        self._cursor = cursor
+
+    def _is_idle(self) -> bool:
+        idle_s = self._options.idle_timeout_s
+        return idle_s is not None and self._now_s() - self._heard_s >= idle_s
+
+    def _key(self) -> str:
+        return self._options.checkpoint_key or self._url
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    given = [value for value in (first, second) if value is not None]
+    return min(given) if given else None

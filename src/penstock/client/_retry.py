@@ -1,0 +1,93 @@
+"""When a request is sent again, and after how long: the rules, without a clock or a socket."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import msgspec
+
+from penstock.errors import ConnectionFailed, PenstockError
+
+STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+# These say that the server has done nothing, so that even a plain append may be sent again.
+REFUSED_STATUSES: Final = frozenset({408, 425, 429, 503})
+
+_EXPONENT_MAX: Final = 64  # far beyond any sensible longest pause, and no float overflows
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How failures that may pass are retried: exponential back-off with full jitter.
+
+    Each pause is drawn evenly between nothing and `first_s * factor ** (attempt - 1)`, at most
+    `max_s`; a `Retry-After` of the server is waited for instead, also at most `max_s`.
+
+    A plain append whose fate is unknown (the connection broke after it was sent, or a 500, 502 or
+    504) is not sent again, since it might be stored twice; `resend_appends` does it all the same.
+    Appends of a producer are always safe to repeat.
+    """
+
+    attempts_max: int | None = 6
+    first_s: float = 0.1
+    factor: float = 2.0
+    max_s: float = 10.0
+    statuses: frozenset[int] = STATUSES
+    resend_appends: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts_max is not None and self.attempts_max < 1:
+            raise ValueError("attempts_max must be at least 1, or None for no limit")
+        if not (self.first_s >= 0 and self.max_s >= 0 and self.factor >= 1):
+            raise ValueError("first_s and max_s must not be negative, and factor at least 1")
+
+    def applies(self, error: PenstockError, *, repeatable: bool) -> bool:
+        """Whether sending again is right: the failure may pass, and nothing can be done twice."""
+        if isinstance(error, ConnectionFailed):
+            return repeatable or not error.sent or self.resend_appends
+        if error.status not in self.statuses:
+            return False
+        return repeatable or error.status in REFUSED_STATUSES or self.resend_appends
+
+    def pause_s(
+        self,
+        attempt: int,
+        error: PenstockError | None = None,
+        *,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> float:
+        """How long to wait after the given attempt (1 is the first) has failed."""
+        asked = None if error is None else retry_after_s(header(error, "Retry-After"))
+        if asked is not None:
+            return min(asked, self.max_s)
+        longest = self.first_s * self.factor ** min(attempt - 1, _EXPONENT_MAX)
+        return jitter(0.0, min(longest, self.max_s))
+
+    def exhausted(self, attempt: int) -> bool:
+        """Whether the given attempt was the last one."""
+        return self.attempts_max is not None and attempt >= self.attempts_max
+
+
+NO_RETRY: Final = Retry(attempts_max=1)
+
+
+def retry_after_s(text: str | None, now: datetime | None = None) -> float | None:
+    """The seconds a Retry-After header asks for, given as a number or as a date."""
+    if text is None:
+        return None
+    text = text.strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return float(text[:16])
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def header(error: PenstockError, name: str) -> str | None:
+    return error.headers.get(name)
