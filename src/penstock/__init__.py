@@ -1,6 +1,7 @@
 """Penstock: durable, replayable streams over HTTP.
 
-`penstock.asgi(...)` makes an ASGI application; everything else is run by the `penstock` command.
+`penstock.Client` and `penstock.AsyncClient` talk to any server of the protocol;
+`penstock.asgi(...)` makes an ASGI application; the server itself is run by the `penstock` command.
 """
 
 from __future__ import annotations
@@ -9,16 +10,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.client._http import Timeouts
+    from penstock.client._retry import Retry
+    from penstock.client.aio import AsyncClient
+    from penstock.client.aio_producer import AsyncProducer
+    from penstock.client.checkpoint import (
+        Checkpoint,
+        FileCheckpoint,
+        MemoryCheckpoint,
+        SqliteCheckpoint,
+    )
+    from penstock.client.producer import Producer
+    from penstock.client.sync import Client
     from penstock.http.asgi import asgi
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "asgi"]
+__all__ = [
+    "__version__",
+    "AsyncClient",
+    "AsyncProducer",
+    "Checkpoint",
+    "Client",
+    "FileCheckpoint",
+    "MemoryCheckpoint",
+    "Producer",
+    "Retry",
+    "SqliteCheckpoint",
+    "Timeouts",
+    "asgi",
+]
+
+# Late, so that importing the package (and `penstock --help`) loads neither server nor client.
+_HOMES = {
+    "AsyncClient": "penstock.client.aio",
+    "AsyncProducer": "penstock.client.aio_producer",
+    "Checkpoint": "penstock.client.checkpoint",
+    "Client": "penstock.client.sync",
+    "FileCheckpoint": "penstock.client.checkpoint",
+    "MemoryCheckpoint": "penstock.client.checkpoint",
+    "Producer": "penstock.client.producer",
+    "Retry": "penstock.client._retry",
+    "SqliteCheckpoint": "penstock.client.checkpoint",
+    "Timeouts": "penstock.client._http",
+    "asgi": "penstock.http.asgi",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that importing the package (and `penstock --help`) does not load the server.
-    if name == "asgi":
-        return import_module("penstock.http.asgi").asgi
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -112,12 +112,12 @@ def disk(engine: Engine) -> DiskStore:
 async def abandon(engine: Engine) -> None:
     """End an engine as a killed process ends: nothing is finished, nothing is tidied up."""
     store = disk(engine)
-    tasks = [engine._reap_task, store._upkeep_task]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    engine._reap_task.cancel()
+    await asyncio.gather(engine._reap_task, return_exceptions=True)
     store._committer.stop()
-    store._upkeep._thread.shutdown()
+    store._upkeep.broke()  # no last checkpoint
+    store._upkeep.stop()
+    await store._upkeep_task
     store._journal.close()
     store._readback.close()
     store._catalog.close()

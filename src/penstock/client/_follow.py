@@ -110,9 +110,11 @@ class Follower:
 
     def _turn(self) -> Flow[None]:
         """One request in the mode of the moment, and all that comes of it."""
+        # Half a character is completed by exact bytes; events would show two broken ones.
+        exact = self._options.mode == "auto" and self._decoder.waiting
         if self._mode == "catch-up":
             yield from self._catch_up()
-        elif self._mode == "long-poll":
+        elif self._mode == "long-poll" or exact:
             yield from self._long_poll()
         else:
             yield from self._events()
@@ -123,6 +125,7 @@ class Follower:
         request = _requests.read(self._url, self.offset)
         answer = yield from exchange(Exchange(request))
         self._check(request, answer)
+        self._cursor = answer.cursor or self._cursor
         if answer.up_to_date:
             # Live text has lost its line ends and broken characters: not for those who want bytes.
             raw_text = not self._options.decode and is_text(answer.content_type)
@@ -147,17 +150,20 @@ class Follower:
             answer = answer._replace(body=b"")
         batch = self._batch_of(answer)
         yield from self._deliver(batch)
-        if not (batch.data or self._done) and self._now_s() - started_s < LIVE_SHORT_S:
+        if self._now_s() - started_s >= LIVE_SHORT_S:
+            self._failures = 0
+        elif not (batch.data or self._done):
             # Somebody answers without waiting: do not turn this into a busy loop.
             yield from self._short()
 
     def _events(self) -> Flow[None]:
         if self.content_type is None and self._options.decode:
             yield from self._learn_type()
-        started_s = self._now_s()
+        started_s, before = self._now_s(), self.offset
         self._sse_first_s = None
         # Until events have been seen to arrive at once, silence is not trusted for long.
-        patience_s = None if self._sse_works else SSE_FIRST_EVENT_S
+        trusted = self._sse_works or self._options.mode != "auto"
+        patience_s = None if trusted else SSE_FIRST_EVENT_S
         request = _requests.live(
             self._url,
             self.offset,
@@ -170,15 +176,15 @@ class Follower:
             if not (yield from self._is_event_stream(request, answer)):
                 return
             base64 = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-            before = self.offset
             yield from self._receive(base64)
             yield Close()
         except ConnectionFailed as error:
             if error.sent:
-                self._judge_sse(started_s, ended=False)
+                self._judge_sse(started_s, short=False)
             raise
-        short = self._judge_sse(started_s, ended=True)
-        if short and self.offset == before and not self._done:
+        short = self.offset == before and self._now_s() - started_s < LIVE_SHORT_S
+        self._judge_sse(started_s, short=short)
+        if short and not self._done:
             yield from self._short()
 
     def _receive(self, base64: bool) -> Flow[None]:
@@ -332,16 +338,15 @@ class Follower:
             pause_s = min(pause_s, max(0.0, self._heard_s + idle_s - self._now_s()))
         yield Pause(pause_s)
 
-    def _judge_sse(self, started_s: float, *, ended: bool) -> bool:
-        """After an SSE response: whether it was of no use; after a few such, long-polls are."""
-        first_s, now_s = self._sse_first_s, self._now_s()
-        late = first_s is None or first_s - started_s > SSE_FIRST_EVENT_S
-        short = ended and now_s - started_s < LIVE_SHORT_S
+    def _judge_sse(self, started_s: float, *, short: bool) -> None:
+        """After an SSE response: was it of use? After a few that were not, long-polls are."""
+        late = self._sse_first_s is None or self._sse_first_s - started_s > SSE_FIRST_EVENT_S
         self._sse_works = self._sse_works or not late
+        if not late and self._now_s() - started_s >= LIVE_SHORT_S:
+            self._failures = 0
         self._sse_bad = self._sse_bad + 1 if late or short else 0
         if self._options.mode == "auto" and self._sse_bad >= SSE_BAD_MAX:
             self._use_long_poll()
-        return short
 
     def _use_long_poll(self) -> None:
         self._sse_allowed = False

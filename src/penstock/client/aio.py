@@ -79,11 +79,14 @@ class AsyncClient:
             )
         )
 
-    def stream(self, path_or_url: str) -> AsyncStream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet."""
+    def stream(self, path_or_url: str, *, content_type: str | None = None) -> AsyncStream:
+        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+
+        A `content_type` that is known already saves the request that asks for it.
+        """
         from penstock.client.aio_stream import AsyncStream
 
-        return AsyncStream(self, path_or_url)
+        return AsyncStream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> AsyncIterator[StreamInfo]:
         """The server's streams in the order of their paths (a feature of Penstock servers)."""
@@ -169,7 +172,8 @@ class _Shell:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Piece():
-                assert self._pieces is not None and self._request is not None
+                assert self._pieces is not None
+                assert self._request is not None
                 return await self._network(self._request, anext(self._pieces, None))
             case Exchange(request):
                 return await self._network(request, self._exchange(request))

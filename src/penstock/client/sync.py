@@ -78,11 +78,14 @@ class Client:
             )
         )
 
-    def stream(self, path_or_url: str) -> Stream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet."""
+    def stream(self, path_or_url: str, *, content_type: str | None = None) -> Stream:
+        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+
+        A `content_type` that is known already saves the request that asks for it.
+        """
         from penstock.client.stream import Stream
 
-        return Stream(self, path_or_url)
+        return Stream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
         """The server's streams in the order of their paths (a feature of Penstock servers)."""

@@ -46,7 +46,9 @@ def fixed_headers(settings: Settings) -> Headers:
     origin = settings.cors_origin
     if origin:
         headers.append((b"access-control-allow-origin", origin.encode("latin-1")))
-        headers.append((b"access-control-expose-headers", EXPOSE_HEADERS))
+        # With any origin allowed there are no credentials, and then `*` names all headers.
+        exposed = b"*" if origin == "*" else EXPOSE_HEADERS
+        headers.append((b"access-control-expose-headers", exposed))
     return headers
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from penstock.clock import Clock
 from penstock.log.stats import EngineStats
@@ -19,6 +20,8 @@ LOOK_ON_ADD = 2
 """Streams looked at when one is added and there are too many: evicts faster than they come."""
 LOOK_ON_TRIM = 20_000
 """Streams looked at by the regular trim: after a checkpoint many become clean at once."""
+DEADLINES_SLACK = 1024
+"""How many deadlines of streams that are gone are kept before they are cleared out."""
 
 
 class ActiveStreams:
@@ -31,6 +34,9 @@ class ActiveStreams:
         self._max = active_streams_max
         # Used as a queue, and a plain dict is slow to give its first when many before it are gone.
         self._by_path: OrderedDict[str, Stream] = OrderedDict()
+        # Streams let go while a reader still holds them: a second object for the same stream
+        # would not see what happens to the first.
+        self._let_go: WeakValueDictionary[str, Stream] = WeakValueDictionary()
         self._deadlines: list[tuple[int, int, str]] = []
 
     def pending(self, path: str) -> Stream | None:
@@ -52,8 +58,11 @@ class ActiveStreams:
         return self._by_path.get(path)
 
     def _load(self, path: str) -> Stream | None:
-        stream = self._store.load(path)
+        stream = self._let_go.pop(path, None)
+        if stream is None:
+            stream = self._store.load(path)
         if stream is not None:
+            stream.hot = True
             self._stats.loaded += 1
             self.add(stream)
         return stream
@@ -62,7 +71,7 @@ class ActiveStreams:
         self._by_path[stream.path] = stream
         deadline = self.deadline(stream)
         if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, stream.id, stream.path))
+            self._schedule(deadline, stream)
         self._evict(LOOK_ON_ADD)
         self._stats.active_streams = len(self._by_path)
 
@@ -96,9 +105,21 @@ class ActiveStreams:
                 stream.hot = False
                 self._by_path[path] = stream
             else:
+                self._let_go[path] = stream
                 self._stats.evicted += 1
 
     # -- expiry
+
+    def _schedule(self, deadline: int, stream: Stream) -> None:
+        heapq.heappush(self._deadlines, (deadline, stream.id, stream.path))
+        if len(self._deadlines) > 2 * len(self._by_path) + DEADLINES_SLACK:
+            # Streams let go left theirs behind; the store knows those.
+            self._deadlines = [
+                (later, active.id, active.path)
+                for active in self._by_path.values()
+                if (later := self.deadline(active)) is not None
+            ]
+            heapq.heapify(self._deadlines)
 
     def deadline(self, stream: Stream) -> int | None:
         return self._deadline(stream.config, stream.touched_us)

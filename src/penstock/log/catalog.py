@@ -60,6 +60,12 @@ ROWS_A_STATEMENT = 5000
 
 
 CatalogError = sqlite3.Error
+"""What every method may raise when the database or its disk fails."""
+
+
+def is_catalog_full(error: Exception) -> bool:
+    """Like a full disk for files: it may go again later."""
+    return isinstance(error, sqlite3.OperationalError) and "full" in str(error)
 
 
 class Row(NamedTuple):

@@ -40,8 +40,10 @@ class Plan(NamedTuple):
 
 
 class Result(NamedTuple):
+    """`uncleared` says why old files are still there, if so; the checkpoint is in force anyway."""
+
     segments: dict[int, tuple[SegmentInfo, ...]]
-    swept: int
+    uncleared: OSError | None
 
 
 def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
@@ -114,12 +116,23 @@ class Checkpointer:
                 plan.meta,
             )
         )
+        # The catalog knows the new segments from here on. To call this a failure would make the
+        # next run write them anew, in place.
+        try:
+            self._clear(plan)
+        except OSError as error:
+            return Result(segments, error)
+        return Result(segments, None)
+
+    def _clear(self, plan: Plan) -> None:
+        """Remove what nothing needs any more."""
         self._journal.release(plan.release_lsn)
         for stream_id, infos in plan.deleted:
             for info in infos:
                 self._files.remove(self._folder.data_path(stream_id, info.base))
                 self._files.remove(self._folder.index_path(stream_id, info.base))
-        return Result(segments, self._sweep() if plan.sweep else 0)
+        if plan.sweep:
+            self._sweep()
 
     def _write_segments(self, plans: list[StreamPlan]) -> dict[int, tuple[SegmentInfo, ...]]:
         touched: list[File] = []
@@ -162,17 +175,14 @@ class Checkpointer:
                 touched.pop().close()
         return result
 
-    def _sweep(self) -> int:
+    def _sweep(self) -> None:
         """Remove segment files that no row knows: left by a crash between write and commit."""
         known = self._catalog.segment_names()
-        swept = 0
         for shard in self._files.list_folder(self._folder.folder):
             for name in self._files.list_folder(self._folder.folder / shard):
                 parsed = self._folder.parse_name(name)
                 if parsed is not None and parsed not in known:
                     self._files.remove(self._folder.folder / shard / name)
-                    swept += 1
-        return swept
 
 
 def _new_segments(row: Row, segments: tuple[SegmentInfo, ...]) -> list[tuple[int, SegmentInfo]]:

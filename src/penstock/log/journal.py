@@ -178,11 +178,22 @@ class JournalWriter:
         self._size = 0
         self._older: list[tuple[Path, int]] = []
         self._lock = threading.Lock()
+        self._broken: JournalBroken | None = None
         self.bytes_written = 0
         self.sync_seconds = Histogram(SECONDS)
 
     def write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
-        """Write and sync one batch. After an error the place is void and the batch not there."""
+        """Write and sync one batch. After an error the place is void and the batch not there;
+        after JournalBroken nothing is ever written again."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            self._write(first_lsn, parts)
+        except JournalBroken as error:
+            self._broken = error
+            raise
+
+    def _write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
         length = _BATCH.size + sum(map(len, parts))
         if self._file is None or self._position + length > self._size:
             self._roll(first_lsn, length)
@@ -257,16 +268,14 @@ class JournalWriter:
         with self._lock:
             names = self._files.list_folder(self._folder)
             spares = sum(name.endswith(".spare") for name in names)
-            kept: list[tuple[Path, int]] = []
-            for path, last_lsn in self._older:
-                if last_lsn > lsn:
-                    kept.append((path, last_lsn))
-                elif spares < SPARES_MAX:
+            for entry in [entry for entry in self._older if entry[1] <= lsn]:
+                path = entry[0]
+                if spares < SPARES_MAX:
                     self._files.rename(path, path.with_suffix(".spare"))
                     spares += 1
                 else:
                     self._files.remove(path)
-            self._older = kept
+                self._older.remove(entry)  # one by one: an error leaves the rest for next time
 
     def live_bytes(self) -> int:
         return self._position + len(self._older) * self._file_bytes

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.errors import Damaged
+from penstock.errors import Damaged, StreamNotFound
 from penstock.log.segment import BLOCK_BYTES, IndexEntry, SegmentInfo, SegmentReader
 from penstock.log.stream import Chunk, Stream
 
@@ -57,7 +57,12 @@ class Readback:
                 raise Damaged(f"stream {stream.id} has no segment that holds byte {position}")
             info = segments[index]
             low, high = position - info.base, min(stop, info.end) - info.base
-            part = self._segments.read(stream.id, info, low, high, wait=wait)
+            try:
+                part = self._segments.read(stream.id, info, low, high, wait=wait)
+            except Damaged:
+                if stream.deleted:  # and its files are gone with it
+                    raise StreamNotFound(f"{stream.path!r} was deleted meanwhile") from None
+                raise
             if part is None:
                 return None
             parts.append(part)

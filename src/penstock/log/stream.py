@@ -66,6 +66,7 @@ class Deadline(NamedTuple):
 
 class Stream:
     __slots__ = (
+        "__weakref__",
         "applied_lsn",
         "chunks",
         "closed",

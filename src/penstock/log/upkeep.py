@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.config import Settings
+from penstock.log.catalog import CatalogError, is_catalog_full
 from penstock.log.checkpoint import Checkpointer, Plan, Result, plan_stream
 from penstock.log.files import Files, is_disk_full
 from penstock.log.stats import StoreStats
@@ -143,7 +143,7 @@ class Upkeep:
             loop = asyncio.get_running_loop()
             try:
                 result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, CatalogError) as error:
                 self._failed(error)
                 return False
             self._done(plan, result)
@@ -185,7 +185,9 @@ class Upkeep:
             stream.in_checkpoint = False
         self._in_checkpoint, self._in_purge = {}, {}
         self._bytes_in_checkpoint = 0
-        self._sweep = False
+        self._sweep = result.uncleared is not None
+        if result.uncleared is not None:
+            log.warning("a checkpoint left old files behind: %s", result.uncleared)
 
     def _failed(self, error: Exception) -> None:
         """Everything the plan covered is dirty again."""
@@ -211,6 +213,4 @@ class Upkeep:
 
 
 def _is_full(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return is_disk_full(error)
-    return isinstance(error, sqlite3.OperationalError) and "full" in str(error)
+    return is_disk_full(error) if isinstance(error, OSError) else is_catalog_full(error)

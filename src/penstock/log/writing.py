@@ -187,6 +187,7 @@ class Writing:
         raise AssertionError("a closed stream refuses appends")
 
     def delete(self, path: str) -> asyncio.Future[None]:
+        self._check_running()
         stream = self._streams.pending(path)
         if stream is None:
             raise not_found(path)
@@ -218,7 +219,8 @@ class Writing:
         return state
 
     def _check_producers(self, stream: Stream) -> None:
-        known = stream.producer_total + len(stream.pending_producers)
+        pending = stream.pending_producers.keys() - stream.producers.keys()
+        known = stream.producer_total + len(pending)
         if known >= self._settings.producers_per_stream_max:
             raise TooManyProducers(
                 f"{stream.path} already has {known} producers, as many as "
@@ -240,9 +242,12 @@ class Writing:
         return body, 1 if body else 0
 
     def _admit(self, size: int) -> None:
+        self._check_running()
+        self.store.admit(size)
+
+    def _check_running(self) -> None:
         if self._stopping:
             raise ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
-        self.store.admit(size)
 
     # -- answers in the order of decisions
 

@@ -1,0 +1,244 @@
+"""`inspect` shows what a server would serve from a folder at rest, and changes nothing in it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import StoreDamaged, StoreError, StreamNotFound
+from penstock.log import open_engine
+from penstock.log.disk import CATALOG_FILE
+from penstock.log.inspect import Overview, ProducerLine, StreamView, overview, stream_view
+from penstock.log.preview import CHARACTERS_MAX
+from penstock.protocol.lifecycle import StreamConfig
+from tests.helpers.folders import (
+    JSON,
+    MESSAGE_BYTES,
+    append,
+    change_row,
+    fingerprint,
+    flip,
+    make_clean,
+    make_crashed,
+    message,
+    row_of,
+    settings,
+)
+
+FAR_FUTURE_US = 250_000_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folders")
+    make_clean(folder / "clean")
+    make_crashed(folder / "crashed")
+    return folder
+
+
+@pytest.fixture
+def clean(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "clean", tmp_path / "data"))
+
+
+@pytest.fixture
+def crashed(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "crashed", tmp_path / "data"))
+
+
+def look(folder: Path) -> Overview:
+    before = fingerprint(folder)
+    found = overview(folder)
+    assert fingerprint(folder) == before
+    return found
+
+
+def look_at(folder: Path, path: str) -> StreamView:
+    before = fingerprint(folder)
+    found = stream_view(folder, path)
+    assert fingerprint(folder) == before
+    return found
+
+
+# -- the folder
+
+
+def test_a_cleanly_stopped_folder(clean: Path) -> None:
+    found = look(clean)
+    assert (found.format, found.clean, found.journal_problems) == (1, True, 0)
+    assert (found.streams, found.messages) == (6, 400 + 40 + 3 + 1 + 1)
+    assert found.unapplied_records == 0
+    assert found.last_lsn == found.checkpoint_lsn
+    assert [file.durability for file in found.journal] == ["fsync"]
+    assert found.spare_journal_files > 0
+    assert [line.path for line in found.largest[:3]] == ["json/big", "bin/big", "json/gone"]
+    assert found.largest[0].bytes == 400 * MESSAGE_BYTES
+
+
+def test_a_crashed_folder_is_shown_with_what_only_its_journal_has(crashed: Path) -> None:
+    found = look(crashed)
+    assert found.clean is False
+    assert (found.streams, found.messages) == (6, 520 + 40 + 3 + 2 + 1)
+    assert found.bytes == 520 * MESSAGE_BYTES + 40 * 7000 + 25 + 12 + 8
+    assert found.unapplied_records == found.last_lsn - found.checkpoint_lsn == 123
+    assert {line.path for line in found.largest} == {
+        *("json/big", "bin/big", "json/small", "bin/small", "json/empty", "json/late")
+    }
+
+
+def test_the_largest_streams_are_ten_at_most(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = open_engine(settings(tmp_path / "data"))
+        await engine.start()
+        for number in range(15):
+            await engine.create(f"s/{number}", StreamConfig(JSON, None, None), b"", closed=False)
+            await append(engine, f"s/{number}", b'"' + b"x" * number + b'"')
+        await engine.stop()
+
+    asyncio.run(run())
+    found = look(tmp_path / "data")
+    assert [line.path for line in found.largest] == [f"s/{n}" for n in range(14, 4, -1)]
+
+
+def test_a_damaged_journal_is_shown_as_far_as_it_goes(crashed: Path) -> None:
+    journal = sorted((crashed / "journal").glob("*.journal"))[0]
+    flip(journal, 100)
+    assert look(crashed).journal_problems > 0
+    assert look_at(crashed, "json/big").journal_problems > 0
+
+
+def test_a_damaged_catalog_is_one_clear_error(clean: Path) -> None:
+    (clean / CATALOG_FILE).write_bytes(b"not a database" * 1000)
+    for ask in (lambda: overview(clean), lambda: stream_view(clean, "json/big")):
+        with pytest.raises(StoreDamaged, match="penstock verify"):
+            ask()
+
+
+def test_any_other_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a Penstock data folder"):
+        overview(tmp_path)
+
+
+# -- one stream
+
+
+def test_a_stream_in_segments(clean: Path) -> None:
+    found = look_at(clean, "json/big")
+    row = row_of(clean, "json/big")
+    assert (found.id, found.content_type, found.closed) == (row.id, JSON, False)
+    assert found.earliest == f"{row.id:016d}_{0:016d}"
+    assert found.tail == f"{row.id:016d}_{400 * MESSAGE_BYTES:016d}"
+    assert (found.messages, found.bytes) == (400, 400 * MESSAGE_BYTES)
+    assert (found.journal_bytes, found.journal_messages, found.inline_bytes) == (0, 0, 0)
+    assert [line.first_byte for line in found.segments] == [s.base for s in row.segments]
+    assert all(line.file_bytes == line.bytes for line in found.segments)
+    assert found.producers == [ProducerLine("writer", 0, 7)]
+    assert found.preview.first[0].startswith('{"n":0,')
+    assert [line[:8] for line in found.preview.last] == [f'{{"n":{n}' for n in (397, 398, 399)]
+    assert all(len(line) == CHARACTERS_MAX + 1 for line in found.preview.first)
+
+
+def test_a_stream_whose_end_only_the_journal_has(crashed: Path) -> None:
+    found = look_at(crashed, "json/big")
+    assert (found.messages, found.journal_messages) == (520, 120)
+    assert found.journal_bytes == 120 * MESSAGE_BYTES
+    assert found.preview.first[0].startswith('{"n":0,')
+    assert found.preview.last[-1].startswith('{"n":519,')
+
+
+def test_a_closed_stream_says_by_whom(clean: Path) -> None:
+    found = look_at(clean, "json/small")
+    assert (found.closed, found.closed_by) == (True, ProducerLine("closer", 3, 0))
+    assert found.preview.first == ['{"k":1}', '{"k":2}', '"bye"']
+    assert found.preview.last == []
+    assert found.inline_bytes == found.bytes == 25
+
+
+def test_a_stream_that_only_the_journal_knows(crashed: Path) -> None:
+    found = look_at(crashed, "json/late")
+    assert (found.journal_bytes, found.journal_messages, found.segments) == (8, 1, [])
+    assert (found.closed, found.closed_by) == (True, None)
+    assert found.preview.first == ['"late"']
+
+
+@pytest.mark.parametrize("path", ["json/gone", "json/never"])
+def test_a_deleted_stream_is_not_there(crashed: Path, path: str) -> None:
+    with pytest.raises(StreamNotFound, match=path):
+        look_at(crashed, path)
+
+
+def test_bytes_are_shown_without_control_characters(clean: Path) -> None:
+    assert look_at(clean, "bin/small").preview.first == ["\\x00\\x1b[31m\\xff"]
+
+
+def test_bytes_in_catalog_and_journal_are_shown_as_one(crashed: Path) -> None:
+    assert look_at(crashed, "bin/small").preview.first == ["\\x00\\x1b[31m\\xffmore\\n"]
+
+
+def test_a_long_byte_stream_shows_both_ends(clean: Path) -> None:
+    shown = look_at(clean, "bin/big").preview
+    assert shown.first == ["\\x00" * 64 + "…"]
+    assert shown.last == ["…" + "'" * 64]  # the fortieth append holds the byte 39
+
+
+def test_a_message_longer_than_the_window_is_cut(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = open_engine(settings(tmp_path / "data"))
+        await engine.start()
+        await engine.create("long", StreamConfig(JSON, None, None), b"", closed=False)
+        await append(engine, "long", b'"' + b"a" * 9000 + b'"')
+        await engine.create("two", StreamConfig(JSON, None, None), message(1), closed=False)
+        await append(engine, "two", b'"' + b"b" * 9000 + b'"')
+        await engine.stop()
+
+    asyncio.run(run())
+    long = look_at(tmp_path / "data", "long").preview
+    assert long.first == ['"' + "a" * (CHARACTERS_MAX - 1) + "…"]
+    assert long.last == []
+    two = look_at(tmp_path / "data", "two").preview
+    assert [line[:6] for line in two.first] == ['{"n":1']
+    assert two.last == ["…" + "b" * (CHARACTERS_MAX - 1) + '"']
+
+
+def test_an_empty_stream_has_nothing_to_show(clean: Path) -> None:
+    found = look_at(clean, "json/empty")
+    assert (found.bytes, found.preview.first, found.preview.last) == (0, [], [])
+
+
+def test_damaged_bytes_are_not_shown(clean: Path) -> None:
+    file = clean / look_at(clean, "json/big").segments[0].file
+    flip(file, 10)
+    shown = look_at(clean, "json/big").preview
+    assert shown.first == []
+    assert shown.fault is not None
+    assert "checksum" in shown.fault
+
+
+def test_a_missing_segment_is_said(clean: Path) -> None:
+    file = clean / look_at(clean, "json/big").segments[0].file
+    file.unlink()
+    found = look_at(clean, "json/big")
+    assert found.segments[0].file_bytes is None
+    assert found.preview.fault is not None
+
+
+def test_a_ttl_is_shown_with_its_end(clean: Path) -> None:
+    row = row_of(clean, "bin/small")
+    found = stream_view(clean, "bin/small", clock=ManualClock(row.touched_us))
+    assert found.ttl_s == 1_000_000
+    assert found.deadline_us == row.touched_us + 10**12
+    assert found.is_expired is False
+    assert stream_view(clean, "bin/small", clock=ManualClock(FAR_FUTURE_US)).is_expired is True
+
+
+def test_a_damaged_row_is_one_clear_error(clean: Path) -> None:
+    change_row(clean, "json/small", messages=3)  # the same row again: still whole
+    assert look_at(clean, "json/small").messages == 3
+    data = (clean / CATALOG_FILE).read_bytes()
+    (clean / CATALOG_FILE).write_bytes(data.replace(b'"bye"', b'"by!"'))
+    with pytest.raises(StoreDamaged, match="checksum"):
+        stream_view(clean, "json/small")
