@@ -1,4 +1,4 @@
-"""Every failure Penstock reports, as one tree; each knows its HTTP status, a stable code and what to do.
+"""Every failure Penstock reports, as one tree; each has an HTTP status, a stable code and advice.
 
 PenstockError
 ├── BadRequest 400

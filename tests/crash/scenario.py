@@ -215,6 +215,6 @@ class Scenario:
 
     def _body(self, path: str) -> bytes:
         """Unique, so that anything doubled or out of order shows; now and then over a page."""
-        size = self._random.choice((5, 40, 40, 150, 150, 600, 600, 5000))
+        size = self._random.choice((5, 40, 40, 150, 150, 600, 600, 5000, 9000))
         text = f"{self._tag}{len(self.operations):04d}" + "x" * size
         return f'"{text}"'.encode() if config_of(path) is JSON else f"<{text}>".encode()

@@ -14,6 +14,7 @@ from penstock.log.catalog import Catalog, Changes, Row
 from penstock.log.disk import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
 from penstock.log.requests import Append
+from penstock.log.verify import Problem, Report, verify
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 
@@ -78,7 +79,8 @@ async def fill_more(engine: Engine) -> None:
     """What only the journal knows of: appends, a new stream, a deleted one."""
     for number in range(400, 520):
         await append(engine, "json/big", message(number))
-    await append(engine, "bin/small", b"more\n", kind=BINARY)
+    late = Producer("late", 2, 0)
+    await append(engine, "bin/small", b"more\n", kind=BINARY, producer=late)
     await engine.create("json/late", StreamConfig(JSON, None, None), b'["late"]', closed=True)
     await engine.delete("json/gone")
 
@@ -150,3 +152,25 @@ def change_row(folder: Path, path: str, **changes: Any) -> None:
         catalog.commit(Changes([row], [], [], [], {}))
     finally:
         catalog.close()
+
+
+def check(folder: Path) -> Report:
+    """Verify, and see that the folder is as it was."""
+    before = fingerprint(folder)
+    report = verify(folder)
+    assert fingerprint(folder) == before
+    return report
+
+
+def only_problem(folder: Path) -> Problem:
+    report = check(folder)
+    assert report.problem_count == 1, [str(problem) for problem in report.problems]
+    return report.problems[0]
+
+
+def codes(report: Report) -> list[str]:
+    return [problem.code for problem in report.problems]
+
+
+def name(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()

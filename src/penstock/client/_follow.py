@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -18,10 +18,12 @@ from penstock.client._batches import Batch, Decoder
 from penstock.client._flow import Call, Close, Emit, Exchange, Flow, Open, Pause, Piece, exchange
 from penstock.client._retry import Retry
 from penstock.client._sse import Control, EventParser, decode_base64, parse_control
-from penstock.client.checkpoint import Checkpoint
 from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
 from penstock.protocol.headers import is_json, is_text
 from penstock.protocol.offsets import START
+
+if TYPE_CHECKING:
+    from penstock.client.checkpoint import Checkpoint
 
 Mode = Literal["auto", "sse", "long-poll"]
 OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
@@ -189,7 +191,7 @@ class Follower:
 
     def _receive(self, base64: bool) -> Flow[None]:
         """Read events until the response ends."""
-        parser = EventParser()
+        parser = EventParser(json=is_json(self.content_type or ""))
         waiting: list[bytes] = []
         while True:
             piece: bytes | None = yield Piece()

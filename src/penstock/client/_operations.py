@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from penstock.client import _answers, _requests
 from penstock.client._answers import Appended, Created, Head
 from penstock.client._batches import Batch, Decoder, Read, joined
@@ -155,6 +157,4 @@ class Operations:
 
 
 def _count(data: bytes) -> int:
-    import msgspec
-
     return len(msgspec.json.decode(data, type=list[msgspec.Raw])) if data else 0

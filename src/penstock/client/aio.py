@@ -69,14 +69,13 @@ class AsyncClient:
         self._params = _http.fields(params)
         self._timeouts = _http.timeouts(timeout_s)
         self._closed = False
-        self._http = httpx2.AsyncClient(
-            **_http.options(
-                http2=http2,
-                proxy=proxy,
-                verify=verify,
-                transport=transport,
-                connections_max=connections_max,
-            )
+        self._pools = _http.Pools(
+            httpx2.AsyncClient,
+            http2=http2,
+            proxy=proxy,
+            verify=verify,
+            transport=transport,
+            connections_max=connections_max,
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> AsyncStream:
@@ -95,7 +94,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""
         self._closed = True
-        await self._http.aclose()
+        for pool in self._pools.close():
+            await pool.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,11 +138,13 @@ class AsyncClient:
             flow.close()
             await shell.close()
 
-    async def _build(self, request: Request) -> httpx2.Request:
+    async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         if self._closed:
             raise ClientClosed("The client was closed: make a new one.")
         headers, params = await _values(self._headers), await _values(self._params)
-        return _http.build(self._http, request, self._timeouts, headers, params)
+        pool = self._pools.of(request)
+        prepared = _http.build(pool, request, self._timeouts, headers, params)
+        return await pool.send(prepared, stream=stream)
 
 
 class _Shell:
@@ -200,13 +202,12 @@ class _Shell:
             raise _http.failure(error, request) from error
 
     async def _exchange(self, request: Request) -> Answer:
-        response = await self._client._http.send(await self._client._build(request))
+        response = await self._client._send(request, stream=False)
         return _http.answer_of(response, response.content)
 
     async def _open(self, request: Request) -> Answer:
         await self.close()
-        prepared = await self._client._build(request)
-        response = await self._client._http.send(prepared, stream=True)
+        response = await self._client._send(request, stream=True)
         self._request, self._response = request, response
         self._pieces = response.aiter_bytes()
         return _http.answer_of(response)

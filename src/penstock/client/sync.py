@@ -68,14 +68,13 @@ class Client:
         self._params = _http.fields(params)
         self._timeouts = _http.timeouts(timeout_s)
         self._closed = threading.Event()
-        self._http = httpx2.Client(
-            **_http.options(
-                http2=http2,
-                proxy=proxy,
-                verify=verify,
-                transport=transport,
-                connections_max=connections_max,
-            )
+        self._pools = _http.Pools(
+            httpx2.Client,
+            http2=http2,
+            proxy=proxy,
+            verify=verify,
+            transport=transport,
+            connections_max=connections_max,
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> Stream:
@@ -94,7 +93,8 @@ class Client:
     def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""
         self._closed.set()
-        self._http.close()
+        for pool in self._pools.close():
+            pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,12 +137,13 @@ class Client:
             flow.close()
             shell.close()
 
-    def _build(self, request: Request) -> httpx2.Request:
+    def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         if self._closed.is_set():
             raise ClientClosed("The client was closed: make a new one.")
-        return _http.build(
-            self._http, request, self._timeouts, _values(self._headers), _values(self._params)
-        )
+        headers, params = _values(self._headers), _values(self._params)
+        pool = self._pools.of(request)
+        prepared = _http.build(pool, request, self._timeouts, headers, params)
+        return pool.send(prepared, stream=stream)
 
 
 class _Shell:
@@ -196,12 +197,12 @@ class _Shell:
             raise _http.failure(error, request) from error
 
     def _exchange(self, request: Request) -> Answer:
-        response = self._client._http.send(self._client._build(request))
+        response = self._client._send(request, stream=False)
         return _http.answer_of(response, response.content)
 
     def _open(self, request: Request) -> Answer:
         self.close()
-        response = self._client._http.send(self._client._build(request), stream=True)
+        response = self._client._send(request, stream=True)
         self._request, self._response = request, response
         self._pieces = response.iter_bytes()
         return _http.answer_of(response)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +62,19 @@ ROWS_A_STATEMENT = 5000
 
 CatalogError = sqlite3.Error
 """What every method may raise when the database or its disk fails."""
+CATALOG_ERRORS = (CatalogError, UnicodeError)
+"""What reading a damaged database raises: SQLite's messages quote it, and may not be text then."""
+
+
+@contextmanager
+def as_damage() -> Iterator[None]:
+    """A catalog that cannot be read is damaged data, not a bug."""
+    try:
+        yield
+    except CATALOG_ERRORS as error:
+        raise Damaged(
+            f"the catalog cannot be read ({error!a}); run `penstock verify`, restore from a backup"
+        ) from error
 
 
 def is_catalog_full(error: Exception) -> bool:

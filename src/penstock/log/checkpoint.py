@@ -107,6 +107,8 @@ class Checkpointer:
         producers = [
             (item.row.id, name, state) for item in plan.streams for name, state in item.producers
         ]
+        # A row must not be ahead of the journal: its LSNs would be given out again.
+        self._journal.sync()
         self._catalog.commit(
             Changes(
                 [item.row for item in plan.streams],

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.errors import DiskFull, PenstockError, StoreReadOnly
+from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
+from penstock.log.files import is_disk_full
 from penstock.log.journal import JournalBroken
 
 
@@ -119,7 +120,7 @@ class Committer(Generic[E]):
             except JournalBroken as error:
                 failure = StoreReadOnly(f"the journal failed ({error}); restart the server")
             except OSError as error:
-                failure = DiskFull(f"the journal cannot grow ({error.strerror}); free some space")
+                failure = _passing(error)
             seconds = time.perf_counter() - started
             self._loop.call_soon_threadsafe(self._done, entries, first_lsn, seconds, failure)
 
@@ -140,3 +141,10 @@ class Committer(Generic[E]):
         # The disk works on the next batch while the loop tells everybody of this one.
         self._hand_over()
         self._on_committed(Committed(entries, first_lsn, size, seconds))
+
+
+def _passing(error: OSError) -> PenstockError:
+    """An error that says nothing of the disk's health: the same append can succeed later."""
+    if is_disk_full(error):
+        return DiskFull(f"the journal cannot grow ({error.strerror}); free some space")
+    return Overloaded(f"the journal cannot grow ({error.strerror}); try again")

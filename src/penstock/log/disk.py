@@ -16,7 +16,7 @@ from penstock.clock import Clock
 from penstock.config import Settings
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log import journal
-from penstock.log.catalog import Catalog, Changes
+from penstock.log.catalog import Catalog, Changes, as_damage
 from penstock.log.checkpoint import Checkpointer
 from penstock.log.committer import Committed, Committer
 from penstock.log.files import File, Files
@@ -60,9 +60,16 @@ class DiskStore:
             for folder in (self._root / "journal", self._folder.folder):
                 self._files.make_folder(folder)
             self._files.sync_folder(self._root)
-            self._catalog = self.open_catalog()
-            is_clean = bool(self._catalog.meta().get("clean", 1))
-            found = recover(self._files, self._root, self._catalog, self._folder)
+            with as_damage():
+                self._catalog = self.open_catalog()
+            try:
+                with as_damage():
+                    is_clean = bool(self._catalog.meta().get("clean", 1))
+                    found = recover(self._files, self._root, self._catalog, self._folder)
+                self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
+            except BaseException:
+                self._catalog.close()
+                raise
         except BaseException:
             self._lock.close()
             raise
@@ -76,7 +83,6 @@ class DiskStore:
         self._start_writing(found, sweep=not is_clean)
         for path, last_lsn in found.files:
             self._journal.adopt(path, last_lsn)
-        self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
         self._upkeep_task = asyncio.create_task(self._upkeep.run())
         return list(found.streams.values())
 
@@ -208,12 +214,14 @@ class DiskStore:
     def _go_read_only(self, reason: str) -> None:
         if self._read_only is None:
             log.error("the store is read-only from now on: %s", reason)
-        self._read_only = reason
+            self._read_only = reason
+            self._journal.refuse(reason)  # deletions need no room, so nothing else stops them
 
     # -- reading
 
     def load(self, path: str) -> Stream | None:
-        row = self._catalog.by_path(path)
+        with as_damage():
+            row = self._catalog.by_path(path)
         if row is None or self._upkeep.is_gone(row.id):
             return None
         return stream_from_row(row)
@@ -221,7 +229,8 @@ class DiskStore:
     def load_producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
         if not stream.stored_producers:
             return None
-        return self._catalog.producer(stream.id, producer_id)
+        with as_damage():
+            return self._catalog.producer(stream.id, producer_id)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         return self._readback.read_now(stream, start, end)
@@ -244,7 +253,8 @@ class DiskStore:
         )
         stored: list[StreamInfo] = []
         while len(stored) < limit:
-            page = self._catalog.list_streams(prefix, after, limit)
+            with as_damage():
+                page = self._catalog.list_streams(prefix, after, limit)
             stored += [
                 info for info in page if info.id not in fresh and not self._upkeep.is_gone(info.id)
             ]
@@ -254,7 +264,8 @@ class DiskStore:
         return list(islice(merge(changed, stored), limit))
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
-        return self._catalog.expired(now_us, after, limit)
+        with as_damage():
+            return self._catalog.expired(now_us, after, limit)
 
     def touched(self, stream: Stream) -> None:
         if stream.durable and not stream.deleted:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import Damaged, StoreDamaged, StreamNotFound
-from penstock.log.catalog import CatalogError, Row
+from penstock.log.catalog import CATALOG_ERRORS, Row
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
 from penstock.log.offline import Folder, file_bytes, open_folder
@@ -238,7 +238,7 @@ def _reading(data_dir: Path, files: Files | None) -> Iterator[Folder]:
     try:
         with open_folder(data_dir, files) as folder:
             yield folder
-    except (CatalogError, Damaged) as error:
+    except (Damaged, *CATALOG_ERRORS) as error:
         raise StoreDamaged(
             f"the catalog of {data_dir} is damaged ({error}); `penstock verify` says more"
         ) from None

@@ -7,6 +7,7 @@ by a user, never pass for a batch of this one.
 
 from __future__ import annotations
 
+import errno
 import secrets
 import struct
 import threading
@@ -193,6 +194,10 @@ class JournalWriter:
             self._broken = error
             raise
 
+    def refuse(self, reason: str) -> None:
+        """Take nothing more, for good."""
+        self._broken = self._broken or JournalBroken(reason)
+
     def _write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
         length = _BATCH.size + sum(map(len, parts))
         if self._file is None or self._position + length > self._size:
@@ -213,41 +218,69 @@ class JournalWriter:
         self.bytes_written += length
 
     def _void(self, file: File, error: OSError) -> None:
-        """A batch that was refused must not come back at recovery: overwrite its head."""
+        """A batch that was refused must not come back at recovery: overwrite its head. Synced,
+        because the next batch, with the same LSN, may go to another file."""
         try:
             file.write_at(self._position, [bytes(_BATCH.size)])
         except OSError as second:
             raise JournalBroken(f"cannot cut back {file.path.name}: {second}") from second
         if not is_disk_full(error):
             raise JournalBroken(f"cannot write {file.path.name}: {error}") from error
+        _sync(file)
 
     def _roll(self, first_lsn: int, length: int) -> None:
         with self._lock:
             size = max(self._file_bytes, HEAD_BYTES + length)
             number = self._next_number
-            path = self._folder / f"{number:016d}.journal"
-            spare = self._take_spare()
             head = FileHead(self._durability, secrets.randbits(64), number, first_lsn)
-            file = self._files.open_write(spare or path)
-            try:
-                if file.size() < size:
-                    self._files.allocate(file, size)
-                file.write_at(0, [encode_head(head)])
-                _sync(file)
-                if spare is not None:
-                    self._files.rename(spare, path)
-                    file.path = path
-                self._sync_folder()
-                self._size = file.size()
-            except BaseException:
-                file.close()
-                self._files.remove(file.path)
-                raise
+            file = self._make_file(head, size)
             if self._file is not None:
+                if self._durability == BUFFERED:
+                    _sync(self._file)  # `sync` reaches the current file only
                 self._older.append((self._file.path, first_lsn - 1))
                 self._file.close()
             self._file, self._head, self._position = file, head, HEAD_BYTES
             self._next_number = number + 1
+
+    def _make_file(self, head: FileHead, size: int) -> File:
+        path = self._folder / f"{head.number:016d}.journal"
+        spare = self._take_spare()
+        file = self._open(spare or path)
+        try:
+            if file.size() < size:
+                if spare is not None:
+                    # A power loss must not give its old name back to a file that is half zeros.
+                    self._sync_folder()
+                self._files.allocate(file, size)
+            file.write_at(0, [encode_head(head)])
+            _sync(file)
+            if spare is not None:
+                self._files.rename(spare, path)
+                file.path = path
+            self._sync_folder()
+            self._size = file.size()
+        except (OSError, JournalBroken) as error:
+            self._discard(file)
+            if isinstance(error, JournalBroken) or is_disk_full(error):
+                raise
+            raise JournalBroken(f"cannot make {path.name}: {error}") from error
+        return file
+
+    def _open(self, path: Path) -> File:
+        try:
+            return self._files.open_write(path)
+        except OSError as error:
+            if is_disk_full(error) or error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise JournalBroken(f"cannot open {path.name}: {error}") from error
+
+    def _discard(self, file: File) -> None:
+        """It holds nothing yet; what matters is the error that made it useless."""
+        file.close()
+        try:
+            self._files.remove(file.path)
+        except OSError:
+            pass
 
     def _sync_folder(self) -> None:
         try:
@@ -281,8 +314,10 @@ class JournalWriter:
         return self._position + len(self._older) * self._file_bytes
 
     def sync(self) -> None:
-        if self._file is not None:
-            _sync(self._file)
+        """Everything written so far is durable afterwards; it is already, unless buffered."""
+        with self._lock:
+            if self._file is not None and self._durability == BUFFERED:
+                _sync(self._file)
 
     def close(self) -> None:
         if self._file is not None:

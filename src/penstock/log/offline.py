@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import StoreError
-from penstock.log.catalog import Catalog, CatalogError, settle
+from penstock.log.catalog import CATALOG_ERRORS, Catalog, settle
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
 from penstock.log.recovery import FORMAT_FILE
@@ -107,7 +107,7 @@ def _catalog(files: Files, path: Path) -> Iterator[CatalogView]:
         copy = scratch / path.name
         try:
             settle(copy)
-        except CatalogError:
+        except CATALOG_ERRORS:
             pass  # whoever asks the first question is told
         with closing(CatalogView(copy, read_only=True)) as catalog:
             yield catalog

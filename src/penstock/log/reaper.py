@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from penstock.clock import Clock
+from penstock.errors import PenstockError
 from penstock.log.active import ActiveStreams
 from penstock.log.store import Store
 from penstock.log.stream import Stream
 
+log = logging.getLogger("penstock.log")
+
 REAP_MAX = 1000
 """Streams ended per look, so that a million expiring at once do not stop the loop."""
+
+FROM_START = (-1, -1)
 
 
 class Reaper:
@@ -26,11 +32,15 @@ class Reaper:
         self._store = store
         self._clock = clock
         self._expire = expire
+        self._after = FROM_START
 
     async def run(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            self.reap()
+            try:
+                self.reap()
+            except PenstockError as error:
+                log.error("cannot look for expired streams: %s", error)
             self._streams.trim()
 
     def reap(self) -> int:
@@ -42,22 +52,26 @@ class Reaper:
         return len(expired) + self._reap_stored(now, REAP_MAX - len(expired))
 
     def _reap_stored(self, now_us: int, limit: int) -> int:
-        """Streams that are not in memory, in the order of their deadlines."""
-        reaped, after = 0, (-1, -1)
-        while reaped < limit:
-            page = self._store.expired(now_us, after, REAP_MAX)
-            for _, stream_id, path in page:
-                if reaped == limit or self._streams.active(path) is not None:
-                    continue
-                stream = self._streams.pending(path)
-                if (
-                    stream is not None
-                    and stream.id == stream_id
-                    and self._streams.is_expired(stream, now_us)
-                ):
-                    self._expire(stream)
-                    reaped += 1
-            if len(page) < REAP_MAX:
+        """Streams that are not in memory, in the order of their deadlines: one page a look, since
+        each has to be loaded, and many may have grace or be deleted but not yet purged."""
+        page = self._store.expired(now_us, self._after, REAP_MAX)
+        reaped, after = 0, self._after
+        for time_us, stream_id, path in page:
+            if reaped == limit:
                 break
-            after = (page[-1].time_us, page[-1].id)
+            after = (time_us, stream_id)
+            if self._streams.active(path) is not None:
+                continue
+            stream = self._streams.pending(path)
+            if (
+                stream is not None
+                and stream.id == stream_id
+                and self._streams.is_expired(stream, now_us)
+            ):
+                self._expire(stream)
+                reaped += 1
+        else:
+            if len(page) < REAP_MAX:
+                after = FROM_START
+        self._after = after
         return reaped

@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import StoreDamaged, StoreTooNew
+from penstock.errors import Damaged, StoreDamaged, StoreTooNew
 from penstock.log import journal
 from penstock.log.catalog import Catalog, Row
 from penstock.log.files import Files
@@ -66,6 +66,7 @@ def stream_from_row(row: Row) -> Stream:
     stream.stored_producers = row.producer_total > 0
     stream.applied_lsn = row.applied_lsn
     stream.segments = row.segments
+    _check_reach(row)
     if row.segments:
         stream.flushed = row.tail
     elif row.inline:
@@ -73,6 +74,20 @@ def stream_from_row(row: Row) -> Stream:
         stream.chunks[0].sealed = True
     stream.reset_pending()
     return stream
+
+
+def _check_reach(row: Row) -> None:
+    """The bytes a row promises are all somewhere, without a gap."""
+    position = row.earliest if row.segments else len(row.inline or b"")
+    for info in row.segments:
+        if info.base != position:
+            break
+        position = info.end
+    if position != row.tail:
+        raise Damaged(
+            f"stream {row.path!r} should reach byte {row.tail} but its data ends at {position}; "
+            "run `penstock verify` and restore from a backup"
+        )
 
 
 class Recovered(NamedTuple):
@@ -169,6 +184,7 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
     replay = Replay(catalog, checkpoint_lsn, int(meta.get("next_id", 1)))
     journals = root / "journal"
     kept: list[tuple[Path, int]] = []
+    last_batches: list[tuple[Path, int, bytes]] = []
     warnings: list[str] = []
     next_lsn, next_number = checkpoint_lsn + 1, 1
     is_cut = False
@@ -201,9 +217,13 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
         kept.append((path, last))
         for batch in scan.batches:
             replay.batch(batch, path.name)
+        if scan.batches:
+            begin = scan.end - journal.batch_bytes(scan.batches[-1])
+            last_batches.append((path, begin, data[begin : scan.end]))
         next_lsn = max(next_lsn, last + 1)
         if scan.torn and scan.head.durability == journal.BUFFERED:
             warnings.append(f"buffered journal {path.name} is cut at byte {scan.end}")
+    _make_durable(files, journals, last_batches)
     for stream in replay.streams.values():
         stream.reset_pending()
         _cut_segments(files, folder, stream)
@@ -217,6 +237,20 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
         replay.records,
         warnings,
     )
+
+
+def _make_durable(files: Files, folder: Path, last_batches: list[tuple[Path, int, bytes]]) -> None:
+    """What was read may be in memory only, left there by a server that was killed or whose sync
+    failed. It is about to be served, so it has to stay. The last batch of a file is written once
+    more, because a sync after a failed one can succeed without the pages that one lost."""
+    for path, begin, batch in last_batches:
+        file = files.open_write(path)
+        try:
+            file.write_at(begin, [batch])
+            file.sync_data()
+        finally:
+            file.close()
+    files.sync_folder(folder)
 
 
 def _drop_unborn(files: Files, path: Path, data: bytes) -> None:

@@ -64,7 +64,9 @@ class Report:
     ) -> None:
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(code, file, position, stream, what, advice))
+            # SQLite's own words may hold line breaks and pieces of the damage.
+            line = "".join(char if char.isprintable() else " " for char in what)
+            self.problems.append(Problem(code, file, position, stream, line, advice))
 
     def note(self, text: str) -> None:
         if len(self.notes) < PROBLEMS_MAX:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import StoreDamaged
-from penstock.log.catalog import CatalogError
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
 from penstock.log.offline import Folder, file_bytes, open_folder
@@ -37,7 +37,7 @@ def verify(
         _check_format(folder, report)
         try:
             _check_all(folder, report, Progress(progress))
-        except CatalogError as error:
+        except CATALOG_ERRORS as error:
             what = f"SQLite cannot read it ({error}), so the rest was not checked"
             report.problem("catalog-damaged", CATALOG_FILE, what)
     return report

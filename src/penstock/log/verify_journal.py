@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.errors import Damaged
 from penstock.log import journal
-from penstock.log.catalog import CatalogError
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.offline import Folder
 from penstock.log.records import AppendRecord, CreateRecord, DeleteRecord, Record, decode_records
 from penstock.log.recovery import Replay
@@ -218,7 +218,7 @@ class JournalCheck:
             return
         try:
             fault = self._apply(record, lsn, place)
-        except (Damaged, CatalogError):
+        except (Damaged, *CATALOG_ERRORS):
             # The check of the catalog says what is wrong with the row.
             self._skipped.add(record.stream_id)
             return

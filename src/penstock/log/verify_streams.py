@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.errors import Damaged
-from penstock.log.catalog import CatalogError, Row
+from penstock.log.catalog import CATALOG_ERRORS, Row
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.offline import Folder, file_bytes
 from penstock.log.report import Progress, Report
@@ -47,7 +47,7 @@ class StreamsCheck:
         report = self._report
         try:
             row = self._folder.catalog.by_id(stream_id)
-        except (Damaged, CatalogError):
+        except (Damaged, *CATALOG_ERRORS):
             row = None
         if row is None:
             report.streams += 1
@@ -124,7 +124,7 @@ class StreamsCheck:
             other = seen.setdefault(stream.path, stream.id)
             try:
                 row = self._folder.catalog.by_path(stream.path)
-            except (Damaged, CatalogError):
+            except (Damaged, *CATALOG_ERRORS):
                 continue  # said already
             if other == stream.id and row is not None and row.id not in self._journal.deleted:
                 other = row.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,32 +21,12 @@ from tests.helpers.folders import (
     change_row,
     fingerprint,
     flip,
-    make_clean,
-    make_crashed,
     message,
     row_of,
     settings,
 )
 
 FAR_FUTURE_US = 250_000_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("folders")
-    make_clean(folder / "clean")
-    make_crashed(folder / "crashed")
-    return folder
-
-
-@pytest.fixture
-def clean(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "clean", tmp_path / "data"))
-
-
-@pytest.fixture
-def crashed(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "crashed", tmp_path / "data"))
 
 
 def look(folder: Path) -> Overview:
@@ -175,8 +154,10 @@ def test_bytes_are_shown_without_control_characters(clean: Path) -> None:
     assert look_at(clean, "bin/small").preview.first == ["\\x00\\x1b[31m\\xff"]
 
 
-def test_bytes_in_catalog_and_journal_are_shown_as_one(crashed: Path) -> None:
-    assert look_at(crashed, "bin/small").preview.first == ["\\x00\\x1b[31m\\xffmore\\n"]
+def test_catalog_and_journal_are_shown_as_one(crashed: Path) -> None:
+    found = look_at(crashed, "bin/small")
+    assert found.preview.first == ["\\x00\\x1b[31m\\xffmore\\n"]
+    assert found.producers == [ProducerLine("late", 2, 0)]
 
 
 def test_a_long_byte_stream_shows_both_ends(clean: Path) -> None:

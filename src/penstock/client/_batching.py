@@ -1,0 +1,409 @@
+"""The rules of producers: what is sent next, and what each outcome means; no I/O and no clock.
+
+A `Window` holds the messages of one producer from `add` until they are stored or given up. The two
+shells send what `take` gives them and report how it went; they decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.client._retry import REFUSED_STATUSES, Retry
+from penstock.errors import ClientClosed, ConnectionFailed, PenstockError, SequenceGap, StaleEpoch
+
+# A producer outlives a restart of its server: about a minute and a half before it gives up.
+PRODUCER_RETRY: Final = Retry(attempts_max=20)
+# Memory that a queued message takes besides its bytes, so that tiny ones are bounded as well.
+MESSAGE_OVERHEAD_BYTES: Final = 48
+# Producers that take the id from each other for ever are stopped: nothing is stored meanwhile.
+CLAIMS_MAX: Final = 10
+
+QUIET: Final = 0  # added; nothing has to be done
+WAKE: Final = 1  # added; there is something new to take, or to wait for
+FULL: Final = 2  # not added: wait until something is settled and ask again
+Added = Literal[0, 1, 2]
+
+
+class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer was asked to be; wrong values are refused at once."""
+
+    id: str
+    epoch: int = 0
+    auto_claim: bool = False
+    batch_bytes_max: int = limits.MIB
+    batch_items_max: int | None = None
+    linger_ms: float = 5.0
+    in_flight_max: int = 5
+    queue_bytes_max: int = 16 * limits.MIB
+    retry: Retry = PRODUCER_RETRY
+
+    def __post_init__(self) -> None:
+        _need(self.id.isascii() and self.id.isprintable() and self.id.strip() == self.id != "",
+              "id must be printable ASCII text without spaces around it")  # fmt: skip
+        _need(len(self.id) <= limits.PRODUCER_ID_BYTES_MAX,
+              f"id must be at most {limits.PRODUCER_ID_BYTES_MAX} characters long")  # fmt: skip
+        _need(0 <= self.epoch <= limits.INTEGER_MAX, "epoch must be 0 or more")
+        _need(self.batch_bytes_max >= 1, "batch_bytes_max must be at least 1")
+        _need(self.batch_items_max is None or self.batch_items_max >= 1,
+              "batch_items_max must be at least 1, or None")  # fmt: skip
+        _need(self.linger_ms >= 0, "linger_ms must not be negative")
+        _need(self.in_flight_max >= 1, "in_flight_max must be at least 1")
+        _need(self.queue_bytes_max >= 1, "queue_bytes_max must be at least 1")
+
+
+class AppendBatch:
+    """Messages that are stored together, under one sequence number."""
+
+    __slots__ = (
+        "attempts", "bytes_count", "close", "doomed", "epoch", "head_seq", "in_flight",
+        "messages", "seq", "settled", "uncertain", "waits_for",
+    )  # fmt: skip
+
+    def __init__(self, messages: list[bytes], bytes_count: int, seq: int, *, close: bool) -> None:
+        self.messages = messages
+        self.bytes_count = bytes_count
+        self.seq = seq
+        self.epoch = 0  # of the last sending
+        self.close = close
+        self.attempts = 0
+        self.in_flight = False
+        self.settled = False
+        self.doomed = False  # an earlier batch has failed: this one is not sent again
+        self.uncertain = False  # it may be stored although no answer says so
+        self.head_seq = seq  # the oldest unsettled sequence number when it was sent
+        self.waits_for: int | None = None  # it came too early: not again before this is settled
+
+
+class Failed(NamedTuple):
+    """Messages that are given up, for the error callback."""
+
+    error: Exception
+    messages: list[bytes]
+
+
+class Window:
+    """All that one producer holds: an open batch that grows, and closed ones in their order.
+
+    Every method is called by one thread at a time. `clock` gives monotonic seconds.
+    """
+
+    def __init__(
+        self, options: ProducerOptions, clock: Callable[[], float], *, separator_bytes: int
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._separator_bytes = separator_bytes  # between messages of a body, and around them
+        self._items_max = min(
+            options.batch_items_max or limits.MESSAGES_PER_APPEND_MAX,
+            limits.MESSAGES_PER_APPEND_MAX,
+        )
+        self._linger_s = options.linger_ms / 1000
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+        self._due_at = 0.0  # when the open batch is sent even if it is small
+        self._unsettled: deque[AppendBatch] = deque()
+        self._established = False  # the server has accepted this epoch, and answers
+        self._resume_at = 0.0
+        self._claim_epoch: int | None = None
+        self._claims = 0
+        self._closing: str | None = None
+        self._queued_bytes = 0
+        self._in_flight = 0
+        self._settled_count = 0
+        self._added_count = 0  # without those of the open batch
+        self._next_seq = 0
+        self.epoch = options.epoch
+        self.error: Exception | None = None  # the first failure, after which nothing is added
+
+    @property
+    def next_seq(self) -> int:
+        return self._next_seq
+
+    @property
+    def in_flight_count(self) -> int:
+        return self._in_flight
+
+    @property
+    def added_count(self) -> int:
+        """Messages added so far."""
+        return self._added_count + len(self._open)
+
+    @property
+    def settled_count(self) -> int:
+        """Of the messages added, in their order, how many are stored or given up."""
+        return self._settled_count
+
+    @property
+    def pending_count(self) -> int:
+        return self.added_count - self._settled_count
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._unsettled and not self._open
+
+    # -- what comes in
+
+    def add(self, data: bytes) -> Added:
+        """Take a message in; raises what stopped the producer."""
+        size = len(data) + self._separator_bytes
+        weight = len(data) + MESSAGE_OVERHEAD_BYTES
+        if self.error is not None or self._closing is not None:
+            self.check()
+        if self._queued_bytes and self._queued_bytes + weight > self._options.queue_bytes_max:
+            return FULL
+        messages = self._open
+        bytes_max = self._options.batch_bytes_max
+        if messages and self._open_bytes + size > bytes_max:
+            self._seal()
+            messages = self._open
+        self._queued_bytes += weight
+        messages.append(data)
+        count = len(messages)
+        if count == 1:
+            # The brackets of an array are one separator more than lies between its messages.
+            self._open_bytes = size + self._separator_bytes
+            self._due_at = self._clock() + self._linger_s
+        else:
+            self._open_bytes += size
+        if self._open_bytes >= bytes_max or count >= self._items_max:
+            self._seal()
+            return WAKE
+        return WAKE if count == 1 else QUIET
+
+    def check(self) -> None:
+        """Raise what stopped the producer, if anything did."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self._closing is not None:
+            raise ClientClosed(self._closing)
+
+    def flush(self) -> int:
+        """Wait no longer for the open batch to grow; `settled_count` then has to reach this."""
+        self._due_at = 0.0
+        return self.added_count
+
+    def refuse(self, reason: str) -> None:
+        """Take in no more."""
+        self._closing = self._closing or reason
+
+    def close_stream(self, final: bytes | None) -> AppendBatch:
+        """Queue the request that closes the stream, behind everything else."""
+        if self.error is not None:
+            self.check()
+        self._seal()
+        messages = [] if final is None else [final]
+        self._added_count += len(messages)
+        return self._push(messages, close=True)
+
+    def abandon(self) -> int:
+        """Forget what is not stored; how many messages that were."""
+        count = self.pending_count
+        self._open = []
+        for batch in self._unsettled:
+            batch.doomed = batch.settled = True
+        self._unsettled.clear()
+        self._queued_bytes = 0
+        self._settled_count = self._added_count = 0
+        return count
+
+    def restart(self) -> None:
+        """Begin the next epoch, which also forgets a failure. Nothing may be unsettled."""
+        assert self.is_settled and not self._in_flight
+        known = self.epoch
+        if isinstance(self.error, StaleEpoch):
+            known = max(known, self.error.epoch or 0)
+        self.error = None
+        self._begin_epoch(known + 1)
+
+    # -- what goes out
+
+    def take(self) -> AppendBatch | float | None:
+        """The batch to send now; else the moment to ask again; else None: something has to happen.
+
+        Batches leave in their order. Only one is in flight until the server has accepted the epoch,
+        since a new epoch has to begin with sequence number 0, and after a failure, until the
+        server answers again.
+        """
+        if self._claim_epoch is not None and not self._in_flight:
+            self._begin_epoch(self._claim_epoch)
+        if self._claim_epoch is not None or self.is_settled or not self._has_slot():
+            return None
+        batch = self._candidate()
+        if batch is None:
+            if not self._open:
+                return None
+            if self._due_at > self._clock():
+                return max(self._due_at, self._resume_at)
+        if self._resume_at > self._clock():
+            return self._resume_at
+        if batch is None:
+            batch = self._seal()
+            assert batch is not None
+        head = self._unsettled[0]
+        if batch is not head and (
+            batch.close or (batch.waits_for is not None and head.seq <= batch.waits_for)
+        ):
+            return None
+        batch.waits_for = None
+        batch.head_seq = head.seq
+        batch.epoch = self.epoch
+        batch.in_flight = True
+        self._in_flight += 1
+        return batch
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another sender may find something to do, or to wait for."""
+        return bool(self._open or len(self._unsettled) > self._in_flight) and self._has_slot()
+
+    def accepted(self, batch: AppendBatch) -> list[Failed]:
+        """The batch is stored, now or by an earlier attempt."""
+        self._landed(batch)
+        self._established = True
+        self._claims = 0
+        self._settle(batch)
+        return []
+
+    def failed(self, batch: AppendBatch, error: Exception) -> list[Failed]:
+        """The batch was not accepted: repeat it, or give up it and what comes after it."""
+        self._landed(batch)
+        if batch.settled:
+            return []
+        if batch.doomed or not isinstance(error, PenstockError):
+            return self._give_up(batch, error)
+        if isinstance(error, SequenceGap):
+            if not _came_too_early(batch, error):
+                return self._give_up(batch, error)
+            head = self._unsettled[0]
+            batch.waits_for = None if head is batch else head.seq
+            return []
+        if isinstance(error, StaleEpoch):
+            return self._fenced(batch, error)
+        batch.uncertain |= may_be_stored(error)
+        batch.attempts += 1
+        retry = self._options.retry
+        if retry.exhausted(batch.attempts) or not retry.applies(error, repeatable=True):
+            return self._give_up(batch, error)
+        self._established = False
+        pause_s = retry.pause_s(batch.attempts, error)
+        self._resume_at = max(self._resume_at, self._clock() + pause_s)
+        return []
+
+    # -- how
+
+    def _has_slot(self) -> bool:
+        return self._in_flight < (self._options.in_flight_max if self._established else 1)
+
+    def _candidate(self) -> AppendBatch | None:
+        """The first batch that is not on its way: sending a later one before it is useless."""
+        for batch in self._unsettled:
+            if not batch.in_flight and not batch.settled:
+                return batch
+        return None
+
+    def _seal(self) -> AppendBatch | None:
+        if not self._open:
+            return None
+        messages, self._open = self._open, []
+        self._added_count += len(messages)
+        return self._push(messages, close=False)
+
+    def _push(self, messages: list[bytes], *, close: bool) -> AppendBatch:
+        weight = sum(map(len, messages)) + MESSAGE_OVERHEAD_BYTES * len(messages)
+        batch = AppendBatch(messages, weight, self._next_seq, close=close)
+        self._next_seq += 1
+        self._unsettled.append(batch)
+        return batch
+
+    def _landed(self, batch: AppendBatch) -> None:
+        batch.in_flight = False
+        self._in_flight -= 1
+
+    def _settle(self, batch: AppendBatch) -> None:
+        if batch.settled:
+            return
+        batch.settled = True
+        self._queued_bytes -= batch.bytes_count
+        while self._unsettled and self._unsettled[0].settled:
+            self._settled_count += len(self._unsettled.popleft().messages)
+
+    def _fenced(self, batch: AppendBatch, error: StaleEpoch) -> list[Failed]:
+        """Another producer has taken the id: take it back if that was asked for and is safe."""
+        if not self._options.auto_claim or self._claims >= CLAIMS_MAX:
+            return self._give_up(batch, error)
+        if batch.uncertain:
+            error.detail += (
+                " An answer was lost before, so the batch may be stored: claiming the next epoch "
+                "could store it twice."
+            )
+            error.args = (error.detail,)
+            return self._give_up(batch, error)
+        known = batch.epoch if error.epoch is None else error.epoch
+        # The others in flight are waited for: each is stored under the old epoch or refused too.
+        self._claim_epoch = max(self._claim_epoch or 0, known + 1, self.epoch + 1)
+        return []
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._claim_epoch is not None:
+            self._claims += 1
+            self._claim_epoch = None
+        self.epoch = epoch
+        self._established = False
+        self._next_seq = 0
+        for batch in self._unsettled:
+            batch.seq = self._next_seq
+            batch.waits_for = None
+            self._next_seq += 1
+
+    def _give_up(self, batch: AppendBatch, error: Exception) -> list[Failed]:
+        """Everything from this batch on fails, since order would be lost; what is before it may
+        still succeed. What is in flight is waited for: its own outcome counts."""
+        self.error = self.error or error
+        found = [Failed(error, batch.messages)]
+        following = list(self._after(batch))
+        messages, self._open = self._open, []
+        if messages:
+            self._added_count += len(messages)
+            self._next_seq += 1
+            weight = sum(map(len, messages)) + MESSAGE_OVERHEAD_BYTES * len(messages)
+            last = AppendBatch(messages, weight, self._next_seq - 1, close=False)
+            self._unsettled.append(last)
+            following.append(last)
+        for later in following:
+            later.doomed = True
+            if not later.in_flight:
+                found.append(Failed(error, later.messages))
+                self._settle(later)
+        self._settle(batch)
+        return found
+
+    def _after(self, batch: AppendBatch) -> Iterator[AppendBatch]:
+        index = self._unsettled.index(batch)
+        return (later for later in islice(self._unsettled, index + 1, None) if not later.settled)
+
+
+def may_be_stored(error: PenstockError) -> bool:
+    """Whether a failure leaves open what the server has done."""
+    if isinstance(error, ConnectionFailed):
+        return error.sent
+    return error.status >= 500 and error.status not in REFUSED_STATUSES
+
+
+def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
+    """Whether a batch was only faster than an earlier one, which was on its way too.
+
+    Otherwise the server misses what it has confirmed before: repeating cannot help.
+    """
+    expected = batch.head_seq if gap.expected is None else gap.expected
+    return batch.head_seq <= expected < batch.seq
+
+
+def _need(condition: bool, message: str) -> None:  # noqa: FBT001 - an assertion for callers
+    if not condition:
+        raise ValueError(message)

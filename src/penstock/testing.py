@@ -1,0 +1,111 @@
+"""A real server for tests, in this process: nothing to start, nothing left behind.
+
+with penstock.testing.server() as server:
+    penstock.Client(server.url).stream("orders").create()
+
+With pytest, `from penstock.testing import penstock_server` in a conftest.py makes a fixture of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import uvloop
+
+from penstock.config import Settings
+from penstock.http.app import App
+from penstock.http.server import Server, listen
+from penstock.log import open_engine
+
+START_TIMEOUT_S = 30.0
+
+
+class RunningServer(NamedTuple):
+    """A server that runs."""
+
+    url: str
+
+
+@contextlib.contextmanager
+def server(**settings: Any) -> Iterator[RunningServer]:
+    """A server in memory, on a free port, in a thread of its own; stopped at the end.
+
+    Settings are those of `penstock serve`, for example `long_poll_timeout_s=1`.
+    """
+    chosen = Settings(**{"memory": True, "port": 0, "shutdown_timeout_s": 2, **settings})
+    running = _Running(chosen)
+    thread = threading.Thread(target=running.run, name="penstock-server", daemon=True)
+    thread.start()
+    try:
+        yield RunningServer(running.url())
+    finally:
+        running.stop()
+        thread.join()
+
+
+class _Running:
+    """The server's side of the thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ready = threading.Event()
+        self._url: str | None = None
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    def run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised where the server is asked for
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    def url(self) -> str:
+        if not self._ready.wait(START_TIMEOUT_S):
+            raise TimeoutError("the server did not start in time")
+        if self._failure is not None:
+            raise self._failure
+        assert self._url is not None
+        return self._url
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        with contextlib.closing(listen(self._settings.host, self._settings.port)) as listening:
+            engine = open_engine(self._settings)
+            await engine.start()
+            app = App(engine, self._settings)
+            try:
+                transport = Server(app, self._settings)
+                self._url = await transport.start(listening)
+                self._ready.set()
+                await self._stop.wait()
+                await transport.stop()
+            finally:
+                app.close()
+                await engine.stop()
+
+
+try:
+    import pytest
+except ImportError:  # the context manager works without it
+    pass
+else:
+
+    @pytest.fixture
+    def penstock_server() -> Iterator[RunningServer]:
+        """A server in memory for one test."""
+        with server() as running:
+            yield running

@@ -1,0 +1,272 @@
+"""Group commit: what is collected, in which order it is told, and what fails together."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Awaitable, Callable
+
+from penstock.errors import DiskFull, PenstockError, StoreReadOnly
+from penstock.log.committer import Committed, Committer
+from penstock.log.journal import JournalBroken
+
+
+class Item:
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+
+
+class Gate:
+    """A journal that waits until it is let through, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[bytes]]] = []
+        self.errors: list[Exception | None] = []
+        self.begun = threading.Semaphore(0)
+        self.open = threading.Semaphore(0)
+
+    def write(self, first_lsn: int, parts: list[bytes]) -> None:
+        self.begun.release()
+        assert self.open.acquire(timeout=10)
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        self.batches.append((first_lsn, parts))
+
+    async def writing(self) -> None:
+        """Return when a batch has reached the journal."""
+        await asyncio.to_thread(self.begun.acquire, timeout=10)
+
+
+class Bench:
+    def __init__(self, batch_bytes_max: int = 1000) -> None:
+        self.gate = Gate()
+        self.told: list[tuple[str, list[Item]]] = []
+        self.committed: list[Committed[Item]] = []
+        self.failures: list[PenstockError] = []
+        self._moved = asyncio.Event()
+        self.committer: Committer[Item] = Committer(
+            self.gate,
+            next_lsn=100,
+            batch_bytes_max=batch_bytes_max,
+            on_committed=self._on_committed,
+            on_failed=self._on_failed,
+        )
+        self.committer.start()
+
+    def _on_committed(self, batch: Committed[Item]) -> None:
+        self.committed.append(batch)
+        self.told.append(("committed", batch.entries))
+        self._moved.set()
+
+    def _on_failed(self, entries: list[Item], error: PenstockError) -> None:
+        self.failures.append(error)
+        self.told.append(("failed", entries))
+        self._moved.set()
+
+    def submit(self, *records: bytes) -> list[Item]:
+        items = [Item(record) for record in records]
+        for item in items:
+            self.committer.submit(item)
+        return items
+
+    async def until_told(self, times: int) -> None:
+        while len(self.told) < times:
+            self._moved.clear()
+            await asyncio.wait_for(self._moved.wait(), 10)
+
+
+def with_bench(
+    batch_bytes_max: int = 1000,
+) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[[], None]]:
+    def decorate(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+        def run() -> None:
+            async def main() -> None:
+                bench = Bench(batch_bytes_max)
+                try:
+                    await test(bench)
+                finally:
+                    for _ in range(20):
+                        bench.gate.open.release()
+                    bench.committer.stop()
+
+            asyncio.run(main())
+
+        run.__name__ = getattr(test, "__name__", "test")
+        return run
+
+    return decorate
+
+
+@with_bench()
+async def test_what_is_submitted_in_one_turn_is_one_batch(bench: Bench) -> None:
+    items = bench.submit(b"a", b"b", b"c")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    assert bench.told == [("committed", items)]
+    assert bench.gate.batches == [(100, [b"a", b"b", b"c"])]
+
+
+@with_bench()
+async def test_while_one_batch_is_written_the_next_collects(bench: Bench) -> None:
+    first = bench.submit(b"a")
+    await bench.gate.writing()
+    second = bench.submit(b"b")
+    await asyncio.sleep(0)
+    third = bench.submit(b"c")
+    bench.gate.open.release()
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert bench.told == [("committed", first), ("committed", second + third)]
+    assert bench.gate.batches == [(100, [b"a"]), (101, [b"b", b"c"])]
+
+
+@with_bench(batch_bytes_max=10)
+async def test_a_batch_is_closed_when_it_is_large_enough(bench: Bench) -> None:
+    bench.submit(b"1234", b"5678", b"90", b"x", b"y" * 50, b"z")
+    for _ in range(3):
+        bench.gate.open.release()
+    await bench.until_told(3)
+    assert [parts for _, parts in bench.gate.batches] == [
+        [b"1234", b"5678", b"90"],
+        [b"x", b"y" * 50],
+        [b"z"],
+    ]
+    assert [lsn for lsn, _ in bench.gate.batches] == [100, 103, 105]
+
+
+@with_bench()
+async def test_a_barrier_keeps_its_place_and_takes_no_lsn(bench: Bench) -> None:
+    items = bench.submit(b"a", b"", b"b")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    bench.submit(b"c")
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert bench.told[0] == ("committed", items)
+    assert bench.gate.batches == [(100, [b"a", b"b"]), (102, [b"c"])]
+
+
+@with_bench()
+async def test_a_barrier_alone_passes_without_a_write(bench: Bench) -> None:
+    items = bench.submit(b"")
+    await bench.until_told(1)
+    assert bench.told == [("committed", items)]
+    assert bench.gate.batches == []
+
+
+@with_bench()
+async def test_a_barrier_behind_a_batch_waits_for_it(bench: Bench) -> None:
+    bench.submit(b"a")
+    await bench.gate.writing()
+    bench.submit(b"")
+    await asyncio.sleep(0)
+    assert bench.told == []
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert [len(entries) for _, entries in bench.told] == [1, 1]
+
+
+@with_bench()
+async def test_a_failed_batch_takes_everything_queued_behind_it_along(bench: Bench) -> None:
+    bench.gate.errors = [OSError(errno.ENOSPC, "full")]
+    first = bench.submit(b"a")
+    await bench.gate.writing()
+    second = bench.submit(b"b", b"", b"c")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    assert bench.told == [("failed", first + second)]
+    assert isinstance(bench.failures[0], DiskFull)
+    assert bench.gate.batches == []
+    assert bench.committer.queued_bytes == 0
+
+
+@with_bench()
+async def test_after_a_full_disk_the_same_lsn_is_used_again(bench: Bench) -> None:
+    bench.gate.errors = [OSError(errno.ENOSPC, "full")]
+    bench.submit(b"a")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    later = bench.submit(b"b")
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert bench.told[1] == ("committed", later)
+    assert bench.gate.batches == [(100, [b"b"])]
+
+
+@with_bench()
+async def test_a_broken_journal_is_reported_as_read_only(bench: Bench) -> None:
+    bench.gate.errors = [JournalBroken("sync failed")]
+    bench.submit(b"a")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    assert isinstance(bench.failures[0], StoreReadOnly)
+    assert "sync failed" in bench.failures[0].detail
+
+
+@with_bench()
+async def test_what_a_failure_handler_submits_is_written(bench: Bench) -> None:
+    bench.gate.errors = [OSError(errno.ENOSPC, "full")]
+    bench.submit(b"a")
+    fail = bench.committer._on_failed
+
+    def and_again(entries: list[Item], error: PenstockError) -> None:
+        fail(entries, error)
+        bench.submit(b"again")
+
+    bench.committer._on_failed = and_again
+    bench.gate.open.release()
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert bench.gate.batches == [(100, [b"again"])]
+
+
+@with_bench()
+async def test_queued_bytes_are_those_not_yet_durable(bench: Bench) -> None:
+    bench.submit(b"four", b"")
+    assert bench.committer.queued_bytes == 4
+    await bench.gate.writing()
+    bench.submit(b"more!")
+    assert bench.committer.queued_bytes == 9
+    bench.gate.open.release()
+    await bench.until_told(1)
+    assert bench.committer.queued_bytes == 5
+    bench.gate.open.release()
+    await bench.until_told(2)
+    assert bench.committer.queued_bytes == 0
+
+
+@with_bench()
+async def test_draining_waits_until_everything_was_told(bench: Bench) -> None:
+    await asyncio.wait_for(bench.committer.drain(), 10)
+    bench.submit(b"a")
+    await bench.gate.writing()
+    bench.submit(b"b")
+    drain = asyncio.create_task(bench.committer.drain())
+    await asyncio.sleep(0)
+    assert not drain.done()
+    bench.gate.open.release()
+    bench.gate.open.release()
+    await asyncio.wait_for(drain, 10)
+    assert [len(entries) for _, entries in bench.told] == [1, 1]
+    assert bench.committer.idle
+
+
+@with_bench()
+async def test_a_committed_batch_says_what_it_cost(bench: Bench) -> None:
+    bench.submit(b"four", b"", b"!")
+    bench.gate.open.release()
+    await bench.until_told(1)
+    (batch,) = bench.committed
+    assert (batch.first_lsn, batch.bytes) == (100, 5)
+    assert batch.seconds >= 0
+
+
+def test_a_thread_that_was_stopped_is_gone() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.committer.stop()
+        assert not bench.committer._thread.is_alive()
+
+    asyncio.run(main())

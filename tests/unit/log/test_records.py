@@ -1,0 +1,99 @@
+"""Records come back as they were written, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from penstock.log.records import (
+    AppendRecord,
+    CreateMeta,
+    CreateRecord,
+    DeleteRecord,
+    decode_records,
+    encode_append,
+    encode_create,
+    encode_delete,
+)
+from penstock.protocol.headers import Producer
+
+APPENDS = [
+    AppendRecord(1, 0, 0, 5, True, None, None, b""),
+    AppendRecord(2**63, 2**60, 2**32 - 1, 2**55, False, None, None, b"\x00\xffbytes\n"),
+    AppendRecord(7, 3, 2, 9, False, Producer("p", 0, 0), None, b"x"),
+    AppendRecord(7, 3, 2, 9, False, None, "é" * 100, b"x"),
+    AppendRecord(7, 3, 2, 9, True, Producer("ü" * 120, 2**53 - 1, 2**53 - 1), "1", b"x" * 1000),
+]
+
+
+def append_bytes(record: AppendRecord) -> bytes:
+    return encode_append(
+        record.stream_id,
+        record.start,
+        record.count,
+        record.time_us,
+        record.payload,
+        closes=record.closes,
+        producer=record.producer,
+        stream_seq=record.stream_seq,
+    )
+
+
+@pytest.mark.parametrize("record", APPENDS)
+def test_an_append_comes_back_as_it_was_written(record: AppendRecord) -> None:
+    assert list(decode_records(append_bytes(record))) == [record]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        CreateMeta("a", "text/plain", 1),
+        CreateMeta("a/%C3%A9", "application/json", 2**55, ttl_s=0, closed=True, count=3),
+        CreateMeta("a", "x/y", 1, expires_at_us=0, replaces=2**60),
+    ],
+)
+@pytest.mark.parametrize("payload", [b"", b"1,\n", b'{"path":"other"}'])
+def test_a_create_comes_back_as_it_was_written(meta: CreateMeta, payload: bytes) -> None:
+    assert list(decode_records(encode_create(9, meta, payload))) == [CreateRecord(9, meta, payload)]
+
+
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_delete_comes_back_as_it_was_written(expired: bool) -> None:
+    record = DeleteRecord(2**63, 2**55, expired)
+    assert list(decode_records(encode_delete(2**63, 2**55, expired=expired))) == [record]
+
+
+def test_records_of_a_batch_come_back_in_order() -> None:
+    create = CreateRecord(1, CreateMeta("a", "x/y", 1), b"payload")
+    delete = DeleteRecord(1, 2, False)
+    body = encode_create(1, create.meta, b"payload") + b"".join(map(append_bytes, APPENDS))
+    found = list(decode_records(body + encode_delete(1, 2, expired=False)))
+    assert found == [create, *APPENDS, delete]
+
+
+def test_an_empty_batch_has_no_records() -> None:
+    assert list(decode_records(b"")) == []
+
+
+@pytest.mark.parametrize("kind", [0, 4, 5, 6, 7, 8, 9, 255])
+def test_a_kind_of_a_newer_version_is_refused_not_skipped(kind: int) -> None:
+    raw = bytearray(encode_delete(1, 2, expired=False))
+    raw[4] = kind
+    with pytest.raises(ValueError, match="newer Penstock"):
+        list(decode_records(bytes(raw)))
+
+
+@pytest.mark.parametrize("length", [0, 15, 25, 2**32 - 1])
+def test_a_record_that_claims_a_wrong_length_is_refused(length: int) -> None:
+    raw = struct.pack("<I", length) + encode_delete(1, 2, expired=False)[4:]
+    with pytest.raises(ValueError, match="claims"):
+        list(decode_records(raw))
+
+
+@pytest.mark.parametrize("record", APPENDS)
+def test_a_record_cut_anywhere_is_an_error_never_another_record(record: AppendRecord) -> None:
+    raw = append_bytes(record)
+    for length in range(1, len(raw)):
+        with pytest.raises((ValueError, struct.error)):
+            list(decode_records(raw[:length]))
