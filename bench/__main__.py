@@ -64,7 +64,15 @@ def main() -> int:
         run.sample_limits()
     took_s = time.monotonic() - started
     name = "latest" if options.what == "run" else "growth"
-    good = table.publish(name, rows, heads, run.limits(), took_s=took_s, method=method)
+    good = table.publish(
+        name,
+        rows,
+        heads,
+        run.limits(),
+        took_s=took_s,
+        method=method,
+        disturbed=run.disturbed(),
+    )
     return 0 if good or not options.strict else 1
 
 

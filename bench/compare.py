@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import load, servers, table, tools
 from bench.client import Client, array, message
-from bench.rounds import Sample, interleave, median, note
+from bench.rounds import Sample, interleave, median, note, ratios
 from bench.servers import Kind, Server
 from bench.table import Row, compared
 
@@ -30,6 +30,7 @@ BIG_READ_BYTES = 10_000_000
 FAN_OUT_READERS = 1_000
 LATENCY_APPENDS_PER_S = 200
 IDLE_READERS = 4_000
+DISTURBED_SHARE = 0.05
 IDLE_WARM_UP_READERS = 1_000
 
 
@@ -43,12 +44,15 @@ class Run:
     seconds: float
     syncs: list[float] = dataclasses.field(default_factory=list)
     loopback: list[float] = dataclasses.field(default_factory=list)
+    others: list[float] = dataclasses.field(default_factory=list)
     _numbers: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
 
     def fresh_name(self) -> str:
         return f"bench/{next(self._numbers)}"
 
     def sample_limits(self) -> None:
+        # Nothing of ours is loaded at this moment: what is busy now is somebody else.
+        self.others.append(tools.busy_share())
         self.syncs.append(load.syncs_per_s(self.folder))
         self.loopback.append(load.loopback_bytes_per_s())
 
@@ -60,15 +64,27 @@ class Run:
         return {
             "fdatasync of 200 B records, one after the other": told(self.syncs, table.per_second),
             "loopback send/recv": told(self.loopback, table.megabytes_per_second),
+            "processor time taken by other programs": told(self.others, "{:.0%}".format),
         }
+
+    def disturbed(self) -> bool:
+        """Were other programs busy? Neither side's rates then hold, nor their ratio."""
+        return statistics.median(self.others) > DISTURBED_SHARE
 
 
 def _side_by_side(
     run: Run, kinds: Sequence[Kind], measure: Callable[[Server, int], Sample]
 ) -> dict[str, list[Sample]]:
+    def checked(server: Server, number: int) -> Sample:
+        try:
+            return measure(server, number)
+        except load.LoadFailed:
+            server.check_alive()
+            raise
+
     with servers.running(kinds, run.folder, ours_command=run.ours_command) as up:
         run.sample_limits()
-        samples = interleave([(s.name, s) for s in up], measure, rounds=run.rounds)
+        samples = interleave([(s.name, s) for s in up], checked, rounds=run.rounds)
         run.sample_limits()
     return samples
 
@@ -106,6 +122,7 @@ def appends(run: Run, *, connections: int, streams: int, at_least: float) -> lis
             table.per_second,
             at_least=at_least,
             samples=samples,
+            by_round=ratios(samples["ours"], samples["reference"], "rate"),
         )
     ]
 
@@ -138,6 +155,7 @@ def _catch_up(run: Run, label: str, body: bytes, times: int, at_least: float | N
         table.per_second,
         at_least=at_least,
         samples=samples,
+        by_round=ratios(samples["ours"], samples["reference-memory"], "rate"),
     )
 
 
@@ -212,6 +230,7 @@ def fan_out(run: Run) -> list[Row]:
             table.per_second,
             at_least=2.5,
             samples=samples,
+            by_round=ratios(samples["ours"], samples["reference-memory"], "rate"),
         ),
         compared(
             f"{label}, our memory store (vs memory store)",
@@ -248,6 +267,7 @@ def latency(run: Run) -> list[Row]:
             median(samples[reference], key),
             table.microseconds,
             at_most=bound,
+            by_round=ratios(samples[ours], samples[reference], key),
             samples=samples if key == "p50" and bound else None,
         )
         for label, ours, reference, bound in pairs

@@ -48,3 +48,8 @@ def interleave(
 
 def median(samples: Sequence[Sample], key: str) -> float:
     return statistics.median(sample[key] for sample in samples)
+
+
+def ratios(ours: Sequence[Sample], reference: Sequence[Sample], key: str) -> list[float]:
+    """The ratio in each round: how far they lie apart says how much the median is worth."""
+    return [a[key] / b[key] for a, b in zip(ours, reference, strict=True) if b[key]]

@@ -48,6 +48,13 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def check_alive(self) -> None:
+        """Raise what is known of its end, if it has ended by itself."""
+        code = self.process.poll()
+        if code is not None:
+            log = self.data.with_suffix(".log").read_text(errors="replace")
+            raise ServerFailed(f"{self.name} ended by itself with code {code}: {log[-600:]}")
+
     def kill(self) -> None:
         """kill -9: what a crash of the process looks like."""
         self.process.kill()

@@ -29,6 +29,7 @@ class Row:
     ratio: float | None = None
     target: str = ""
     met: bool | None = None
+    by_round: list[float] = dataclasses.field(default_factory=list)
     samples: dict[str, list[Sample]] = dataclasses.field(default_factory=dict)
 
 
@@ -65,6 +66,7 @@ def compared(
     at_least: float | None = None,
     at_most: float | None = None,
     samples: dict[str, list[Sample]] | None = None,
+    by_round: Sequence[float] = (),
 ) -> Row:
     """A row whose target is a bound on ours / reference."""
     ratio = ours / reference if reference else float("inf")
@@ -81,6 +83,7 @@ def compared(
         target=target,
         met=met,
         samples=samples or {},
+        by_round=list(by_round),
     )
 
 
@@ -92,6 +95,8 @@ def failed(metric: str, reason: str) -> Row:
 def _cells(row: Row) -> list[str]:
     met = {True: "yes", False: "**no**", None: ""}[row.met]
     ratio = "" if row.ratio is None else f"{row.ratio:,.2f}×"
+    if row.by_round:
+        ratio += f" ({min(row.by_round):,.2f} to {max(row.by_round):,.2f})"
     return [row.metric, row.ours, row.reference, ratio, row.target, met]
 
 
@@ -142,10 +147,13 @@ def publish(
     *,
     took_s: float,
     method: str,
+    disturbed: bool,
 ) -> bool:
     """Print the table, write results/<name>.md and .json; true when every target is met."""
     facts = machine()
     lines = [markdown(rows, heads), ""]
+    if disturbed:
+        lines.append("- **other programs were busy during this run: not for publication**")
     lines += [f"- machine limit, {key}: {value}" for key, value in limits.items()]
     lines += [
         f"- the busiest load generator used {_busiest_generator(rows):.0%} of one core",
@@ -163,6 +171,7 @@ def publish(
     record = {
         "machine": facts,
         "limits": limits,
+        "disturbed": disturbed,
         "rows": [dataclasses.asdict(row) for row in rows],
         "took_s": took_s,
     }

@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -75,3 +76,18 @@ def raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def _processor_ticks() -> tuple[int, int]:
+    first = Path("/proc/stat").read_text().split("\n", 1)[0]
+    ticks = [int(field) for field in first.split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
+def busy_share(seconds: float = 0.5) -> float:
+    """Share of all processor time that is in use, from 0 to 1."""
+    total, idle = _processor_ticks()
+    time.sleep(seconds)
+    total_later, idle_later = _processor_ticks()
+    passed = max(1, total_later - total)
+    return 1 - (idle_later - idle) / passed

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from penstock.errors import StoreLocked
+from penstock.errors import Overloaded, StoreLocked
 from penstock.log.disk import DiskStore
 from penstock.log.journal import SPARES_MAX
 from tests.contract.rig import BYTES, Recorder, Rig, on_disk, wire
@@ -223,7 +223,7 @@ async def test_a_failed_checkpoint_loses_nothing_and_the_next_one_succeeds(rig: 
     def refuse(changes: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    rig.disk._catalog.commit = refuse  # type: ignore[method-assign, assignment]
+    rig.disk._catalog.commit = refuse  # type: ignore[method-assign]
     assert not await rig.disk.checkpoint()
     rig.disk._catalog.commit = commit  # type: ignore[method-assign]
     assert rig.store.health().writable
@@ -246,7 +246,7 @@ async def test_segments_of_an_unfinished_checkpoint_are_cut_and_swept(rig: Rig) 
     def refuse(changes: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    rig.disk._catalog.commit = refuse  # type: ignore[method-assign, assignment]
+    rig.disk._catalog.commit = refuse  # type: ignore[method-assign]
     assert not await rig.disk.checkpoint()
     await rig.crash()
     stream = rig.find("a")
@@ -300,8 +300,6 @@ async def test_many_dirty_streams_are_saved_in_one_checkpoint(rig: Rig) -> None:
 
 @on_disk(tail_bytes_max=1000)
 async def test_when_memory_is_full_writers_wait_for_the_checkpoint(rig: Rig) -> None:
-    from penstock.errors import Overloaded
-
     stream = await rig.create("a", config=BYTES)
     await rig.append(stream, [b"x" * 1000])
     with pytest.raises(Overloaded):

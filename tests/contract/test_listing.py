@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.contract.rig import JSON, Rig, on_disk, on_stores
 
 
@@ -84,8 +86,6 @@ async def test_deleted_streams_leave_no_hole_in_a_page(rig: Rig) -> None:
 
 @on_disk()
 async def test_a_list_made_while_a_checkpoint_runs_is_complete(rig: Rig) -> None:
-    import asyncio
-
     await make(rig, "a", "c")
     await rig.settle()
     await rig.append(rig.find("a"), [b"1"])

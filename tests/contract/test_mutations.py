@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from penstock.errors import Overloaded
-from penstock.log.mutations import Barrier
+from penstock.log.mutations import Barrier, Mutation
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import ProducerState
 from tests.contract.rig import BYTES, Rig, on_stores, wire
@@ -136,11 +137,11 @@ async def test_the_observer_is_told_before_futures_are_resolved(rig: Rig) -> Non
 async def test_changes_are_applied_when_the_observer_is_told(rig: Rig) -> None:
     seen: list[tuple[int, bool]] = []
     stream = await rig.create("a")
-    told = rig.observer.committed
-    rig.observer.committed = lambda batch: (  # type: ignore[method-assign, assignment]
-        seen.append((stream.tail, stream.closed)),
-        told(batch),
-    )
+
+    def look(batch: Sequence[Mutation]) -> None:
+        seen.append((stream.tail, stream.closed))
+
+    rig.observer.committed = look  # type: ignore[method-assign]
     await rig.append(stream, [b"1"], closes=True)
     assert seen == [(3, True)]
 

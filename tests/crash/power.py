@@ -317,7 +317,7 @@ class PowerFiles(Files):
             self._record.add(Link(self._name(path), FOLDER))
 
     def sync_folder(self, path: Path) -> None:
-        if not self._skips(path):
+        if path.is_relative_to(self._base) and not self._skips(path):
             self._record.add(SyncFolder(self._name(path)))
 
     def sync_all(self, path: Path) -> None:

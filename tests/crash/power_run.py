@@ -29,6 +29,7 @@ from tests.crash.scenario import Operation, Scenario, State, is_same, states_aft
 
 ROOT = PurePath("new/data")
 """Two folders that the store has to make itself."""
+DAY_US = 86_400_000_000
 ODDS = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
 
 
@@ -59,7 +60,8 @@ async def record_run(
         store.record, store.skips = record, skips
         return store
 
-    clock = ManualClock(START_US)
+    # Time goes on between two runs, else nothing would expire in the second.
+    clock = ManualClock(START_US + (DAY_US if after[0] else 0))
     engine = await start(small_settings(base / ROOT), clock=clock, make=make)
     try:
         scenario = Scenario(seed, engine, clock, record, tag=f"{seed}-")

@@ -178,6 +178,7 @@ class Scenario:
             if done.exception() is None:
                 operation.answered_at = len(self._record)
                 operation.offset = getattr(done.result(), "offset", None)
+                assert getattr(done.result(), "created", True)
 
         future.add_done_callback(answered)
         return future
@@ -186,7 +187,9 @@ class Scenario:
         path = self._random.choice(PATHS)
         state = self._states.get(path)
         if state is None:
-            return Operation(path, "create", self._body(path) if self._random.random() < 0.5 else b"")
+            return Operation(
+                path, "create", self._body(path) if self._random.random() < 0.5 else b""
+            )
         chance = self._random.random()
         if config_of(path).ttl_s is not None and chance < 0.3 and not self._is_in_flight(path):
             self._clock.advance(TTL_S + 1)  # its time is over: the PUT deletes and creates

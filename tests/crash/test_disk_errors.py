@@ -32,7 +32,15 @@ from tests.crash.engines import (
     start,
 )
 from tests.crash.faults import OPERATIONS, SHORT, SHORT_THEN_FULL, Fault, FaultFiles, FaultStore
-from tests.crash.scenario import Operation, State, apply, config_of, is_same, states_after, surviving
+from tests.crash.scenario import (
+    Operation,
+    State,
+    apply,
+    config_of,
+    is_same,
+    states_after,
+    surviving,
+)
 
 ROUNDS = 40
 PATHS = ("a", "b", "j/c", "d")

@@ -89,7 +89,8 @@ def _check_killed_then_cut(tmp_path: Path, seed: int, *, kills: int, cuts_a_kill
         second = asyncio.run(
             record_run(folder, cut, 4, start_from=left, after=(first.operations, cut))
         )
-        steps = range(second.operations[0].answered_at or 0, len(second.record) + 1)
+        opened_at = second.operations[0].answered_at or 0
+        steps = range(opened_at, len(second.record) + 1)
         cuts = sorted(chance.sample(steps, min(cuts_a_kill, len(steps))))
         asyncio.run(check_cuts(second, cuts, seed))
 

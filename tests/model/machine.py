@@ -15,8 +15,10 @@ from penstock.clock import ManualClock
 from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.log.disk import DiskStore
-from penstock.log.engine import Append, Engine
+from penstock.log.engine import Engine
 from penstock.log.memory import MemoryStore
+from penstock.log.mutations import Barrier
+from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 from tests.helpers.log import TINY, abandon
@@ -200,7 +202,7 @@ class Trio:
         def refuse(changes: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        self.store._catalog.commit = refuse  # type: ignore[method-assign, assignment]
+        self.store._catalog.commit = refuse  # type: ignore[method-assign]
         assert not self.run(self.store.checkpoint())
         self.store._catalog.commit = commit  # type: ignore[method-assign]
 
@@ -211,7 +213,7 @@ class Trio:
         def refuse(first_lsn: int, parts: object) -> None:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        self.store._journal.write = refuse  # type: ignore[method-assign, assignment]
+        self.store._journal.write = refuse  # type: ignore[method-assign]
         outcomes = self.run(write_all(self.disk, writes))
         self.store._journal.write = write  # type: ignore[method-assign]
         for outcome in outcomes:
@@ -262,8 +264,10 @@ class Trio:
         ]
         for engine in self.engines():
             found = [
-                (info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us)
-                + (info.tail, info.messages, info.closed)
+                (
+                    *(info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us),
+                    *(info.tail, info.messages, info.closed),
+                )
                 for info in engine.list_streams("", "", 1000)
             ]
             must_equal(found, expected)
@@ -283,8 +287,6 @@ class Trio:
 
 async def write_barrier(engine: Engine) -> None:
     """Return when all that was submitted so far is durable."""
-    from penstock.log.mutations import Barrier
-
     barrier = Barrier()
     barrier.future = asyncio.get_running_loop().create_future()
     engine.store.submit(barrier)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -32,7 +32,7 @@ PATHS = ("a", "a/b", "a0", "b", "c/d")
 paths = st.sampled_from(PATHS)
 values = st.one_of(
     st.integers(0, 9),
-    st.text("xé\n\\\"", max_size=5),
+    st.text('xé\n\\"', max_size=5),
     st.integers(0, 60).map(lambda n: {"k": "v" * n}),
     st.integers(90, 700).map(lambda n: "w" * n),
 )
@@ -47,7 +47,9 @@ types = st.sampled_from([JSON, JSON, BYTES])
 configs = st.one_of(
     types.map(lambda kind: StreamConfig(kind, None, None)),
     st.builds(StreamConfig, types, st.integers(1, 3).map(lambda n: n * 100), st.none()),
-    st.builds(StreamConfig, types, st.none(), st.integers(1, 9).map(lambda n: EPOCH_US + n * 10**8)),
+    st.builds(
+        StreamConfig, types, st.none(), st.integers(1, 9).map(lambda n: EPOCH_US + n * 10**8)
+    ),
 )
 producers = st.builds(
     Producer, st.sampled_from(["p", "q", "r"]), st.integers(0, 2), st.integers(0, 3)
@@ -61,7 +63,7 @@ class Script(RuleBasedStateMachine):
     """Rules draw a shape of write; which offsets and sequences fit is looked up in the reference,
     so that most of them are accepted and the rest are near misses."""
 
-    options: dict[str, Any] = {"active_streams_max": 2}
+    options: ClassVar[dict[str, Any]] = {"active_streams_max": 2}
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,9 +76,7 @@ class Script(RuleBasedStateMachine):
 
     # -- making writes
 
-    @initialize(
-        creations=st.lists(st.tuples(paths, configs, json_bodies), min_size=1, max_size=4)
-    )
+    @initialize(creations=st.lists(st.tuples(paths, configs, json_bodies), min_size=1, max_size=4))
     def begin(self, creations: list[tuple[str, StreamConfig, bytes]]) -> None:
         self.write([Create(path, config, body, False) for path, config, body in creations])
 
@@ -289,6 +289,11 @@ class Script(RuleBasedStateMachine):
         self.trio.reap()
 
     @rule()
+    def let_idle_streams_go(self) -> None:
+        for engine in self.trio.engines():
+            engine._streams.trim()
+
+    @rule()
     def checkpoint(self) -> None:
         self.trio.checkpoint()
 
@@ -325,12 +330,12 @@ class Script(RuleBasedStateMachine):
 class BusyScript(Script):
     """The same with checkpoints that start by themselves, whenever they like."""
 
-    options = {"active_streams_max": 2, "checkpoint_bytes": 1500}
+    options: ClassVar[dict[str, Any]] = {"active_streams_max": 2, "checkpoint_bytes": 1500}
 
 
 SHORT = settings(
-    max_examples=80,
-    stateful_step_count=40,
+    max_examples=200,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     database=None,

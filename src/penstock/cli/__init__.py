@@ -1,19 +1,38 @@
 """The `penstock` command. Each subcommand is a file of its own, loaded when it is asked for.
 
-To add one: write `cli/<name>.py` with a click command called `command`, and name it in COMMANDS.
+To add one: write `cli/<name>.py` with a click command called `command`, and name it in SECTIONS.
 """
 
 from __future__ import annotations
 
 import errno
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
 
+from penstock.cli.exits import INTERRUPTED, OK, exit_code
 from penstock.errors import PenstockError
 
-COMMANDS = ("serve", "demo", "verify", "inspect", "config", "version")
+SECTIONS = {
+    "Streams": ("create", "append", "read", "head", "ls", "close", "rm"),
+    "Copies": ("export", "import", "mirror"),
+    "Server": ("serve", "demo", "verify", "inspect", "config", "bench"),
+    "Set-up": ("context", "completion", "version"),
+}
+COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
+
+
+class Failure(click.ClickException):
+    """One line for a person and a code for a program."""
+
+    def __init__(self, message: str, code: int) -> None:
+        from penstock.cli.terminal import printable
+
+        # A server wrote part of this: it gets one line and no control characters.
+        super().__init__(printable(" ".join(message.split())))
+        setattr(self, "exit_code", code)  # noqa: B010 - click declares it for the class alone
 
 
 class LazyGroup(click.Group):
@@ -25,19 +44,35 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"penstock.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = import_module(f"penstock.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS.items():
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                assert command is not None
+                rows.append((name, command.get_short_help_str(limit=70)))
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """What went wrong is one line for a person, never a traceback."""
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            raise click.ClickException(error.detail) from None
+            raise Failure(error.detail, exit_code(error)) from None
+        except KeyboardInterrupt:
+            return ctx.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # click ends quietly when the reader of its output has gone
+                from penstock.cli.system import silence_stdout
+
+                silence_stdout()  # whoever read the output has gone, as `| head` does
+                return ctx.exit(OK)
             raise click.ClickException(plain(error)) from None
 
 
@@ -49,4 +84,9 @@ def plain(error: OSError) -> str:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Durable, replayable streams over HTTP."""
+    """Durable, replayable streams over HTTP.
+
+    The commands below Streams and Copies talk to a server: the one of --url, of --context, of
+    PENSTOCK_URL, of the context in use (`penstock context use`), or http://127.0.0.1:4437, in this
+    order.
+    """

@@ -97,10 +97,10 @@ class Decoder:
     def _messages(self, data: bytes) -> list[Any]:
         try:
             return self._json.decode(data)
-        except msgspec.ValidationError:
-            raise  # the user's type does not fit: no reconnecting helps
         except (msgspec.DecodeError, RecursionError) as error:
             if self._json is not _ANY:
+                if isinstance(error, msgspec.ValidationError):
+                    raise  # the user's type does not fit: no reconnecting helps
                 raise _broken(error) from error
         # Valid JSON that the fast decoder refuses: numbers like 1e999, lone surrogate escapes.
         try:

@@ -7,18 +7,15 @@ shells send what `take` gives them and report how it went; they decide nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from penstock import limits
-from penstock.client._retry import REFUSED_STATUSES, Retry
+from penstock.client._producer_options import ProducerOptions
+from penstock.client._retry import REFUSED_STATUSES
 from penstock.errors import ClientClosed, ConnectionFailed, PenstockError, SequenceGap, StaleEpoch
 
-# A producer outlives a restart of its server: about a minute and a half before it gives up.
-PRODUCER_RETRY: Final = Retry(attempts_max=20)
 # Memory that a queued message takes besides its bytes, so that tiny ones are bounded as well.
 MESSAGE_OVERHEAD_BYTES: Final = 48
 # Producers that take the id from each other for ever are stopped: nothing is stored meanwhile.
@@ -30,44 +27,17 @@ FULL: Final = 2  # not added: wait until something is settled and ask again
 Added = Literal[0, 1, 2]
 
 
-class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer was asked to be; wrong values are refused at once."""
-
-    id: str
-    epoch: int = 0
-    auto_claim: bool = False
-    batch_bytes_max: int = limits.MIB
-    batch_items_max: int | None = None
-    linger_ms: float = 5.0
-    in_flight_max: int = 5
-    queue_bytes_max: int = 16 * limits.MIB
-    retry: Retry = PRODUCER_RETRY
-
-    def __post_init__(self) -> None:
-        _need(self.id.isascii() and self.id.isprintable() and self.id.strip() == self.id != "",
-              "id must be printable ASCII text without spaces around it")  # fmt: skip
-        _need(len(self.id) <= limits.PRODUCER_ID_BYTES_MAX,
-              f"id must be at most {limits.PRODUCER_ID_BYTES_MAX} characters long")  # fmt: skip
-        _need(0 <= self.epoch <= limits.INTEGER_MAX, "epoch must be 0 or more")
-        _need(self.batch_bytes_max >= 1, "batch_bytes_max must be at least 1")
-        _need(self.batch_items_max is None or self.batch_items_max >= 1,
-              "batch_items_max must be at least 1, or None")  # fmt: skip
-        _need(self.linger_ms >= 0, "linger_ms must not be negative")
-        _need(self.in_flight_max >= 1, "in_flight_max must be at least 1")
-        _need(self.queue_bytes_max >= 1, "queue_bytes_max must be at least 1")
-
-
 class AppendBatch:
     """Messages that are stored together, under one sequence number."""
 
     __slots__ = (
-        "attempts", "bytes_count", "close", "doomed", "epoch", "head_seq", "in_flight",
-        "messages", "seq", "settled", "uncertain", "waits_for",
+        "attempts", "close", "doomed", "epoch", "head_seq", "in_flight",
+        "messages", "seq", "settled", "uncertain", "waits_for", "weight",
     )  # fmt: skip
 
-    def __init__(self, messages: list[bytes], bytes_count: int, seq: int, *, close: bool) -> None:
+    def __init__(self, messages: list[bytes], weight: int, seq: int, *, close: bool) -> None:
         self.messages = messages
-        self.bytes_count = bytes_count
+        self.weight = weight
         self.seq = seq
         self.epoch = 0  # of the last sending
         self.close = close
@@ -93,12 +63,9 @@ class Window:
     Every method is called by one thread at a time. `clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self, options: ProducerOptions, clock: Callable[[], float], *, separator_bytes: int
-    ) -> None:
+    def __init__(self, options: ProducerOptions, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        self._separator_bytes = separator_bytes  # between messages of a body, and around them
         self._items_max = min(
             options.batch_items_max or limits.MESSAGES_PER_APPEND_MAX,
             limits.MESSAGES_PER_APPEND_MAX,
@@ -109,8 +76,10 @@ class Window:
         self._due_at = 0.0  # when the open batch is sent even if it is small
         self._unsettled: deque[AppendBatch] = deque()
         self._established = False  # the server has accepted this epoch, and answers
+        self._is_ours = False  # the server has stored something new under this epoch
+        self._sent_seq = -1  # the highest sequence number sent under this epoch
         self._resume_at = 0.0
-        self._claim_epoch: int | None = None
+        self._fenced_by: StaleEpoch | None = None
         self._claims = 0
         self._closing: str | None = None
         self._queued_bytes = 0
@@ -118,6 +87,7 @@ class Window:
         self._settled_count = 0
         self._added_count = 0  # without those of the open batch
         self._next_seq = 0
+        self.separator_bytes = 0  # between the messages of a body, and one more around them
         self.epoch = options.epoch
         self.error: Exception | None = None  # the first failure, after which nothing is added
 
@@ -151,11 +121,12 @@ class Window:
 
     def add(self, data: bytes) -> Added:
         """Take a message in; raises what stopped the producer."""
-        size = len(data) + self._separator_bytes
+        size = len(data) + self.separator_bytes
         weight = len(data) + MESSAGE_OVERHEAD_BYTES
         if self.error is not None or self._closing is not None:
             self.check()
         if self._queued_bytes and self._queued_bytes + weight > self._options.queue_bytes_max:
+            self._due_at = 0.0
             return FULL
         messages = self._open
         bytes_max = self._options.batch_bytes_max
@@ -167,7 +138,7 @@ class Window:
         count = len(messages)
         if count == 1:
             # The brackets of an array are one separator more than lies between its messages.
-            self._open_bytes = size + self._separator_bytes
+            self._open_bytes = size + self.separator_bytes
             self._due_at = self._clock() + self._linger_s
         else:
             self._open_bytes += size
@@ -197,24 +168,26 @@ class Window:
         if self.error is not None:
             self.check()
         self._seal()
-        messages = [] if final is None else [final]
-        self._added_count += len(messages)
-        return self._push(messages, close=True)
+        if final is None:
+            return self._push([], 0, close=True)
+        self._queued_bytes += len(final)
+        return self._push([final], len(final), close=True)
 
     def abandon(self) -> int:
         """Forget what is not stored; how many messages that were."""
         count = self.pending_count
-        self._open = []
+        self._seal()
         for batch in self._unsettled:
-            batch.doomed = batch.settled = True
+            batch.settled = True
         self._unsettled.clear()
         self._queued_bytes = 0
-        self._settled_count = self._added_count = 0
+        self._settled_count = self._added_count
         return count
 
     def restart(self) -> None:
         """Begin the next epoch, which also forgets a failure. Nothing may be unsettled."""
-        assert self.is_settled and not self._in_flight
+        assert self.is_settled
+        assert not self._in_flight
         known = self.epoch
         if isinstance(self.error, StaleEpoch):
             known = max(known, self.error.epoch or 0)
@@ -230,9 +203,7 @@ class Window:
         since a new epoch has to begin with sequence number 0, and after a failure, until the
         server answers again.
         """
-        if self._claim_epoch is not None and not self._in_flight:
-            self._begin_epoch(self._claim_epoch)
-        if self._claim_epoch is not None or self.is_settled or not self._has_slot():
+        if self._fenced_by is not None or self.is_settled or not self._has_slot():
             return None
         batch = self._candidate()
         if batch is None:
@@ -254,6 +225,7 @@ class Window:
         batch.head_seq = head.seq
         batch.epoch = self.epoch
         batch.in_flight = True
+        self._sent_seq = max(self._sent_seq, batch.seq)
         self._in_flight += 1
         return batch
 
@@ -262,20 +234,36 @@ class Window:
         """Whether another sender may find something to do, or to wait for."""
         return bool(self._open or len(self._unsettled) > self._in_flight) and self._has_slot()
 
-    def accepted(self, batch: AppendBatch) -> list[Failed]:
-        """The batch is stored, now or by an earlier attempt."""
+    def accepted(
+        self, batch: AppendBatch, *, duplicate: bool = False, last_seq: int | None = None
+    ) -> list[Failed]:
+        """The batch is stored, now or (a duplicate) before; `last_seq` is the server's newest.
+
+        A duplicate of what was never sent is none: an earlier run of the producer has used the
+        same id, epoch and number for something else, and the server has dropped our messages.
+        """
         self._landed(batch)
-        self._established = True
+        if batch.settled:
+            return []
+        unknown = last_seq is not None and last_seq > self._sent_seq
+        if duplicate and (unknown or not (self._is_ours or batch.uncertain)):
+            return self._decide(batch, _used_epoch(batch)) + self._claim()
+        self._established = self._is_ours = True
         self._claims = 0
         self._settle(batch)
-        return []
+        return self._claim()
 
     def failed(self, batch: AppendBatch, error: Exception) -> list[Failed]:
         """The batch was not accepted: repeat it, or give up it and what comes after it."""
         self._landed(batch)
         if batch.settled:
             return []
-        if batch.doomed or not isinstance(error, PenstockError):
+        return self._decide(batch, error) + self._claim()
+
+    # -- how
+
+    def _decide(self, batch: AppendBatch, error: Exception) -> list[Failed]:
+        if batch.doomed or isinstance(error, ClientClosed) or not isinstance(error, PenstockError):
             return self._give_up(batch, error)
         if isinstance(error, SequenceGap):
             if not _came_too_early(batch, error):
@@ -284,7 +272,10 @@ class Window:
             batch.waits_for = None if head is batch else head.seq
             return []
         if isinstance(error, StaleEpoch):
-            return self._fenced(batch, error)
+            if not self._options.auto_claim or self._claims >= CLAIMS_MAX:
+                return self._give_up(batch, error)
+            self._fenced_by = error
+            return []
         batch.uncertain |= may_be_stored(error)
         batch.attempts += 1
         retry = self._options.retry
@@ -294,8 +285,6 @@ class Window:
         pause_s = retry.pause_s(batch.attempts, error)
         self._resume_at = max(self._resume_at, self._clock() + pause_s)
         return []
-
-    # -- how
 
     def _has_slot(self) -> bool:
         return self._in_flight < (self._options.in_flight_max if self._established else 1)
@@ -308,15 +297,18 @@ class Window:
         return None
 
     def _seal(self) -> AppendBatch | None:
-        if not self._open:
+        """Let the open batch grow no more."""
+        messages = self._open
+        if not messages:
             return None
-        messages, self._open = self._open, []
-        self._added_count += len(messages)
-        return self._push(messages, close=False)
+        self._open = []
+        count = len(messages)
+        data_bytes = self._open_bytes - self.separator_bytes * (count + 1)
+        return self._push(messages, data_bytes + MESSAGE_OVERHEAD_BYTES * count, close=False)
 
-    def _push(self, messages: list[bytes], *, close: bool) -> AppendBatch:
-        weight = sum(map(len, messages)) + MESSAGE_OVERHEAD_BYTES * len(messages)
+    def _push(self, messages: list[bytes], weight: int, *, close: bool) -> AppendBatch:
         batch = AppendBatch(messages, weight, self._next_seq, close=close)
+        self._added_count += len(messages)
         self._next_seq += 1
         self._unsettled.append(batch)
         return batch
@@ -329,32 +321,28 @@ class Window:
         if batch.settled:
             return
         batch.settled = True
-        self._queued_bytes -= batch.bytes_count
+        self._queued_bytes -= batch.weight
         while self._unsettled and self._unsettled[0].settled:
             self._settled_count += len(self._unsettled.popleft().messages)
 
-    def _fenced(self, batch: AppendBatch, error: StaleEpoch) -> list[Failed]:
-        """Another producer has taken the id: take it back if that was asked for and is safe."""
-        if not self._options.auto_claim or self._claims >= CLAIMS_MAX:
-            return self._give_up(batch, error)
-        if batch.uncertain:
-            error.detail += (
-                " An answer was lost before, so the batch may be stored: claiming the next epoch "
-                "could store it twice."
-            )
-            error.args = (error.detail,)
-            return self._give_up(batch, error)
-        known = batch.epoch if error.epoch is None else error.epoch
-        # The others in flight are waited for: each is stored under the old epoch or refused too.
-        self._claim_epoch = max(self._claim_epoch or 0, known + 1, self.epoch + 1)
+    def _claim(self) -> list[Failed]:
+        """Take back an id that another producer has taken, once nothing is in flight: each of the
+        others was stored under the old epoch, or is refused like the first."""
+        error = self._fenced_by
+        if error is None or self._in_flight:
+            return []
+        self._fenced_by = None
+        if any(batch.uncertain for batch in self._unsettled):
+            # Under the next epoch it would be stored twice.
+            return self._give_up(self._unsettled[0], error)
+        self._claims += 1
+        self._begin_epoch(max(self.epoch, error.epoch or 0) + 1)
         return []
 
     def _begin_epoch(self, epoch: int) -> None:
-        if self._claim_epoch is not None:
-            self._claims += 1
-            self._claim_epoch = None
         self.epoch = epoch
-        self._established = False
+        self._established = self._is_ours = False
+        self._sent_seq = -1
         self._next_seq = 0
         for batch in self._unsettled:
             batch.seq = self._next_seq
@@ -365,27 +353,17 @@ class Window:
         """Everything from this batch on fails, since order would be lost; what is before it may
         still succeed. What is in flight is waited for: its own outcome counts."""
         self.error = self.error or error
-        found = [Failed(error, batch.messages)]
-        following = list(self._after(batch))
-        messages, self._open = self._open, []
-        if messages:
-            self._added_count += len(messages)
-            self._next_seq += 1
-            weight = sum(map(len, messages)) + MESSAGE_OVERHEAD_BYTES * len(messages)
-            last = AppendBatch(messages, weight, self._next_seq - 1, close=False)
-            self._unsettled.append(last)
-            following.append(last)
+        self._seal()
+        found: list[Failed] = []
+        following = list(islice(self._unsettled, self._unsettled.index(batch), None))
+        if any(later.uncertain for later in following):
+            error.add_note("An answer was lost: some of the messages may be stored all the same.")
         for later in following:
             later.doomed = True
-            if not later.in_flight:
+            if not later.in_flight and not later.settled:
                 found.append(Failed(error, later.messages))
                 self._settle(later)
-        self._settle(batch)
         return found
-
-    def _after(self, batch: AppendBatch) -> Iterator[AppendBatch]:
-        index = self._unsettled.index(batch)
-        return (later for later in islice(self._unsettled, index + 1, None) if not later.settled)
 
 
 def may_be_stored(error: PenstockError) -> bool:
@@ -395,6 +373,15 @@ def may_be_stored(error: PenstockError) -> bool:
     return error.status >= 500 and error.status not in REFUSED_STATUSES
 
 
+def _used_epoch(batch: AppendBatch) -> StaleEpoch:
+    return StaleEpoch(
+        f"Epoch {batch.epoch} of this producer id was used before, by an earlier run: the server "
+        f"took the messages for ones that it has, and did not store them. Use a higher epoch, or "
+        f"auto_claim=True.",
+        Producer_Epoch=str(batch.epoch),
+    )
+
+
 def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
     """Whether a batch was only faster than an earlier one, which was on its way too.
 
@@ -402,8 +389,3 @@ def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
     """
     expected = batch.head_seq if gap.expected is None else gap.expected
     return batch.head_seq <= expected < batch.seq
-
-
-def _need(condition: bool, message: str) -> None:  # noqa: FBT001 - an assertion for callers
-    if not condition:
-        raise ValueError(message)

@@ -127,14 +127,15 @@ class Follower:
         request = _requests.read(self._url, self.offset)
         answer = yield from exchange(Exchange(request))
         self._check(request, answer)
-        self._cursor = answer.cursor or self._cursor
-        if answer.up_to_date:
-            # Live text has lost its line ends and broken characters: not for those who want bytes.
-            raw_text = not self._options.decode and is_text(answer.content_type)
-            self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
-        elif answer.offset == self.offset:
+        if answer.offset == self.offset and not answer.up_to_date:
             raise ProtocolError("The answer neither moves on nor says that it is up to date.")
-        yield from self._deliver(self._batch_of(answer))
+        batch = self._batch_of(answer)
+        self._cursor = answer.cursor or self._cursor
+        if batch.up_to_date:
+            # Live text has lost its line ends and broken characters: not for those who want bytes.
+            raw_text = not self._options.decode and is_text(batch.content_type)
+            self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
+        yield from self._deliver(batch)
 
     def _long_poll(self) -> Flow[None]:
         started_s = self._now_s()
@@ -147,10 +148,9 @@ class Follower:
         )
         answer = yield from exchange(Exchange(request))
         self._check(request, answer)
-        self._set_cursor(answer.cursor, answer.closed)
-        if answer.status == 204:
-            answer = answer._replace(body=b"")
+        _need_cursor(answer.cursor, answer.closed)
         batch = self._batch_of(answer)
+        self._cursor = answer.cursor
         yield from self._deliver(batch)
         if self._now_s() - started_s >= LIVE_SHORT_S:
             self._failures = 0
@@ -202,8 +202,9 @@ class Follower:
                     waiting.append(decode_base64(data) if base64 else data)
                 elif kind == "control":
                     control = parse_control(data)
-                    self._set_cursor(control.stream_cursor, control.stream_closed)
+                    _need_cursor(control.stream_cursor, control.stream_closed)
                     batch = self._batch_from(waiting, control)
+                    self._cursor = control.stream_cursor
                     waiting = []
                     if self._sse_first_s is None:
                         self._sse_first_s = self._now_s()
@@ -248,6 +249,8 @@ class Follower:
         self._connected = True
         if answer.status == 200:
             self.content_type = answer.content_type
+
+    # Decoding is the last step before a batch counts: half a character must not be fed twice.
 
     def _batch_of(self, answer: Answer) -> Batch:
         return self._decoder.batch(
@@ -354,17 +357,17 @@ class Follower:
         self._sse_allowed = False
         self._mode = "long-poll"
 
-    def _set_cursor(self, cursor: str | None, closed: bool) -> None:
-        if cursor is None and not closed:
-            raise ProtocolError("A live answer of an open stream has no cursor.")
-        self._cursor = cursor
-
     def _is_idle(self) -> bool:
         idle_s = self._options.idle_timeout_s
         return idle_s is not None and self._now_s() - self._heard_s >= idle_s
 
     def _key(self) -> str:
         return self._options.checkpoint_key or self._url
+
+
+def _need_cursor(cursor: str | None, closed: bool) -> None:
+    if cursor is None and not closed:
+        raise ProtocolError("A live answer of an open stream has no cursor.")
 
 
 def _least(first: float | None, second: float | None) -> float | None:

@@ -99,9 +99,6 @@ class EventParser:
             raise ProtocolError(f"An event is longer than {EVENT_BYTES_MAX} bytes.")
 
     def _with_lf_only(self, piece: bytes) -> bytes:
-        if not self._started and piece:
-            self._started = True
-            piece = piece.removeprefix(_BOM)
         if self._cr:
             piece, self._cr = b"\r" + piece, False
         if b"\r" not in piece:
@@ -112,6 +109,9 @@ class EventParser:
 
     def _event(self, frame: bytes) -> Event | None:
         frame = frame.strip(b"\n")
+        if not self._started:
+            self._started = True
+            frame = frame.removeprefix(_BOM)
         for head, kind in _HEADS:
             if frame.startswith(head):
                 data = _joined(frame[len(head) :], exact=not self._json)

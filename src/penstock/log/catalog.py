@@ -233,7 +233,9 @@ class Catalog:
             yield stream_id
 
     def segment_names(self) -> set[tuple[int, int]]:
-        return set(self._reader.execute("SELECT stream_id, base FROM segments"))
+        # On the checkpoint thread's own connection: the loop's may be in the middle of a read, and
+        # so before the last commit. Live files would be taken for strays.
+        return set(self._writer.execute("SELECT stream_id, base FROM segments"))
 
     def integrity(self) -> list[str]:
         rows = [row[0] for row in self._reader.execute("PRAGMA integrity_check")]

@@ -53,7 +53,7 @@ class DiskStore:
 
     async def open(self, observer: Observer) -> list[Stream]:
         self._observer = observer
-        self._files.make_root(self._root)
+        self._files.make_folder(self._root)
         self._lock: File = self._files.lock(self._root / "LOCK")
         try:
             check_format(self._files, self._root)

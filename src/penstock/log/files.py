@@ -105,12 +105,13 @@ class Files:
     def make_folder(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
-    def make_root(self, path: Path) -> None:
-        """Make a folder and those above it; a power loss does not take the new ones away."""
-        new = [each for each in (path, *path.parents) if not each.exists()]
-        self.make_folder(path)
-        for each in new:
-            self.sync_folder(each.parent)
+    def sync_above(self, path: Path) -> None:
+        """Sync the folders above `path`, any of which may be as new as it is."""
+        for folder in path.absolute().parents:
+            try:
+                self.sync_folder(folder)
+            except PermissionError:
+                return  # not ours, and so not new
 
     def sync_folder(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

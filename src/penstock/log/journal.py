@@ -63,11 +63,11 @@ def decode_head(data: bytes, name: str) -> FileHead | None:
     packed = data[: _FILE_HEAD.size]
     if len(data) < HEAD_BYTES or packed[:8] != FILE_MAGIC:
         return None
+    if _CRC.unpack_from(data, _FILE_HEAD.size)[0] != zlib.crc32(packed):
+        return None
     _, version, durability, file_id, number, first_lsn = _FILE_HEAD.unpack(packed)
     if version > FILE_VERSION:
         raise StoreTooNew(f"journal {name} has format {version}; this Penstock knows 1")
-    if _CRC.unpack_from(data, _FILE_HEAD.size)[0] != zlib.crc32(packed):
-        return None
     return FileHead(durability, file_id, number, first_lsn)
 
 

@@ -30,6 +30,7 @@ def check_format(files: Files, root: Path) -> None:
     if not files.exists(path):
         if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
             raise StoreDamaged(f"{root} has Penstock data but no {FORMAT_FILE} file")
+        files.sync_above(root)
         files.write_text(
             path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
         )

@@ -17,6 +17,7 @@ from penstock.config import Settings
 from penstock.log.catalog import CatalogError, is_catalog_full
 from penstock.log.checkpoint import Checkpointer, Plan, Result, plan_stream
 from penstock.log.files import Files, is_disk_full
+from penstock.log.journal import JournalBroken
 from penstock.log.stats import StoreStats
 from penstock.log.stream import Stream
 
@@ -143,7 +144,7 @@ class Upkeep:
             loop = asyncio.get_running_loop()
             try:
                 result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
-            except (OSError, CatalogError) as error:
+            except (OSError, CatalogError, JournalBroken) as error:
                 self._failed(error)
                 return False
             self._done(plan, result)
@@ -208,7 +209,10 @@ class Upkeep:
             self._on_broken(f"a checkpoint failed ({error}); check the disk and restart the server")
 
     def _look_at_space(self) -> None:
-        free = self._files.free_bytes(self._root)
+        try:
+            free = self._files.free_bytes(self._root)
+        except OSError:
+            return  # not known; a write will tell
         self.is_disk_full = free < self._settings.disk_reserve_bytes
 
 

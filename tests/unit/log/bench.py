@@ -10,8 +10,9 @@ from typing import Any
 from penstock.clock import ManualClock
 from penstock.config import Settings
 from penstock.log.disk import DiskStore
-from penstock.log.engine import Append, Engine
+from penstock.log.engine import Engine
 from penstock.log.files import Files
+from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 from tests.helpers.log import TINY, abandon

@@ -20,9 +20,7 @@ CONFIG = StreamConfig("application/json", None, None)
 
 
 def make_row(stream_id: int, path: str, **values: object) -> Row:
-    row = Row(
-        stream_id, path, CONFIG, 1, 2, None, 0, 0, 0, False, None, None, 0, 1, b"", ()
-    )
+    row = Row(stream_id, path, CONFIG, 1, 2, None, 0, 0, 0, False, None, None, 0, 1, b"", ())
     return row._replace(**values)  # type: ignore[arg-type]
 
 
@@ -178,7 +176,9 @@ def test_a_commit_that_fails_changes_nothing(catalog: Catalog) -> None:
 
 
 def test_producers_are_kept_by_their_exact_id(catalog: Catalog) -> None:
-    states = {name: ProducerState(n, 2**53 - 1) for n, name in enumerate(["1", "01", "A", "a", "é"])}
+    states = {
+        name: ProducerState(n, 2**53 - 1) for n, name in enumerate(["1", "01", "A", "a", "é"])
+    }
     catalog.commit(changes(producers=[(1, name, state) for name, state in states.items()]))
     assert {name: catalog.producer(1, name) for name in states} == states
     assert catalog.producer(1, "b") is None

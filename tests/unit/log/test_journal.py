@@ -220,7 +220,7 @@ def test_released_files_become_spares_up_to_a_number_and_are_used_again(tmp_path
     assert len(spares) == SPARES_MAX
     inodes = {path.stat().st_ino for path in spares}
     writer.write(21, [b"x" * 3000])
-    (newest,) = [path for path in tmp_path.glob("*21.journal")]
+    (newest,) = tmp_path.glob("*21.journal")
     assert newest.stat().st_ino in inodes
     assert len(list(tmp_path.glob("*.spare"))) == SPARES_MAX - 1
     assert stored(tmp_path)[-1] == (21, 21, b"x" * 3000)

@@ -1,0 +1,204 @@
+"""Which server and which stream a command means, and with which token it gets there.
+
+A token goes only to the server it was given for. A flag wins over the environment, and that over
+the context in use.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from penstock.cli import context_file
+from penstock.cli.context_file import Context, Contexts, server_url
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from penstock.client._retry import Retry
+    from penstock.client.stream import Stream
+    from penstock.client.sync import Client
+
+ENV_URL: Final = "PENSTOCK_URL"
+ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
+URL_DEFAULT: Final = "http://127.0.0.1:4437"
+COMPLETION_LIMIT: Final = 50
+PATIENT_ATTEMPTS_MAX: Final = 40  # back-off included, about three minutes
+
+
+class Target(NamedTuple):
+    """A stream: the server it lives on, and its path there or its full URL."""
+
+    server: Context
+    path: str
+
+
+class Server:
+    """What --url, --token and --context say, together with the environment and the contexts."""
+
+    def __init__(self, url: str | None, token: str | None, context: str | None) -> None:
+        self._url = url and server_url(url)
+        self._token = token
+        self._context = context
+
+    @functools.cached_property
+    def _contexts(self) -> Contexts:
+        return context_file.load()
+
+    def place(self) -> Context:
+        """The server that stream names without a server of their own belong to."""
+        if self._url is not None:
+            return Context(self._url, self._token_for(self._url))
+        if self._context is not None:
+            return self._named(self._context)
+        if os.environ.get(ENV_URL):
+            url = server_url(os.environ[ENV_URL])
+            return Context(url, self._token_for(url))
+        if self._contexts.current is not None:
+            found = self._contexts.get(self._contexts.current)
+            return Context(found.url, self._token or os.environ.get(ENV_TOKEN) or found.token)
+        return Context(URL_DEFAULT, self._token_for(URL_DEFAULT))
+
+    def target(self, name: str) -> Target:
+        """The stream that a name stands for: a URL, CONTEXT:PATH, or a path on the server."""
+        if name.startswith(("http://", "https://")):
+            return Target(Context(_origin(name), self._token_for(name)), name)
+        context, colon, path = name.partition(":")
+        if colon and path and context in self._contexts.named:
+            return Target(self._named(context), path)
+        return Target(self.place(), name)
+
+    @contextmanager
+    def client(self, *, retry: Retry | None = None) -> Iterator[Client]:
+        with _client(self.place(), retry) as client:
+            yield client
+
+    @contextmanager
+    def stream(self, name: str, *, retry: Retry | None = None) -> Iterator[Stream]:
+        target = self.target(name)
+        with _client(target.server, retry) as client:
+            yield client.stream(target.path)
+
+    def _named(self, name: str) -> Context:
+        found = self._contexts.get(name)
+        return Context(found.url, self._token or found.token or self._loose_token())
+
+    def _token_for(self, url: str) -> str | None:
+        if self._token is not None:
+            return self._token
+        for context in self._contexts.named.values():
+            if _origin(context.url) == _origin(url) and context.token and not self._env_is_for(url):
+                return context.token
+        if self._env_is_for(url):
+            return os.environ.get(ENV_TOKEN)
+        return self._loose_token()
+
+    def _env_is_for(self, url: str) -> bool:
+        """Whether the environment names this very server, so that its token is meant for it."""
+        env_url, token = os.environ.get(ENV_URL), os.environ.get(ENV_TOKEN)
+        return bool(env_url and token) and _origin(env_url or "") == _origin(url)
+
+    def _loose_token(self) -> str | None:
+        """The environment's token if it is not bound to a server by PENSTOCK_URL."""
+        return None if os.environ.get(ENV_URL) else os.environ.get(ENV_TOKEN)
+
+
+def _client(place: Context, retry: Retry | None) -> Client:
+    from penstock.client._retry import Retry
+    from penstock.client.sync import Client
+
+    # A person waits: say soon that nobody is there.
+    return Client(place.url, token=place.token, retry=retry or Retry(attempts_max=4))
+
+
+def patient(stream: Stream) -> Stream:
+    """The same stream, for work that is not typed again by hand: waits some minutes for a server
+    that restarts."""
+    from penstock.client._retry import Retry
+    from penstock.client.stream import Stream
+
+    stream.client.retry = Retry(attempts_max=PATIENT_ATTEMPTS_MAX)
+    return Stream(stream.client, stream.url, content_type=stream.content_type)
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def complete_context(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    try:
+        names = context_file.load().named
+    except click.ClickException:
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_stream(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Names from the server's listing; a server that is away or has none completes nothing."""
+    from click.shell_completion import CompletionItem
+
+    from penstock.client._retry import NO_RETRY
+    from penstock.client.sync import Client
+    from penstock.errors import PenstockError
+
+    given = [ctx.params.get(name) for name in ("url", "token", "context")]
+    try:
+        place = Server(given[0], given[1], given[2]).place()
+        with Client(place.url, token=place.token, timeout_s=1, retry=NO_RETRY) as client:
+            found = list(client.list(incomplete, limit=COMPLETION_LIMIT))
+    except (PenstockError, click.ClickException):
+        return []
+    return [CompletionItem(info.path) for info in found]
+
+
+def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any]:
+    return click.argument(name, shell_complete=complete_stream, **options)
+
+
+def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --url, --token and --context; it is called with a Server first."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any, url: str | None, token: str | None, context: str | None, **options: Any
+    ) -> Any:
+        return function(Server(url, token, context), *args, **options)
+
+    wrapped: Callable[..., Any] = command
+    for option in (
+        click.option(
+            "--context",
+            metavar="NAME",
+            shell_complete=complete_context,
+            help="A server by its name; see `penstock context`.",
+        ),
+        click.option(
+            "--token",
+            metavar="TEXT",
+            help=f"Bearer token. A flag shows in the process list: prefer a context or the "
+            f"environment.  [env: {ENV_TOKEN}]",
+        ),
+        click.option(
+            "--url",
+            metavar="URL",
+            help=f"The server.  [env: {ENV_URL}; default: the context in use, or {URL_DEFAULT}]",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

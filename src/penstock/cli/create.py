@@ -1,0 +1,70 @@
+"""`penstock create`: make a stream."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from penstock.cli.connection import Server, json_option, server_options, stream_argument
+from penstock.cli.system import stdin_bytes
+from penstock.cli.terminal import printable
+from penstock.cli.values import Duration, whole_body
+
+
+@click.command("create")
+@stream_argument()
+@click.option(
+    "-t",
+    "--content-type",
+    metavar="TYPE",
+    default="application/json",
+    show_default=True,
+    help="What the stream holds.",
+)
+@click.option("--ttl", type=Duration(), metavar="DURATION", help="Delete it when unused so long.")
+@click.option("--expires-at", metavar="TIME", help="Delete it at a time such as 2030-01-31T12:00Z.")
+@click.option("--closed", is_flag=True, help="Close it at once: what --body holds is all.")
+@click.option("--body", metavar="TEXT", help="Its first content; `-` reads it from stdin.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same configuration.")
+@json_option
+@server_options
+def command(
+    server: Server,
+    stream: str,
+    content_type: str,
+    ttl: int | None,
+    expires_at: str | None,
+    closed: bool,
+    body: str | None,
+    exist_ok: bool,
+    as_json: bool,
+) -> None:
+    """Create STREAM.
+
+    A --body for a JSON stream is one message, or an array of messages.
+
+    \b
+    Examples:
+      penstock create orders
+      penstock create logs/web -t text/plain --ttl 7d
+      penstock create config/v1 --closed --body - < settings.json
+    """
+    given = stdin_bytes() if body == "-" else None if body is None else body.encode()
+    content = None if given is None else whole_body(given, content_type)
+    with server.stream(stream) as found:
+        created = found.create(
+            content_type,
+            ttl_s=ttl,
+            expires_at=expires_at,
+            closed=closed,
+            body=content,
+            exist_ok=exist_ok,
+        )
+        url = found.url
+    if as_json:
+        click.echo(json.dumps({"url": url, **created._asdict()}))
+        return
+    done = "created" if created.created else "found"
+    state = ", closed" if created.closed else ""
+    click.echo(printable(f"{done} {stream} ({created.content_type}{state})"))

@@ -1,0 +1,166 @@
+"""Batches cut into what a person counts: the messages of a JSON stream, the lines of any other."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.cli.formats import Message
+from penstock.cli.marks import seekable
+from penstock.errors import ProtocolError
+from penstock.protocol.headers import is_json
+from penstock.protocol.offsets import START
+
+if TYPE_CHECKING:
+    from penstock.client._batches import Batch
+    from penstock.client.stream import Stream
+
+SPLITS: Final = 1024
+SEPARATOR_BYTES: Final = 2  # what Penstock keeps after each message: a comma and a line end
+
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def json_messages(data: bytes) -> list[bytes]:
+    """The messages of a JSON array, byte for byte, each on one line."""
+    if not data:
+        return []
+    try:
+        found = [bytes(raw) for raw in _split(data)]
+    except (msgspec.DecodeError, RecursionError):
+        # Lone surrogates, for one, are no error to other servers.
+        try:
+            found = [json.dumps(value).encode() for value in json.loads(data)]
+        except (ValueError, RecursionError, TypeError) as error:
+            raise ProtocolError(f"A JSON stream holds what is not JSON: {error}") from None
+    if b"\n" in data or b"\r" in data:
+        # Raw line ends in valid JSON stand between tokens, where a space means the same.
+        return [message.translate(_ONE_LINE) for message in found]
+    return found
+
+
+class Splitter:
+    """Cuts the batches of one stream, in order; keeps the half of a line that waits."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._number = 0
+        self._rest = b""
+        self._rest_offset = START
+
+    def split(self, batch: Batch) -> Iterator[Message]:
+        if is_json(batch.content_type):
+            yield from self._messages(batch)
+        else:
+            yield from self._lines(batch)
+
+    def rest(self, next_offset: str) -> Iterator[Message]:
+        """The last line, if it had no end."""
+        if self._rest:
+            yield self._message(self._rest, self._rest_offset, next_offset)
+            self._rest = b""
+
+    def _messages(self, batch: Batch) -> Iterator[Message]:
+        found = json_messages(batch.data)
+        offsets = _exact_offsets(batch, found)
+        if offsets is None:
+            offsets = [batch.offset] * len(found) + [batch.next_offset]
+        for number, data in enumerate(found):
+            yield self._message(data, offsets[number], offsets[number + 1])
+
+    def _lines(self, batch: Batch) -> Iterator[Message]:
+        *lines, rest = batch.data.split(b"\n")
+        for number, line in enumerate(lines):
+            is_last = number == len(lines) - 1 and not rest
+            after = batch.next_offset if is_last else batch.offset
+            if self._rest:
+                yield self._message(self._rest + line, self._rest_offset, after)
+                self._rest = b""
+            else:
+                yield self._message(line, batch.offset, after)
+        if rest:
+            if not self._rest:
+                self._rest_offset = batch.offset
+            self._rest += rest
+
+    def _message(self, data: bytes, offset: str, next_offset: str) -> Message:
+        self._number += 1
+        return Message(self._stream, data, offset, next_offset, self._number - 1)
+
+
+def _exact_offsets(batch: Batch, found: list[bytes]) -> list[str] | None:
+    """The offset of each message and of the end, if positions add up as they do in Penstock."""
+    end = seekable(batch.next_offset)
+    if end is None:
+        return None
+    position = end.position - sum(len(data) + SEPARATOR_BYTES for data in found)
+    start = seekable(batch.offset)
+    if position != (0 if batch.offset == START else start and start.position):
+        return None
+    offsets = []
+    for data in found:
+        offsets.append(end._replace(position=position).token)
+        position += len(data) + SEPARATOR_BYTES
+    return [*offsets, batch.next_offset]
+
+
+class Tail:
+    """The last messages of a stream, and where it goes on after them."""
+
+    def __init__(self, stream: Stream, name: str, count: int) -> None:
+        self.messages: deque[Message] = deque(maxlen=count)
+        self.next_offset = START
+        self.closed = False
+        starts = _starts(stream)
+        for start in starts:
+            self.messages.clear()
+            seen = self._read(stream, name, start)
+            # A piece may begin in the middle of a line, so one more than asked for is needed.
+            if seen > count or start == starts[-1]:
+                break
+
+    def _read(self, stream: Stream, name: str, start: str) -> int:
+        splitter = Splitter(name)
+        seen = 0
+        for batch in stream.iter_batches(start, decode=False):
+            seen += self._keep(splitter.split(batch))
+            self.next_offset, self.closed = batch.next_offset, batch.closed
+        return seen + self._keep(splitter.rest(self.next_offset))
+
+    def _keep(self, messages: Iterable[Message]) -> int:
+        seen = 0
+        for message in messages:
+            self.messages.append(message)
+            seen += 1
+        return seen
+
+
+def _starts(stream: Stream) -> list[str]:
+    """Offsets to begin at, nearest to the end first; the last is the start of the stream.
+
+    A server that cannot split its streams is read from the start.
+    """
+    from penstock.client._requests import Request
+
+    answer = stream.client.request(
+        Request("GET", stream.url, params={"offset": START, "splits": str(SPLITS)})
+    )
+    offsets: list[str] = []
+    if is_json(answer.content_type):
+        try:
+            found = msgspec.json.decode(answer.body)
+            # The messages of a JSON stream are an array: this is the answer to the question.
+            offsets = found["offsets"] if isinstance(found, dict) else []
+        except (msgspec.DecodeError, KeyError, RecursionError):
+            offsets = []
+    starts = []
+    pieces = 1
+    while pieces < len(offsets) - 1:
+        starts.append(offsets[-1 - pieces])
+        pieces *= 4
+    return [*starts, START]

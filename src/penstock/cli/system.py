@@ -1,0 +1,167 @@
+"""What the commands ask of the operating system: files that survive a crash, stdin, pipes.
+
+The one module of the command line that touches files.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+READ_BYTES = 256 * 1024
+
+
+def columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def config_folder() -> Path:
+    """Where a user's settings live, by the XDG rules."""
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "penstock"
+
+
+def read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file as a whole: a crash leaves the old one or the new one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """As `replace`, for what nobody else may read."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace(path, content, mode=0o600)
+
+
+def sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def file_size(path: Path) -> int | None:
+    return path.stat().st_size if path.exists() else None
+
+
+def open_for_append(path: Path, length: int) -> BinaryIO:
+    """The file, cut or found to be `length` bytes long, to be written on from there."""
+    file = open(path, "r+b" if length else "w+b")  # noqa: SIM115 - the caller closes it
+    file.truncate(length)
+    file.seek(length)
+    return file
+
+
+def open_for_read(path: Path) -> BufferedReader:
+    return open(path, "rb")
+
+
+def stdin_bytes() -> bytes:
+    return sys.stdin.buffer.read()
+
+
+def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
+    """The lines of stdin without their ends, in lists: as many as have arrived, up to the bounds.
+
+    A list is given out as soon as nothing more waits to be read, so that a line of `tail -f` is
+    not held back, and a file is read in full lists. A last line needs no end.
+    """
+    descriptor = sys.stdin.fileno()
+    rest = b""
+    lines: list[bytes] = []
+    held = 0
+    while True:
+        if lines and not select.select([descriptor], [], [], 0)[0]:
+            yield lines
+            lines, held = [], 0
+        piece = os.read(descriptor, READ_BYTES)
+        if not piece:
+            break
+        *whole, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+        for line in whole:
+            lines.append(line)
+            held += len(line) + 1
+            if len(lines) >= lines_max or held >= bytes_max:
+                yield lines
+                lines, held = [], 0
+    if rest:
+        lines.append(rest)
+    if lines:
+        yield lines
+
+
+def silence_stdout() -> None:
+    """Nobody reads stdout any more: what is left in its buffer goes nowhere, without complaint."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+@contextmanager
+def broken_pipe_noticed() -> Iterator[None]:
+    """Raise BrokenPipeError in the main thread as soon as the reader of stdout has gone.
+
+    Without it `penstock read -f logs | head -1` would stay until the next message is written.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        yield
+        return
+    main = threading.main_thread()
+    done = threading.Event()
+
+    def gone(signum: int, frame: FrameType | None) -> None:
+        if not done.is_set():
+            raise BrokenPipeError(32, "Broken pipe")
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, 0)  # errors alone
+        poll.poll()
+        if not done.is_set() and main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGPIPE)
+
+    before = signal.signal(signal.SIGPIPE, gone)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.signal(signal.SIGPIPE, before)

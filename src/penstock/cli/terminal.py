@@ -1,0 +1,98 @@
+"""What only a person at a terminal sees: colours, a progress line, no stray control characters."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Self, TextIO
+
+import click
+
+from penstock.cli.tables import size
+
+PROGRESS_INTERVAL_S = 0.1
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CLEAR = "\r\x1b[2K"
+
+
+def printable(text: str) -> str:
+    """Text that cannot move the cursor or recolour the screen; tabs and line ends stay."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def has_colour(stream: TextIO) -> bool:
+    return (
+        stream.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
+
+
+def styled(text: str, **style: object) -> str:
+    """Coloured for a terminal that wants it, else as it is. For stdout."""
+    if not has_colour(sys.stdout):
+        return text
+    return click.style(text, **style)  # type: ignore[arg-type]
+
+
+def note(text: str) -> None:
+    """A line for people, beside the output."""
+    click.echo(printable(text), err=True)
+
+
+class Progress:
+    """A line on stderr that is rewritten in place, on a terminal only, and gone at the end."""
+
+    def __init__(self, label: str, *, total: int | None = None) -> None:
+        self._label = printable(label)
+        self._total = total
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._started_s = time.monotonic()
+        self._next_s = 0.0
+        self._first: int | None = None
+
+    def bytes(self, done: int, detail: str = "") -> None:
+        """So many bytes of the total are done."""
+        if not self._due():
+            return
+        if self._first is None:
+            self._first = done  # what an earlier run did says nothing about the speed of this one
+        passed_s = max(time.monotonic() - self._started_s, 1e-3)
+        parts = [self._label]
+        if self._total:
+            share = min(max(done / self._total, 0.0), 1.0)
+            filled = int(share * 24)
+            parts.append(f"[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}")
+        parts.append(size(done))
+        parts.append(f"{size(int((done - self._first) / passed_s))}/s")
+        if detail:
+            parts.append(detail)
+        self._write("  ".join(parts))
+
+    def text(self, text: str) -> None:
+        if self._due():
+            self._write(f"{self._label}  {text}")
+
+    def _due(self) -> bool:
+        now_s = time.monotonic()
+        if not self._shown or now_s < self._next_s:
+            return False
+        self._next_s = now_s + PROGRESS_INTERVAL_S
+        return True
+
+    def _write(self, line: str) -> None:
+        from penstock.cli.system import columns
+
+        sys.stderr.write(_CLEAR + line[: columns() - 1])
+        sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._next_s:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()

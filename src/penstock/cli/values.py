@@ -1,0 +1,56 @@
+"""From what people type to what a stream takes: messages, whole bodies, durations, offsets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from penstock.errors import InvalidJson
+from penstock.protocol.headers import is_json
+from penstock.protocol.offsets import NOW, START
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,15})([smhd]?)", re.ASCII)
+_WHITESPACE = b" \t\r\n"
+
+
+class Duration(click.ParamType[int]):
+    """``90``, ``30s``, ``15m``, ``12h``, ``7d``: whole seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is not a duration such as 90, 15m, 12h or 7d", param, ctx)
+        return int(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def offset_of(text: str) -> str:
+    """An offset as the protocol writes it; `start` and `end` are words for the two ends."""
+    return {"start": START, "end": NOW, "tail": NOW}.get(text, text)
+
+
+def checked_json(value: bytes, what: str) -> bytes:
+    """The value, if it is one JSON value; InvalidJson says what is wrong with `what` otherwise."""
+    from penstock.protocol.json_mode import frame  # late: it loads msgspec
+
+    try:
+        frame(value, allow_empty=True)
+    except InvalidJson as error:
+        reason = error.detail.replace("The body is not valid JSON: ", "")
+        raise InvalidJson(f"{what} is not valid JSON: {reason}") from None
+    return value.strip(_WHITESPACE)
+
+
+def whole_body(body: bytes, content_type: str) -> bytes | None:
+    """A body as HTTP takes it: a JSON array stands for the messages in it. None if it is empty."""
+    if not is_json(content_type):
+        return body or None
+    value = checked_json(body, "the body")
+    # The client puts an array around what it is given, so that a list stays one message.
+    return (value[1:-1].strip(_WHITESPACE) or None) if value[:1] == b"[" else value
