@@ -75,9 +75,18 @@ def test_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_file_is_synced_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), fsync(fd))[1])
-    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b))[1])
+
+    def watch(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: object) -> object:
+            calls.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(os, name, call)
+
+    watch("fsync")
+    watch("replace")
     FileCheckpoint(tmp_path / "offsets.json").save("a", "1")
     assert calls == ["fsync", "replace", "fsync"]
 

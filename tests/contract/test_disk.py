@@ -117,12 +117,15 @@ async def test_deletions_survive_a_crash(rig: Rig) -> None:
 
 @on_disk()
 async def test_a_replacement_survives_a_crash_as_one_step(rig: Rig) -> None:
-    old = await rig.create("a", [b"1"])
+    old = await rig.create("a", [b"1" * 200])
     await rig.settle()
+    await rig.append(old, [b"1"])
     new = await rig.create("a", [b"2"], replaces=old)
     await rig.crash()
-    assert rig.find("a").id == new.id
+    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    assert [stream.id for stream in rig.active.values()] == [new.id]
     await rig.settle()
+    assert rig.files("segments") == []
     await rig.crash()
     assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
 

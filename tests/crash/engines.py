@@ -14,8 +14,9 @@ from penstock.config import Settings
 from penstock.log import checkpoint, readback, recovery, segment
 from penstock.log.catalog import Catalog
 from penstock.log.disk import CATALOG_FILE, DiskStore
-from penstock.log.engine import Append, Engine
+from penstock.log.engine import Engine
 from penstock.log.files import File, Files
+from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 

@@ -12,8 +12,10 @@ import pytest
 from penstock.clock import Clock, ManualClock
 from penstock.config import Settings
 from penstock.errors import StreamRecreated
+from penstock.log.disk import CATALOG_FILE
 from penstock.log.engine import Engine
 from penstock.log.files import Files
+from penstock.log.verify import verify
 from tests.crash.engines import (
     BYTES,
     START_US,
@@ -92,6 +94,8 @@ async def check_left(image: Image, operations: list[Operation], cut: int) -> Non
         base = Path(name)
         image.write_to(base, root=ROOT)
         settings = small_settings(base / ROOT)
+        if (base / ROOT / CATALOG_FILE).exists():
+            assert verify(base / ROOT).problems == []
         engine = await start(settings)
         try:
             seen = await observe(engine)
@@ -111,6 +115,7 @@ async def check_left(image: Image, operations: list[Operation], cut: int) -> Non
             await _check_retries(engine, states)
         finally:
             await engine.stop()
+        assert verify(base / ROOT).problems == []
 
 
 async def _check_retries(engine: Engine, states: dict[str, State]) -> None:

@@ -36,26 +36,17 @@ def make_operations(bursts: int, *, size_max: int) -> list[list[Operation]]:
     """Two streams with producers, a close, a delete and a creation anew."""
     chance = random.Random(11)
     result = [[Operation("a", "create", b"<a>"), Operation("j/b", "create")]]
+    seq = 0
     for number in range(bursts):
-        result.append(
-            [
-                Operation(
-                    "a", "append", b"%d-" % number + chance.randbytes(chance.randrange(size_max))
-                ),
-                Operation("j/b", "append", b'"%d"' % number, producer=Producer("p", 0, number)),
-            ][: chance.choice((1, 2, 2)) if number else 2]
-        )
-    seq = sum(each.producer is not None for burst in result for each in burst)
-    for number, burst in enumerate(result):
-        for each in burst:
-            if each.producer is not None:
-                each.producer = Producer("p", 0, _seq_before(result, number))
+        body = b"%d-" % number + chance.randbytes(chance.randrange(size_max))
+        burst = [Operation("a", "append", body)]
+        if chance.random() < 0.7:
+            producer = Producer("p", 0, seq)
+            burst.append(Operation("j/b", "append", b'"%d"' % number, producer=producer))
+            seq += 1
+        result.append(burst)
     closing = Operation("j/b", "append", b'"end"', close=True, producer=Producer("p", 0, seq))
     return [*result, [closing], [Operation("a", "delete"), Operation("a", "create", b"<again>")]]
-
-
-def _seq_before(bursts: list[list[Operation]], number: int) -> int:
-    return sum(each.producer is not None for burst in bursts[:number] for each in burst)
 
 
 def read_journal(folder: Path) -> list[JournalFile]:

@@ -46,7 +46,7 @@ ROUNDS = 40
 PATHS = ("a", "b", "j/c", "d")
 ALWAYS = 1 << 60
 """A cut after everything."""
-QUICK = 7
+QUICK = 5
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,25 @@
-"""A journal file is used again under a new name: a power loss in the middle mixes up nothing."""
+"""Journal files across a power loss: used again, cut back, or left behind by another process."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path, PurePath
+from unittest.mock import patch
 
 import pytest
 
-from penstock.log import journal
-from penstock.log.files import File, Files
+from penstock.log.files import Files
 from penstock.log.journal import FSYNC, JournalWriter
+from penstock.log.records import CreateMeta, encode_create, encode_delete
 from penstock.log.recovery import Recovered, recover
 from penstock.log.segment import SegmentFolder
-from penstock.log.records import encode_delete
 from tests.crash.engines import QuickCatalog, UnsyncedFiles
-from tests.crash.power import Image, Luck, PowerFiles, Record
+from tests.crash.power import Image, Luck, PowerFile, PowerFiles, Record, Sync, SyncFolder, Write
 
 FILE_BYTES = 3 * 4096
+PWRITEV = PowerFile._pwritev
 DELETE = encode_delete(7, 0, expired=False)
 """A record that is replayed without effect: nobody knows stream 7."""
 
@@ -30,12 +30,12 @@ def record() -> Record:
 
 
 @pytest.fixture
-def files(tmp_path: Path, record: Record) -> Iterator[Files]:
+def files(tmp_path: Path, record: Record) -> Files:
     files = PowerFiles(tmp_path, record)
     files.make_folder(tmp_path / "data" / "journal")
     files.sync_folder(tmp_path)
     files.sync_folder(tmp_path / "data")
-    yield files
+    return files
 
 
 def _writer(files: Files, base: Path) -> JournalWriter:
@@ -68,8 +68,58 @@ def test_file_that_is_made_larger_is_not_taken_for_a_damaged_one(
     before = len(record)
     writer.write(401, [DELETE] * (2 * FILE_BYTES // len(DELETE)))
     writer.close()
-    for cut, image in record.images(range(before, len(record) + 1)):
-        for seed in range(60):
+    for _, image in record.images(range(before, len(record) + 1)):
+        for seed in range(25):
             left = image.after_power_loss(Luck(seed, (0.5, 0.2, 0.9)[seed % 3]))
             found = _recover(left, checkpoint_lsn=400)
             assert found.next_lsn >= 401
+
+
+def test_refused_batch_does_not_come_back_in_place_of_the_next_one(
+    tmp_path: Path, files: Files, record: Record
+) -> None:
+    """Cut short it can still be valid, if all it lacks is zeros; the next one has its LSN."""
+    writer = _writer(files, tmp_path)
+    writer.write(1, [_create(1, b"first")])
+    refused, written = _create(2, bytes(6000)), _create(2, b"x" * FILE_BYTES)
+
+    def short(file: PowerFile, parts: list[memoryview], position: int) -> int:
+        data = b"".join(parts)
+        if len(data) > 6000:
+            PWRITEV(file, [memoryview(data)[:4000]], position)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return PWRITEV(file, parts, position)
+
+    with patch.object(PowerFile, "_pwritev", short), pytest.raises(OSError, match="No space"):
+        writer.write(2, [refused])
+    writer.write(2, [written])
+    writer.close()
+    ((_, image),) = record.images([len(record)])
+    for seed in range(40):
+        found = _recover(image.after_power_loss(Luck(seed, 0.5)), checkpoint_lsn=0)
+        assert found.next_lsn == 3
+        assert found.streams[2].tail == FILE_BYTES
+
+
+def test_recovery_makes_durable_what_it_is_about_to_serve(
+    tmp_path: Path, files: Files, record: Record
+) -> None:
+    """Not by a sync alone, which can succeed without the pages that an earlier one lost."""
+    writer = _writer(files, tmp_path)
+    for lsn in range(1, 4):
+        writer.write(lsn, [_create(lsn, b"body %d" % lsn)])
+    writer.close()
+    before = len(record)
+    catalog = QuickCatalog(tmp_path / "catalog.sqlite")
+    recover(files, tmp_path / "data", catalog, SegmentFolder(tmp_path / "data" / "segments"))
+    catalog.close()
+    write, sync, folder = record.steps[before:]
+    assert isinstance(write, Write)
+    assert write.data.endswith(_create(3, b"body 3"))
+    assert sync == Sync(write.file)
+    assert folder == SyncFolder(PurePath("data/journal"))
+
+
+def _create(stream_id: int, payload: bytes) -> bytes:
+    meta = CreateMeta(path=str(stream_id), content_type="text/plain", created_us=0, count=1)
+    return encode_create(stream_id, meta, payload)

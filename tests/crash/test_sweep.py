@@ -1,4 +1,4 @@
-"""After an unclean stop, segment files that no checkpoint knows are removed: those and no others."""
+"""After an unclean stop, segment files that no checkpoint knows are removed, and no others."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ LINES_MAX = 400
 # The one module that calls the operating system for the store's files.
 FILES = "log/files.py"
 # Reads one settings file, writes the generated pages, keeps a reader's offset: not the store.
-NOT_THE_STORE = {"config.py", "cli/docs.py", "client/checkpoint.py"}
+NOT_THE_STORE = {"config.py", "cli/docs.py", "cli/system.py", "client/checkpoint.py"}
 CATALOG = "log/catalog.py"
 CHECKPOINT = "client/checkpoint.py"
 

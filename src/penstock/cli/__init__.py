@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from penstock.cli.exits import INTERRUPTED, OK, exit_code
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailed, PenstockError
 
 SECTIONS = {
     "Streams": ("create", "append", "read", "head", "ls", "close", "rm"),
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            raise Failure(error.detail, exit_code(error)) from None
+            raise Failure(advice(error), exit_code(error)) from None
         except KeyboardInterrupt:
             return ctx.exit(INTERRUPTED)
         except OSError as error:
@@ -74,6 +74,16 @@ class LazyGroup(click.Group):
                 silence_stdout()  # whoever read the output has gone, as `| head` does
                 return ctx.exit(OK)
             raise click.ClickException(plain(error)) from None
+
+
+def advice(error: PenstockError) -> str:
+    """What went wrong, and for the most common cause also what to do."""
+    if isinstance(error, ConnectionFailed) and not error.sent:
+        return (
+            f"{error.detail.rstrip('.')}; is the server running (`penstock serve`), and is it the "
+            "one you mean (--url, --context)?"
+        )
+    return error.detail
 
 
 def plain(error: OSError) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
 from penstock.cli.connection import Server, json_option, patient, server_options, stream_argument
 from penstock.cli.marks import known_epoch
-from penstock.cli.system import open_for_read
+from penstock.cli.system import digest, open_for_read
 from penstock.cli.tables import amount, size
 from penstock.cli.terminal import Progress, printable
 from penstock.cli.values import checked_json
@@ -22,8 +21,6 @@ from penstock.limits import MIB
 from penstock.protocol.headers import is_json, media_type
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
     from penstock.client.stream import Stream
 
 # A request holds what is read from a position until this is reached: the same bytes each time, so
@@ -91,7 +88,7 @@ def command(
         if close_stream:
             found.close()
     if as_json:
-        click.echo(json.dumps({"stream": found.url, **result._asdict(), "producer": identity}))
+        click.echo(json.dumps({"url": found.url, **result._asdict(), "producer": identity}))
     elif sys.stdout.isatty():
         before = f", {size(result.skipped_bytes)} were there" if result.skipped_bytes else ""
         what = f" ({amount(result.messages, 'message')})" if is_json(kind) else ""
@@ -140,7 +137,7 @@ def _copy(source: _Source, stream: Stream, producer_id: str, progress: Progress)
 class _Source:
     """The file, in parts that depend on nothing but where they start."""
 
-    def __init__(self, file: BufferedReader, name: str, *, lines: bool, grows: bool) -> None:
+    def __init__(self, file: BinaryIO, name: str, *, lines: bool, grows: bool) -> None:
         self.name = name
         self._file = file
         self._lines = lines
@@ -149,8 +146,7 @@ class _Source:
         self.length = file.seek(0, 2)
 
     def identity(self) -> str:
-        self._file.seek(0)
-        return f"penstock-import-{hashlib.file_digest(self._file, 'sha256').hexdigest()[:32]}"
+        return f"penstock-import-{digest(self._file)[:32]}"
 
     def parts(self, start: int) -> Iterator[bytes]:
         position = start

@@ -5,6 +5,7 @@ The one module of the command line that touches files.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import shutil
@@ -16,10 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from io import BufferedReader
+from typing import BinaryIO
 
 READ_BYTES = 256 * 1024
 
@@ -84,8 +82,17 @@ def open_for_append(path: Path, length: int) -> BinaryIO:
     return file
 
 
-def open_for_read(path: Path) -> BufferedReader:
+def open_for_read(path: Path) -> BinaryIO:
     return open(path, "rb")
+
+
+def digest(file: BinaryIO) -> str:
+    """The SHA-256 of all of it."""
+    found = hashlib.sha256()
+    file.seek(0)
+    while piece := file.read(READ_BYTES):
+        found.update(piece)
+    return found.hexdigest()
 
 
 def stdin_bytes() -> bytes:

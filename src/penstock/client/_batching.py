@@ -78,6 +78,8 @@ class Window:
         self._established = False  # the server has accepted this epoch, and answers
         self._is_ours = False  # the server has stored something new under this epoch
         self._sent_seq = -1  # the highest sequence number sent under this epoch
+        self._width = float(options.in_flight_max)  # how many may be in flight: see `_narrow`
+        self._narrowed_seq = -1
         self._resume_at = 0.0
         self._fenced_by: StaleEpoch | None = None
         self._claims = 0
@@ -250,6 +252,7 @@ class Window:
             return self._decide(batch, _used_epoch(batch)) + self._claim()
         self._established = self._is_ours = True
         self._claims = 0
+        self._width = min(self._width + 1 / self._width, self._options.in_flight_max)
         self._settle(batch)
         return self._claim()
 
@@ -268,6 +271,7 @@ class Window:
         if isinstance(error, SequenceGap):
             if not _came_too_early(batch, error):
                 return self._give_up(batch, error)
+            self._narrow(batch)
             head = self._unsettled[0]
             batch.waits_for = None if head is batch else head.seq
             return []
@@ -287,7 +291,17 @@ class Window:
         return []
 
     def _has_slot(self) -> bool:
-        return self._in_flight < (self._options.in_flight_max if self._established else 1)
+        return self._in_flight < (int(self._width) if self._established else 1)
+
+    def _narrow(self, batch: AppendBatch) -> None:
+        """Batches overtake each other, and those that do are sent twice: fewer at a time.
+
+        Half as many, once for all that were on their way together; each batch that is stored
+        widens it again, by one for as many as are in flight.
+        """
+        if batch.seq > self._narrowed_seq:
+            self._width = max(1.0, self._width / 2)
+            self._narrowed_seq = self._sent_seq
 
     def _candidate(self) -> AppendBatch | None:
         """The first batch that is not on its way: sending a later one before it is useless."""
@@ -342,7 +356,7 @@ class Window:
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self._established = self._is_ours = False
-        self._sent_seq = -1
+        self._sent_seq = self._narrowed_seq = -1
         self._next_seq = 0
         for batch in self._unsettled:
             batch.seq = self._next_seq

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ CREATE TABLE IF NOT EXISTS streams (
   ttl_s INTEGER, expires_at_us INTEGER, created_us INTEGER NOT NULL, touched_us INTEGER NOT NULL,
   deadline_us INTEGER, earliest INTEGER NOT NULL, tail INTEGER NOT NULL, count INTEGER NOT NULL,
   closed INTEGER NOT NULL, closed_by TEXT, stream_seq TEXT, producers INTEGER NOT NULL,
-  applied_lsn INTEGER NOT NULL, inline BLOB, crc INTEGER NOT NULL,
+  applied_lsn INTEGER NOT NULL, meta TEXT, inline BLOB, crc INTEGER NOT NULL,
   forked_from INTEGER, fork_position INTEGER, soft_deleted INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS streams_deadline ON streams (deadline_us) WHERE deadline_us IS NOT NULL;
 CREATE TABLE IF NOT EXISTS segments (
@@ -42,14 +43,14 @@ CREATE TABLE IF NOT EXISTS producers (
 
 _COLUMNS = (
     "id, path, content_type, ttl_s, expires_at_us, created_us, touched_us, deadline_us, earliest, "
-    "tail, count, closed, closed_by, stream_seq, producers, applied_lsn"
+    "tail, count, closed, closed_by, stream_seq, producers, applied_lsn, meta"
 )
 _INFO = "path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s, expires_at_us"
 
 # One statement for all rows: a call per row would take and give the interpreter lock per row.
 _PUT_STREAMS = f"""INSERT OR REPLACE INTO streams ({_COLUMNS}, crc, inline)
-SELECT {", ".join(f"value->>{i}" for i in range(17))},
-  CASE WHEN value->>17 IS NULL THEN NULL ELSE substr(?2, value->>17, value->>18) END
+SELECT {", ".join(f"value->>{i}" for i in range(18))},
+  CASE WHEN value->>18 IS NULL THEN NULL ELSE substr(?2, value->>18, value->>19) END
 FROM json_each(?1)"""
 _PUT_SEGMENTS = f"""INSERT OR REPLACE INTO segments
 SELECT {", ".join(f"value->>{i}" for i in range(7))} FROM json_each(?1)"""
@@ -99,6 +100,7 @@ class Row(NamedTuple):
     stream_seq: str | None
     producer_total: int
     applied_lsn: int
+    meta: dict[str, bytes]
     inline: bytes | None
     segments: tuple[SegmentInfo, ...]
 
@@ -132,7 +134,18 @@ def _values(row: Row) -> list[object]:
         row.stream_seq,
         row.producer_total,
         row.applied_lsn,
+        _encode_meta(row.meta),
     ]
+
+
+def _encode_meta(meta: dict[str, bytes]) -> str | None:
+    if not meta:
+        return None
+    return json.dumps({name: b64encode(value).decode() for name, value in sorted(meta.items())})
+
+
+def _decode_meta(text: str | None) -> dict[str, bytes]:
+    return {} if text is None else {name: b64decode(v) for name, v in json.loads(text).items()}
 
 
 def _crc(values: Sequence[object], inline: bytes | None) -> int:
@@ -170,7 +183,7 @@ class Catalog:
         ).fetchone()
         if found is None:
             return None
-        values, crc, inline = found[:16], found[16], found[17]
+        values, crc, inline = found[:17], found[17], found[18]
         if not isinstance(inline, bytes | None) or _crc(values, inline) != crc:
             raise Damaged(
                 f"the catalog row of stream {found[1]!r} does not match its checksum; "
@@ -186,8 +199,10 @@ class Catalog:
                 bool(values[11]),
                 by,
                 *values[13:16],
+                _decode_meta(values[16]),
                 inline,
-                self._segments(values[0]),
+                # A stream that fits into its row has no files.
+                self._segments(values[0]) if inline is None else (),
             )
         )
 

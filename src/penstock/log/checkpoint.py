@@ -72,6 +72,7 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
         stream.stream_seq,
         stream.producer_total,
         stream.applied_lsn,
+        stream.meta,
         inline,
         stream.segments,
     )

@@ -17,7 +17,7 @@ from penstock.log.requests import Append, Appended, Created, token
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
-from penstock.log.writing import Writing, not_found
+from penstock.log.writing import Check, Writing, not_found
 from penstock.protocol.lifecycle import StreamConfig
 
 
@@ -64,6 +64,14 @@ class Engine:
 
     def delete(self, path: str) -> asyncio.Future[None]:
         return self._writing.delete(path)
+
+    def set_meta(self, path: str, name: str, value: bytes | None) -> asyncio.Future[None]:
+        """Keep a named value with a stream, durably; None takes it away."""
+        return self._writing.set_meta(path, name, value)
+
+    def add_check(self, name: str, check: Check) -> None:
+        """Let `check` refuse appends to streams that have the meta value `name`."""
+        self._writing.add_check(name, check)
 
     # -- reading
 

@@ -126,6 +126,21 @@ class Delete(Mutation):
         self.stream.applied_lsn = lsn
 
 
+class SetMeta(Mutation):
+    """A named value kept with the stream; None takes it away."""
+
+    __slots__ = ("name", "value")
+    stream: Stream
+
+    def __init__(self, stream: Stream, result: Any, *, name: str, value: bytes | None) -> None:
+        self.name = name
+        self.value = value
+        super().__init__(stream, records.encode_meta(stream.id, name, value), result)
+
+    def apply(self, lsn: int) -> None:
+        apply_meta(self.stream, self, lsn)
+
+
 def apply_append(stream: Stream, change: Append | records.AppendRecord, lsn: int) -> None:
     stream.add_bytes(change.payload, change.count, change.time_us)
     if change.producer is not None:
@@ -143,3 +158,14 @@ def apply_create(stream: Stream, meta: records.CreateMeta, payload: bytes, lsn: 
     stream.add_bytes(payload, meta.count, meta.created_us)
     stream.closed = meta.closed
     stream.applied_lsn = lsn
+
+
+def apply_meta(stream: Stream, change: SetMeta | records.MetaRecord, lsn: int) -> None:
+    stream.meta = with_meta(stream.meta, change.name, change.value)
+    stream.applied_lsn = lsn
+
+
+def with_meta(meta: dict[str, bytes], name: str, value: bytes | None) -> dict[str, bytes]:
+    """A new dict: plans of a checkpoint that runs may hold the old one."""
+    changed = {key: known for key, known in meta.items() if key != name}
+    return changed if value is None else {**changed, name: value}

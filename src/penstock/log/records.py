@@ -1,7 +1,7 @@
 """Journal records: what one mutation looks like as bytes.
 
-A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 5 to 9
-are reserved for forks, trims, metadata, and bodies kept in a side file.
+A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 5, 6, 8
+and 9 are reserved for forks, trims, bodies kept in a side file, and snapshots.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import msgspec
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 
-CREATE, APPEND, DELETE = 1, 2, 3
-RESERVED_KINDS = {5: "fork", 6: "trim", 7: "meta", 8: "indirect", 9: "snapshot"}
+CREATE, APPEND, DELETE, META = 1, 2, 3, 7
+RESERVED_KINDS = {5: "fork", 6: "trim", 8: "indirect", 9: "snapshot"}
 
 CLOSES, HAS_PRODUCER, HAS_SEQ = 1, 2, 4
+REMOVES = 1
 
 _HEAD = struct.Struct("<IBBHQ")
 _APPEND = struct.Struct("<QIQ")
@@ -66,7 +67,15 @@ class DeleteRecord(msgspec.Struct, frozen=True):
     expired: bool
 
 
-Record = CreateRecord | AppendRecord | DeleteRecord
+class MetaRecord(msgspec.Struct, frozen=True):
+    """A named value kept with a stream; None takes it away."""
+
+    stream_id: int
+    name: str
+    value: bytes | None
+
+
+Record = CreateRecord | AppendRecord | DeleteRecord | MetaRecord
 
 _encode_meta = msgspec.json.Encoder().encode
 _decode_meta = msgspec.json.Decoder(CreateMeta).decode
@@ -117,6 +126,13 @@ def encode_delete(stream_id: int, time_us: int, *, expired: bool) -> bytes:
     return head + time_us.to_bytes(8, "little")
 
 
+def encode_meta(stream_id: int, name: str, value: bytes | None) -> bytes:
+    text = name.encode()
+    length = _HEAD.size + _SHORT.size + len(text) + len(value or b"")
+    head = _HEAD.pack(length, META, REMOVES if value is None else 0, 0, stream_id)
+    return b"".join((head, _SHORT.pack(len(text)), text, value or b""))
+
+
 def decode_records(body: bytes) -> Iterator[Record]:
     """The records of one batch body. ValueError for anything this version cannot read."""
     try:
@@ -142,6 +158,11 @@ def _decode_records(body: bytes) -> Iterator[Record]:
         elif kind == DELETE:
             time_us = int.from_bytes(body[start : start + 8], "little")
             yield DeleteRecord(stream_id, time_us, bool(flags & CLOSES))
+        elif kind == META:
+            (size,) = _SHORT.unpack_from(body, start)
+            start += _SHORT.size
+            value = None if flags & REMOVES else body[start + size : end]
+            yield MetaRecord(stream_id, body[start : start + size].decode(), value)
         else:
             name = RESERVED_KINDS.get(kind, "unknown")
             raise ValueError(f"record kind {kind} ({name}) needs a newer Penstock")

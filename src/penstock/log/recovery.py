@@ -15,8 +15,15 @@ from penstock.errors import Damaged, StoreDamaged, StoreTooNew
 from penstock.log import journal
 from penstock.log.catalog import Catalog, Row
 from penstock.log.files import Files
-from penstock.log.mutations import apply_append, apply_create
-from penstock.log.records import AppendRecord, CreateRecord, DeleteRecord, Record, decode_records
+from penstock.log.mutations import apply_append, apply_create, apply_meta
+from penstock.log.records import (
+    AppendRecord,
+    CreateRecord,
+    DeleteRecord,
+    MetaRecord,
+    Record,
+    decode_records,
+)
 from penstock.log.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.stream import Chunk, Stream
 
@@ -65,6 +72,7 @@ def stream_from_row(row: Row) -> Stream:
     stream.stream_seq = row.stream_seq
     stream.producer_total = row.producer_total
     stream.stored_producers = row.producer_total > 0
+    stream.meta = row.meta
     stream.applied_lsn = row.applied_lsn
     stream.segments = row.segments
     _check_reach(row)
@@ -138,6 +146,8 @@ class Replay:
             return
         if isinstance(record, DeleteRecord):
             self._delete(stream)
+        elif isinstance(record, MetaRecord):
+            apply_meta(stream, record, lsn)
         else:
             self._append(stream, record, lsn)
 

@@ -87,10 +87,12 @@ class Stream:
         "is_dirty",
         "is_json",
         "is_text",
+        "meta",
         "path",
         "pending_closed",
         "pending_closed_by",
         "pending_count",
+        "pending_meta",
         "pending_producers",
         "pending_seq",
         "pending_tail",
@@ -122,6 +124,7 @@ class Stream:
         self.closed = False
         self.closed_by: Producer | None = None
         self.stream_seq: str | None = None
+        self.meta: dict[str, bytes] = {}
         self.applied_lsn = 0
 
         self.deleting = False
@@ -131,6 +134,7 @@ class Stream:
         self.pending_closed = False
         self.pending_closed_by: Producer | None = None
         self.pending_seq: str | None = None
+        self.pending_meta = self.meta
         self.pending_producers: dict[str, ProducerState] = {}
         self.previous: Stream | None = None
 
@@ -170,6 +174,7 @@ class Stream:
         self.pending_closed = self.closed
         self.pending_closed_by = self.closed_by
         self.pending_seq = self.stream_seq
+        self.pending_meta = self.meta
         self.pending_producers = {}
 
     def add_bytes(self, data: bytes, count: int, time_us: int) -> None:

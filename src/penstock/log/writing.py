@@ -7,7 +7,7 @@ that rests on pending state waits for it. If a batch fails, pending state is dur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.clock import Clock
@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.log import mutations
 from penstock.log.active import ActiveStreams
-from penstock.log.mutations import Barrier, Mutation
+from penstock.log.mutations import Barrier, Mutation, with_meta
 from penstock.log.requests import Append, Appended, Created, token
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
@@ -39,6 +39,9 @@ from penstock.protocol.lifecycle import (
 from penstock.protocol.producer import Duplicate, ProducerState, decide
 
 T = TypeVar("T")
+
+Check = Callable[[bytes, Stream, bytes, int], None]
+"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append."""
 
 
 class Writing:
@@ -59,6 +62,7 @@ class Writing:
         self.store = store
         self.stats = stats
         self._stopping = False
+        self._checks: dict[str, Check] = {}
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
@@ -105,14 +109,9 @@ class Writing:
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         now = self._clock.now_us()
-        stream = self._streams.pending(path)
-        if stream is None:
-            raise not_found(path)
+        stream = self._living(path, now)
         if stream.deleting:
             return self._refuse(stream, not_found(path))
-        if self._streams.is_expired(stream, now):
-            self.expire(stream)
-            raise not_found(path)
         try:
             if stream.pending_closed:
                 return self._append_to_closed(stream, request, now)
@@ -146,6 +145,8 @@ class Writing:
             self._check_expected(stream, request.expected)
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
+        if stream.pending_meta and payload:
+            self._check_payload(stream, payload, count)
 
         stream.pending_tail = end = start + len(payload)
         stream.pending_count += count
@@ -188,16 +189,35 @@ class Writing:
 
     def delete(self, path: str) -> asyncio.Future[None]:
         self._check_running()
+        now = self._clock.now_us()
+        stream = self._living(path, now)
+        if stream.deleting:
+            return self._refuse(stream, not_found(path))
+        return self._delete(stream, now, expired=False)
+
+    def set_meta(self, path: str, name: str, value: bytes | None) -> asyncio.Future[None]:
+        stream = self._living(path, self._clock.now_us())
+        if stream.deleting:
+            return self._refuse(stream, not_found(path))
+        if stream.pending_meta.get(name) == value:
+            return self._answer(stream, None)
+        self._admit(len(value or b""))
+        stream.pending_meta = with_meta(stream.pending_meta, name, value)
+        return self._submit(mutations.SetMeta(stream, None, name=name, value=value))
+
+    def add_check(self, name: str, check: Check) -> None:
+        """`check` may refuse what is appended to a stream that has the meta value `name`."""
+        self._checks[name] = check
+
+    def _living(self, path: str, now: int) -> Stream:
+        """The stream that decisions are made on; it may be on its way out, but has not expired."""
         stream = self._streams.pending(path)
         if stream is None:
             raise not_found(path)
-        if stream.deleting:
-            return self._refuse(stream, not_found(path))
-        now = self._clock.now_us()
-        if self._streams.is_expired(stream, now):
+        if not stream.deleting and self._streams.is_expired(stream, now):
             self.expire(stream)
             raise not_found(path)
-        return self._delete(stream, now, expired=False)
+        return stream
 
     def _delete(self, stream: Stream, now: int, *, expired: bool) -> asyncio.Future[None]:
         stream.deleting = True
@@ -240,6 +260,12 @@ class Writing:
         if in_messages and body:
             return frame(body, allow_empty=allow_empty, depth_max=self._settings.json_depth_max)
         return body, 1 if body else 0
+
+    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> None:
+        for name, value in stream.pending_meta.items():
+            check = self._checks.get(name)
+            if check is not None:
+                check(value, stream, payload, count)
 
     def _admit(self, size: int) -> None:
         self._check_running()
@@ -303,7 +329,7 @@ class Writing:
                 stream.previous = None
                 if mutation.replaces is not None:
                     self._ended(mutation.replaces)
-            else:
+            elif type(mutation) is mutations.Delete:
                 stats.deletes += 1
                 self._ended(stream)
         for stream, appends in advanced.items():

@@ -20,7 +20,7 @@ CONFIG = StreamConfig("application/json", None, None)
 
 
 def make_row(stream_id: int, path: str, **values: object) -> Row:
-    row = Row(stream_id, path, CONFIG, 1, 2, None, 0, 0, 0, False, None, None, 0, 1, b"", ())
+    row = Row(stream_id, path, CONFIG, 1, 2, None, 0, 0, 0, False, None, None, 0, 1, {}, b"", ())
     return row._replace(**values)  # type: ignore[arg-type]
 
 

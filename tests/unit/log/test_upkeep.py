@@ -135,7 +135,7 @@ async def test_what_is_appended_while_a_checkpoint_runs_is_covered_by_the_next(
 
 
 class Paused:
-    """asyncio as the plan of a checkpoint sees it: its first pause lasts until something happened."""
+    """asyncio as a checkpoint's plan sees it: its first pause lasts until something happened."""
 
     def __init__(self, happen: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._happen: Callable[[], Coroutine[Any, Any, None]] | None = happen

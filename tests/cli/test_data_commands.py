@@ -1,0 +1,164 @@
+"""create, append, read, head, ls, close and rm as processes, one question after the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import Cli
+from tests.helpers.server import running_server
+
+
+def test_the_life_of_a_json_stream(cli: Cli) -> None:
+    assert cli.ok("create", "life/a") == "created life/a (application/json)\n"
+    code, error = cli.failed("create", "life/a")
+    assert (code, "exists already" in error) == (4, True)
+    assert cli.json("create", "life/a", "--exist-ok")["created"] is False
+
+    summary = json.loads(cli.ok("append", "life/a", '{"id": 1}', "[2, 3]", "--summary"))
+    assert summary["appended"] == 2
+    assert cli.ok("append", "life/a", stdin=b'"three"\n\n4.50') == ""
+
+    # A list is one message, blank lines are none, and what is read is what was written.
+    everything = '{"id": 1}\n[2, 3]\n"three"\n4.50\n'
+    assert cli.ok("read", "life/a") == everything
+    assert cli.ok("read", "life/a", "--offset", summary["offset"]) == '"three"\n4.50\n'
+    assert cli.ok("read", "life/a", "--offset", "end") == ""
+    assert cli.ok("read", "life/a", "--tail", "2") == '"three"\n4.50\n'
+    assert cli.ok("read", "life/a", "--tail", "3", "--count", "1") == "[2, 3]\n"
+
+    head = cli.json("head", "life/a")
+    assert (head["content_type"], head["closed"]) == ("application/json", False)
+    assert head["offset"] in cli.ok("head", "life/a")
+
+    closed = cli.json("close", "life/a", '"end"')
+    assert closed["closed"] is True
+    assert cli.failed("append", "life/a", "5")[0] == 4
+    # A closed stream has an end, so following it ends too.
+    assert cli.ok("read", "life/a", "--until-closed") == everything + '"end"\n'
+    assert cli.ok("rm", "life/a") == "deleted life/a\n"
+    assert cli.failed("read", "life/a")[0] == 3
+    assert cli.ok("rm", "--force", "life/a") == ""
+
+
+def test_text_and_bytes_come_out_as_they_went_in(cli: Cli) -> None:
+    cli.ok("append", "text/a", "--create", "text/plain", "one", "two")
+    cli.ok("append", "text/a", stdin=b"three\r\n\nfive")
+    assert cli.ok("read", "text/a") == "one\ntwo\nthree\r\n\nfive\n"
+    assert cli.ok("read", "text/a", "-n", "2") == "\nfive\n"
+    assert cli.ok("read", "text/a", "-c", "2", "--format", "%i=%s;") == "0=one;1=two;"
+
+    blob = bytes(range(256)) * 20
+    cli.ok("append", "bytes/a", "--create", "image/png", "--whole", stdin=blob)
+    assert cli.ok("read", "bytes/a").encode("utf-8", "surrogateescape") == blob
+
+
+def test_whole_bodies_and_strings(cli: Cli) -> None:
+    cli.ok("create", "whole/a", "--body", "[1, [2]]")
+    cli.ok("append", "whole/a", "--whole", stdin=b'[\n {"a":\n 1}, 4]')
+    cli.ok("append", "whole/a", "--text", stdin=b'say "hi"\n')
+    assert cli.ok("read", "whole/a").splitlines() == ["1", "[2]", '{"a":  1}', "4", '"say \\"hi\\""']
+    cli.ok("create", "whole/b", "--closed", "--ttl", "2h", "--body", "-", stdin=b"7")
+    assert cli.json("head", "whole/b")["ttl_s"] == 7200
+    assert cli.ok("read", "whole/b", "-f") == "7\n"
+
+
+def test_a_bad_line_is_named_and_what_came_before_it_is_appended(cli: Cli) -> None:
+    cli.ok("create", "bad/a")
+    code, error = cli.failed("append", "bad/a", "--batch", "2", stdin=b"1\n2\n3\n{oops\n5\n")
+    assert code == 1
+    assert error.startswith("Error: line 4 is not valid JSON: ")
+    assert error.endswith("; the 3 lines before it were appended\n")
+    assert cli.ok("read", "bad/a") == "1\n2\n3\n"
+    code, error = cli.failed("append", "bad/a", "1,2")
+    assert "value 1 is not valid JSON" in error
+    assert error.endswith("nothing was appended\n")
+    assert "line 1" in cli.failed("append", "text/bad", "--create", "text/x", "--json", stdin=b"x")[1]
+
+
+def test_a_producer_appends_only_what_is_missing(cli: Cli) -> None:
+    cli.ok("create", "once/a")
+    command = ("append", "once/a", "--producer", "numbers", "--summary", "--batch", "3")
+    assert json.loads(cli.ok(*command, stdin=b"1\n2\n3\n4\n"))["appended"] == 4
+    # Somebody else's data in between changes nothing.
+    cli.ok("append", "once/a", '"other"')
+    again = cli.run(*command, stdin=b"1\n2\n3\n4\n\n5\n6\n")
+    assert json.loads(again.stdout) | {"offset": ""} == {"appended": 2, "skipped": 4, "offset": ""}
+    assert "4 messages skipped" in again.stderr
+    assert cli.ok("read", "once/a").split() == ["1", "2", "3", "4", '"other"', "5", "6"]
+    assert json.loads(cli.ok("append", "once/a", "--producer", "x", "--summary", "7"))["appended"] == 1
+    assert json.loads(cli.ok("append", "once/a", "--producer", "x", "--summary", "7"))["skipped"] == 1
+
+
+def test_formats_and_exact_offsets(cli: Cli) -> None:
+    cli.ok("create", "format/a", "--body", '["ä", 22, 3]')
+    assert cli.ok("read", "format/a", "--format", r"%t[%i] %S %%\x41\t%s%n") == (
+        'format/a[0] 4 %A\t"ä"\nformat/a[1] 2 %A\t22\nformat/a[2] 1 %A\t3\n'
+    )
+    lines = cli.ok("read", "format/a", "--format", "%o %O %s\n").splitlines()
+    offsets = [line.split() for line in lines]
+    assert [offset for offset, _, _ in offsets[1:]] == [after for _, after, _ in offsets[:-1]]
+    assert cli.ok("read", "format/a", "-o", offsets[1][0]) == "22\n3\n"
+    objects = [json.loads(line) for line in cli.ok("read", "format/a", "--json").splitlines()]
+    assert [each["message"] for each in objects] == ["ä", 22, 3]
+    assert objects[2]["offset"] == offsets[2][0]
+    code, error = cli.failed("read", "format/a", "--format", "%k")
+    assert (code, "%k means nothing" in error) == (2, True)
+
+
+def test_tail_of_a_stream_that_is_many_chunks_long(cli: Cli) -> None:
+    numbers = "".join(f"{number}\n" for number in range(5000)).encode()
+    cli.ok("append", "tail/json", "--create", "application/json", stdin=numbers)
+    cli.ok("append", "tail/text", "--create", "text/plain", "--batch", "70", stdin=numbers)
+    for name in ("tail/json", "tail/text"):
+        assert cli.ok("read", name).encode() == numbers
+        for count in (1, 7, 800, 6000):
+            expected = numbers.splitlines(keepends=True)[-count:]
+            assert cli.ok("read", name, "--tail", count).encode() == b"".join(expected)
+    assert cli.ok("read", "tail/json", "--tail", 0) == ""
+
+
+def test_reading_goes_on_from_a_checkpoint(cli: Cli) -> None:
+    cli.ok("create", "checkpoint/a", "--body", "[1,2]")
+    command = ("read", "checkpoint/a", "--checkpoint", "offset.json")
+    assert cli.ok(*command) == "1\n2\n"
+    assert cli.ok(*command) == ""
+    cli.ok("append", "checkpoint/a", "3")
+    assert cli.ok(*command) == "3\n"
+
+
+def test_ls(cli: Cli) -> None:
+    for name in ("ls/a", "ls/b", "ls/c"):
+        cli.ok("create", name, "--body", "1")
+    assert cli.ok("ls", "ls/").split() == ["ls/a", "ls/b", "ls/c"]
+    assert cli.ok("ls", "ls/", "--limit", "2").split() == ["ls/a", "ls/b"]
+    head, *rows = cli.ok("ls", "-l", "ls/").splitlines()
+    assert head.split()[:3] == ["MESSAGES", "SIZE", "STATE"]
+    assert rows[1].split()[0] == "1"
+    assert rows[1].endswith("application/json  ls/b")
+    assert json.loads(cli.ok("ls", "ls/c", "--json"))["path"] == "ls/c"
+
+
+def test_failures_have_their_exit_codes(cli: Cli, tmp_path: Path) -> None:
+    nobody = ("--url", "http://127.0.0.1:9")
+    for command in (("ls",), ("read", "x"), ("append", "x", "1"), ("bench", "append", "-n", "1")):
+        code, error = cli.failed(*command, *nobody)
+        assert (code, "is the server running" in error) == (5, True)
+    assert cli.failed("head", "absent") == (3, cli.failed("head", "absent")[1])
+    code, error = cli.failed("append", "absent", "1")
+    assert (code, "penstock create absent" in error) == (3, True)
+    assert cli.failed("ls", "--url", "localhost")[0] == 2
+    assert cli.failed("read", "x", "--tail", "1", "--offset", "end")[0] == 2
+    assert cli.failed("create", "a/../b")[0] == 1
+    with running_server(memory=True, env={"PENSTOCK_TOKEN": "s3cret"}) as guarded:
+        there = Cli(guarded.url, tmp_path)
+        assert there.failed("ls")[0] == 6
+        assert there.ok("ls", "--token", "s3cret") == ""
+        assert there.run("ls", env={"PENSTOCK_TOKEN": "s3cret"}).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["create", "append", "read", "mirror", "bench", "context"])
+def test_help_has_examples(command: str, cli: Cli) -> None:
+    assert "Examples:\n" in cli.ok(command, "--help")

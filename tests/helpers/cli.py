@@ -1,0 +1,177 @@
+"""The `penstock` command as a process: run to its end, driven through pipes, or at a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 60.0
+
+
+class Cli:
+    """Commands against one server, with a configuration folder of their own."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
+        kept.pop("NO_COLOR", None)
+        self.env = {
+            **kept,
+            "PENSTOCK_URL": url,
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "TERM": "xterm",
+        }
+
+    def run(
+        self, *arguments: object, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end. Never a traceback, and an error is one line on stderr."""
+        done = subprocess.run(
+            _command(arguments),
+            input=stdin,
+            capture_output=True,
+            env={**self.env, **(env or {})},
+            cwd=self.folder,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        stderr = done.stderr.decode()
+        assert "Traceback" not in stderr, stderr
+        if done.returncode not in (0, 2):
+            assert stderr.count("\n") <= 1, stderr
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode("utf-8", "surrogateescape"), stderr
+        )
+
+    def ok(self, *arguments: object, stdin: bytes = b"") -> str:
+        """The stdout of a command that has to succeed."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: object, stdin: bytes = b"") -> Any:
+        return json.loads(self.ok(*arguments, "--json", stdin=stdin))
+
+    def failed(self, *arguments: object, stdin: bytes = b"") -> tuple[int, str]:
+        """The exit code and the error of a command that has to fail."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode != 0, done.stdout
+        return done.returncode, done.stderr
+
+    @contextmanager
+    def start(
+        self, *arguments: object, stdin: int = subprocess.PIPE
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A running command with pipes; killed at the end if it still runs."""
+        process = subprocess.Popen(
+            _command(arguments),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.env,
+            cwd=self.folder,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None and not pipe.closed:
+                    pipe.close()
+
+    @contextmanager
+    def terminal(
+        self, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> Iterator[Terminal]:
+        """A command at a terminal of its own."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            _command(arguments),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**self.env, **(env or {})},
+            cwd=self.folder,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+        os.close(theirs)
+        try:
+            yield Terminal(ours, process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            os.close(ours)
+
+
+class Terminal:
+    """What a person sees and types."""
+
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
+        self._descriptor = descriptor
+        self.process = process
+        self.shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._descriptor, text.encode())
+
+    def wait_for(self, text: str) -> str:
+        """All that was shown, once `text` is in it."""
+        while text not in self.shown:
+            assert self._more(), f"{text!r} never came:\n{self.shown}"
+        return self.shown
+
+    def end(self) -> tuple[int, str]:
+        """The exit code and all that was shown."""
+        while self._more():
+            pass
+        return self.process.wait(TIMEOUT_S), self.shown
+
+    def _more(self) -> bool:
+        assert select.select([self._descriptor], [], [], TIMEOUT_S)[0], f"silent:\n{self.shown}"
+        try:
+            piece = os.read(self._descriptor, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            return False
+        self.shown += piece.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(piece)
+
+
+def read_line(process: subprocess.Popen[bytes]) -> str:
+    """The next line of a running command's stdout, as soon as it is there."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    line = b""
+    while not line.endswith(b"\n"):
+        assert select.select([descriptor], [], [], TIMEOUT_S)[0], "no line came"
+        piece = os.read(descriptor, 1)
+        assert piece, f"it ended after {line!r}"
+        line += piece
+    return line.decode().rstrip("\n")
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Ctrl-C: the exit code and what it wrote to stderr."""
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    stderr = process.stderr.read().decode()
+    return process.wait(TIMEOUT_S), stderr
+
+
+def _command(arguments: tuple[object, ...]) -> list[str]:
+    return [sys.executable, "-m", "penstock.cli", *map(str, arguments)]
