@@ -19,6 +19,8 @@ PenstockError
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── InvalidEvent 422
+│   └── ValidationFailed
 ├── RateLimited 429 · TooManyProducers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500
@@ -216,6 +218,37 @@ class BodyTooLarge(PenstockError):
 
 class UriTooLong(PenstockError):
     status, code, title = 414, "uri-too-long", "Request line too long"
+
+
+class InvalidEvent(PenstockError):
+    """What is no event of the State Protocol, or one that its schema refuses.
+
+    `field` names the place (`headers.operation`, `value.email`), `rule` what was broken there,
+    `index` the event's place in its array, `raw` is the event itself: each where it is known.
+    """
+
+    status, code, title = 422, "invalid-event", "Invalid state event"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        rule: str | None = None,
+        index: int | None = None,
+        raw: bytes | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.field = field
+        self.rule = rule
+        self.index = index
+        self.raw = raw
+
+
+class ValidationFailed(InvalidEvent):
+    """A well-formed event whose type, key or value its schema refuses; `__cause__` has more."""
+
+    code, title = "validation-failed", "Event does not match its schema"
 
 
 class RateLimited(PenstockError):

@@ -20,5 +20,6 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def cli(server: Server, tmp_path: Path) -> Cli:
-    return Cli(server.url, tmp_path)
+def cli(server: Server, tmp_path: Path) -> Iterator[Cli]:
+    with Cli(server.url, tmp_path) as cli:
+        yield cli

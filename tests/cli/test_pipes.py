@@ -11,7 +11,7 @@ from tests.helpers.cli import TIMEOUT_S, Cli, interrupt, read_line
 
 def test_lines_go_from_pipe_to_pipe_as_they_come(cli: Cli) -> None:
     """`tail -f app.log | penstock append logs` and `penstock read -f logs | jq`."""
-    cli.ok("create", "pipe/a", "-t", "text/plain")
+    cli.make("pipe/a", content_type="text/plain")
     with (
         cli.start("append", "pipe/a") as writer,
         cli.start("read", "-f", "pipe/a", stdin=subprocess.DEVNULL) as reader,
@@ -30,13 +30,13 @@ def test_lines_go_from_pipe_to_pipe_as_they_come(cli: Cli) -> None:
 
 
 def test_following_json_starts_at_the_tail_and_ends_when_it_closes(cli: Cli) -> None:
-    cli.ok("create", "pipe/b", "--body", "[1,2,3]")
+    stream = cli.make("pipe/b", 1, 2, 3)
     with cli.start("read", "-f", "pipe/b", "--tail", "1", "--format", "<%s>%n") as reader:
         assert read_line(reader) == "<3>"
-        cli.ok("append", "pipe/b", '{"a": [4]}', "5")
-        assert read_line(reader) == '<{"a": [4]}>'
+        stream.append_many([{"a": [4]}, 5])
+        assert read_line(reader) == '<{"a":[4]}>'
         assert read_line(reader) == "<5>"
-        cli.ok("close", "pipe/b")
+        stream.close()
         assert reader.wait(TIMEOUT_S) == 0
     with cli.start("read", "-f", "pipe/b", "--count", "2") as reader:
         assert reader.communicate(timeout=TIMEOUT_S) == (b"1\n2\n", b"")
@@ -44,7 +44,7 @@ def test_following_json_starts_at_the_tail_and_ends_when_it_closes(cli: Cli) -> 
 
 
 def test_a_reader_that_goes_away_is_a_clean_end(cli: Cli) -> None:
-    cli.ok("create", "pipe/c", "--body", "[1]")
+    stream = cli.make("pipe/c", 1)
     with cli.start("read", "-f", "pipe/c") as reader:
         assert read_line(reader) == "1"
         assert reader.stdout is not None
@@ -52,8 +52,7 @@ def test_a_reader_that_goes_away_is_a_clean_end(cli: Cli) -> None:
         assert reader.wait(TIMEOUT_S) == 0
         assert reader.stderr is not None
         assert reader.stderr.read() == b""
-    numbers = b"".join(b"%d\n" % number for number in range(20_000))
-    cli.ok("append", "pipe/c", stdin=numbers)
+    stream.append_many(range(20_000))
     for command in (("read", "pipe/c"), ("ls", "pipe/", "--json")):
         with cli.start(*command) as reader:
             assert reader.stdout is not None
@@ -65,37 +64,37 @@ def test_a_reader_that_goes_away_is_a_clean_end(cli: Cli) -> None:
 
 
 def test_ls_watch_prints_changes(cli: Cli) -> None:
-    cli.ok("create", "watch/a")
+    stream = cli.make("watch/a")
     with cli.start("ls", "watch/", "--watch", "--interval", "0.05", "--json") as watcher:
         assert json.loads(read_line(watcher))["change"] == "+"
-        cli.ok("create", "watch/b")
+        other = cli.make("watch/b")
         added = json.loads(read_line(watcher))
         assert (added["change"], added["path"]) == ("+", "watch/b")
-        cli.ok("append", "watch/a", "1")
+        stream.append(1)
         changed = json.loads(read_line(watcher))
         assert (changed["change"], changed["path"], changed["messages"]) == ("~", "watch/a", 1)
-        cli.ok("rm", "watch/b")
+        other.delete()
         assert json.loads(read_line(watcher))["change"] == "-"
         assert interrupt(watcher) == (130, "")
 
 
 def test_a_terminal_is_asked_before_anything_is_deleted(cli: Cli) -> None:
-    cli.ok("create", "term/a")
+    stream = cli.make("term/a")
     with cli.terminal("rm", "term/a") as terminal:
         terminal.wait_for("Delete term/a and all it holds? [y/N]")
         terminal.type("n\n")
         assert terminal.end()[0] == 1
-    assert cli.run("head", "term/a").returncode == 0
+    assert stream.exists()
     with cli.terminal("rm", "term/a") as terminal:
         terminal.wait_for("[y/N]")
         terminal.type("y\n")
         code, shown = terminal.end()
         assert (code, "deleted term/a" in shown) == (0, True)
-    assert cli.run("head", "term/a").returncode == 3
+    assert not stream.exists()
 
 
 def test_colours_and_progress_are_for_terminals(cli: Cli) -> None:
-    cli.ok("create", "colour/a")
+    cli.make("colour/a")
     bold = "\x1b[1m"
     with cli.terminal("ls", "-l", "colour/") as terminal:
         assert bold in terminal.end()[1]
@@ -114,7 +113,7 @@ def test_colours_and_progress_are_for_terminals(cli: Cli) -> None:
 
 
 def test_a_stream_cannot_play_tricks_on_the_terminal(cli: Cli) -> None:
-    cli.ok("append", "trick/a", "--create", "text/plain", "--whole", stdin=b"\x1b[2Jgone\tnot\n")
+    cli.make("trick/a", b"\x1b[2Jgone\tnot\n", content_type="text/plain")
     with cli.terminal("read", "trick/a") as terminal:
         code, shown = terminal.end()
     assert (code, shown) == (0, "\N{REPLACEMENT CHARACTER}[2Jgone\tnot\n")
@@ -122,7 +121,7 @@ def test_a_stream_cannot_play_tricks_on_the_terminal(cli: Cli) -> None:
 
 
 def test_ctrl_c_at_a_terminal_is_clean(cli: Cli) -> None:
-    cli.ok("create", "ctrl/a", "--body", '"here"')
+    cli.make("ctrl/a", "here")
     with cli.terminal("read", "-f", "ctrl/a") as terminal:
         terminal.wait_for('"here"')
         terminal.type("\x03")

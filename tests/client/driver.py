@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
+from penstock.client.aio_producer import AsyncProducer
 from penstock.client.aio_stream import AsyncFollow, AsyncStream
 
 
@@ -59,7 +60,7 @@ class Blocking:
         value = function(*args, **options)
         if inspect.isawaitable(value):
             return self._runner.run(_awaited(value))
-        if isinstance(value, AsyncStream | AsyncFollow | AsyncIterator):
+        if isinstance(value, AsyncStream | AsyncFollow | AsyncProducer | AsyncIterator):
             return Blocking(value, self._runner)
         return value
 

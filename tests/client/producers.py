@@ -21,7 +21,30 @@ from penstock.client.aio_stream import AsyncStream
 
 WAIT_S = 60.0  # for what has to happen: reached only if a test fails
 PASS, LOSE_ANSWER, LOSE_REQUEST, REFUSE = "pass", "lose answer", "lose request", "refuse"
-Rule = Callable[[httpx2.Request], str]
+WRITTEN = "http11.send_request_body.complete"  # what httpx2 calls the moment a request has left
+
+
+class Rule:
+    """What a transport asks: what to do with a request. Blocking holds it back."""
+
+    def verdict(self, request: httpx2.Request) -> str:
+        return PASS
+
+    def overtaken(self, request: httpx2.Request) -> threading.Event | None:
+        """The request seems to have left, but arrives only when this is set."""
+        return None
+
+    def answered(self, request: httpx2.Request, status: int) -> None: ...
+
+
+class Verdicts(Rule):
+    """Only the verdict, from a function; requests other than POST are let through."""
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        self._function = function
+
+    def verdict(self, request: httpx2.Request) -> str:
+        return self._function() if request.method == "POST" else PASS
 
 
 class Face:
@@ -91,19 +114,23 @@ def connecting(shell: str) -> Iterator[Connect]:
 
 
 class Faulty(httpx2.BaseTransport):
-    """Passes requests on, or does what `rule` says. The rule may block to hold a request back."""
+    """Passes requests on, or does what the rule says."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self._inner = httpx2.HTTPTransport()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        verdict = self._rule(request)
+        verdict = self._rule.verdict(request)
         if verdict == REFUSE:
             return httpx2.Response(503)
         if verdict == LOSE_REQUEST:
             raise httpx2.WriteError("lost", request=request)
+        if (event := self._rule.overtaken(request)) is not None:
+            request.extensions["trace"](WRITTEN, {})
+            event.wait(WAIT_S)
         response = self._inner.handle_request(request)
+        self._rule.answered(request, response.status_code)
         if verdict == LOSE_ANSWER:
             response.read()
             raise httpx2.ReadError("lost", request=request)
@@ -119,12 +146,16 @@ class AsyncFaulty(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        verdict = await asyncio.to_thread(self._rule, request)
+        verdict = await asyncio.to_thread(self._rule.verdict, request)
         if verdict == REFUSE:
             return httpx2.Response(503)
         if verdict == LOSE_REQUEST:
             raise httpx2.WriteError("lost", request=request)
+        if (event := self._rule.overtaken(request)) is not None:
+            await request.extensions["trace"](WRITTEN, {})
+            await asyncio.to_thread(event.wait, WAIT_S)
         response = await self._inner.handle_async_request(request)
+        self._rule.answered(request, response.status_code)
         if verdict == LOSE_ANSWER:
             await response.aread()
             raise httpx2.ReadError("lost", request=request)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import errors
-from penstock.client._batching import FULL, QUIET, WAKE, AppendBatch, Failed, Window
+from penstock.client._append_batch import AppendBatch, Failed
+from penstock.client._batching import FULL, QUIET, WAKE, Window
 from penstock.client._producer_options import ProducerOptions, encoder_of
 from penstock.client._retry import Retry
 from penstock.protocol.headers import Producer
@@ -32,8 +33,10 @@ def window(clock: Clock | None = None, **options: Any) -> Window:
 
 
 def taken(rules: Window) -> AppendBatch:
+    """The next batch to send; it has left, so that the one after it may follow."""
     batch = rules.take()
     assert isinstance(batch, AppendBatch), batch
+    rules.written(batch)
     return batch
 
 
@@ -222,6 +225,44 @@ def test_only_one_batch_is_sent_until_the_epoch_is_accepted() -> None:
     assert rules.take() is None
 
 
+def test_the_next_batch_leaves_when_the_one_before_it_has_been_written() -> None:
+    rules = window()
+    in_flight(rules, 0)
+    rules.add(b"a")
+    batch = rules.take()
+    assert isinstance(batch, AppendBatch)
+    rules.add(b"b")
+    assert rules.take() is None
+    rules.written(batch)
+    assert taken(rules).messages == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({}, True),
+        ({"batch_items_max": 4}, True),
+        ({"batch_items_max": 3}, False),  # it would be full, and so has to be closed
+        ({"batch_bytes_max": 8}, True),
+        ({"batch_bytes_max": 7}, False),  # [a,b,c] is full
+        ({"queue_bytes_max": 147}, True),
+        ({"queue_bytes_max": 146}, False),
+    ],
+    ids=str,
+)
+def test_several_messages_join_an_open_batch_that_has_room_for_all(
+    options: dict[str, Any], fits: bool
+) -> None:
+    rules = window(linger_ms=60_000, **options)
+    rules.separator_bytes = 1
+    assert rules.extend([b"b", b"c"]) is False  # there is none yet
+    rules.add(b"a")
+    assert rules.extend([b"b", b"c"]) is fits
+    assert rules.pending_count == (3 if fits else 1)
+    rules.flush()
+    assert taken(rules).messages == ([b"a", b"b", b"c"] if fits else [b"a"])
+
+
 # -- outcomes
 
 
@@ -242,6 +283,25 @@ def test_an_early_batch_whose_refusal_comes_late_is_sent_again_at_once() -> None
     rules.accepted(first)
     assert rules.failed(second, gap(expected=1, received=2)) == []
     assert taken(rules) is second
+
+
+def test_batches_that_overtake_each_other_make_fewer_leave_at_once() -> None:
+    rules = window(in_flight_max=4)
+    first, *others = in_flight(rules, 4)
+    for batch in others:
+        rules.failed(batch, gap(expected=1, received=batch.seq))
+    rules.accepted(first)
+    assert [taken(rules), taken(rules)] == others[:2]  # half as many, though three were refused
+    assert rules.take() is None
+    for batch in others[:2]:
+        rules.accepted(batch)
+    assert rules.in_flight_count == 0
+    for number in range(4):
+        rules.add(b"%d" % number)
+        taken(rules)
+        if rules.in_flight_count == 3:
+            break
+    assert rules.in_flight_count == 3
 
 
 @pytest.mark.parametrize("expected", [0, 2])
@@ -282,7 +342,7 @@ def test_what_may_pass_is_repeated_under_the_same_number(error: errors.PenstockE
 
 def test_the_server_says_how_long_to_wait() -> None:
     clock = Clock()
-    rules = window(clock, retry=Retry(first_s=0, max_s=60))
+    rules = window(clock, retry=Retry(max_s=60))
     (batch,) = in_flight(rules, 1)
     rules.failed(batch, errors.RateLimited("later", Retry_After="7"))
     assert rules.take() == clock.now + 7
@@ -290,9 +350,10 @@ def test_the_server_says_how_long_to_wait() -> None:
 
 def test_repeating_ends_after_the_last_attempt() -> None:
     clock = Clock()
-    rules = window(clock, retry=Retry(attempts_max=2, first_s=0))
+    rules = window(clock, retry=Retry(attempts_max=2))
     (batch,) = in_flight(rules, 1)
     assert rules.failed(batch, lost()) == []
+    clock.now += 1
     error = lost()
     assert rules.failed(taken(rules), error) == [Failed(error, [b"0"])]
     assert "may be stored" in error.__notes__[0]
@@ -495,6 +556,7 @@ class World:
         if isinstance(batch, AppendBatch):
             producer = Producer("p", batch.epoch, batch.seq)
             self.on_their_way.append(Sent(batch, producer, tuple(batch.messages)))
+            self.rules.written(batch)
 
     def serve(self, sent: Sent) -> errors.PenstockError | Accept | Duplicate:
         try:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Retry, errors
-from penstock.client._answers import Answer
+from penstock.client._answers import Answer, Appended
 from penstock.client._requests import Request
 from tests.client.conftest import QUICK
 from tests.client.driver import Connect
@@ -306,10 +306,21 @@ def test_append_that_can_be_repeated_is(connect: Connect) -> None:
     stream, requests = _mock(connect, *failures, _ok(200))
     stream.append("x", producer=("p", 0, 0))
     assert len({request.headers["Producer-Seq"] for request in requests}) == 1
-    resend = Retry(first_s=0, resend_appends=True)
+    resend = Retry(first_s=0.001, resend_appends=True)
     stream, requests = _mock(connect, *failures, _ok(204), retry=resend)
     stream.append("x")
     assert len(requests) == 4
+
+
+def test_duplicate_that_is_confirmed_without_an_offset_is_looked_up(connect: Connect) -> None:
+    # As the reference server answers.
+    bare = httpx2.Response(204, headers={"Producer-Epoch": "0", "Producer-Seq": "4"})
+    stream, requests = _mock(connect, bare, _ok(200, Stream_Next_Offset="0_9"))
+    appended = stream.append("x", producer=("p", 0, 3))
+    assert appended == Appended("0_9", False, True, 0, 4)
+    assert [request.method for request in requests] == ["POST", "HEAD"]
+    with pytest.raises(errors.ProtocolError, match="Stream-Next-Offset"):
+        _mock(connect, httpx2.Response(204))[0].append("x", producer=("p", 0, 3))
 
 
 def test_delete_that_finds_nothing_after_a_lost_answer_has_succeeded(connect: Connect) -> None:
@@ -319,7 +330,7 @@ def test_delete_that_finds_nothing_after_a_lost_answer_has_succeeded(connect: Co
 
 def test_retries_end(connect: Connect) -> None:
     refused = [httpx2.ConnectError("refused") for _ in range(9)]
-    stream, requests = _mock(connect, *refused, retry=Retry(attempts_max=3, first_s=0))
+    stream, requests = _mock(connect, *refused, retry=Retry(attempts_max=3, first_s=0.001))
     with pytest.raises(errors.ConnectionFailed):
         stream.read()
     assert len(requests) == 3

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
+import penstock
 from penstock import Retry, errors
 from tests.client.producers import (
     LOSE_ANSWER,
@@ -20,6 +23,8 @@ from tests.client.producers import (
     REFUSE,
     WAIT_S,
     Connect,
+    Rule,
+    Verdicts,
     connecting,
 )
 from tests.helpers.server import Server, running_server
@@ -121,6 +126,41 @@ def test_a_message_is_sent_after_its_linger_without_a_flush(stream: Any, server:
         assert answer.json() == ["alone"]
 
 
+def test_what_was_appended_last_is_not_left_behind(stream: Any) -> None:
+    """Nothing comes after it that could push it on."""
+    with stream.producer("p", linger_ms=50) as producer:
+        for number in range(3):
+            producer.append(number)
+        found: list[int] = []
+        offset = "-1"
+        while len(found) < 3:
+            params = {"offset": offset, "live": "long-poll"}
+            answer = httpx2.get(stream.url, params=params, timeout=WAIT_S)
+            assert answer.status_code == 200, "it never came"
+            found += answer.json()
+            offset = answer.headers["stream-next-offset"]
+    assert found == [0, 1, 2]
+
+
+def test_an_append_that_a_close_overtakes_is_told(server: Server, name: str) -> None:
+    """Another thread closes the producer just before the message is put into its inbox."""
+
+    class Inbox(deque[bytes]):
+        def append(self, message: bytes) -> None:
+            producer.close()
+            super().append(message)
+
+    with penstock.Client(server.url) as client:
+        stream = client.stream(name)
+        stream.create()
+        producer = stream.producer("p", linger_ms=NEVER_MS)
+        producer.append("stored")
+        producer._inbox = Inbox()
+        with pytest.raises(errors.ClientClosed):
+            producer.append("too late")
+        assert stream.read_json() == ["stored"]
+
+
 def test_many_threads_share_one_producer(stream: Any) -> None:
     producer = stream.producer("p", batch_items_max=7, queue_bytes_max=2000)
 
@@ -137,6 +177,62 @@ def test_many_threads_share_one_producer(stream: Any) -> None:
         assert [number for t, number in found if t == thread] == list(range(50))
 
 
+def told_of(stream: Any, count: int, interrupt: Callable[[Any], None]) -> None:
+    """Many threads append while something ends the producer: each message is stored once, or
+    somebody was told."""
+    told: list[bytes] = []
+    producer = stream.producer("p", on_error=lambda _, messages: told.extend(messages))
+    producer.append("first")
+    producer.flush()
+    started = threading.Barrier(5)
+
+    def append(thread: int) -> list[str]:
+        started.wait()
+        refused: list[str] = []
+        for number in range(count):
+            message = f"{thread}-{number}"
+            try:
+                producer.append(message)
+            except errors.PenstockError:
+                refused.append(message)
+        return refused
+
+    with ThreadPoolExecutor(4) as pool:
+        appending = [pool.submit(append, thread) for thread in range(4)]
+        started.wait()
+        interrupt(producer)
+        refused = {message for future in appending for message in future.result()}
+    try:
+        producer.close()
+    except errors.PenstockError:
+        pass
+    failed = {msgspec.json.decode(message) for message in told}
+    stored = stream.read_json()
+    everything = {f"{thread}-{number}" for thread in range(4) for number in range(count)}
+    assert set(stored) | failed | refused == {"first", *everything}
+    assert len(stored) == len(set(stored))
+    assert not set(stored) & refused
+    for thread in range(4):
+        numbers = [int(m.split("-")[1]) for m in stored if m.startswith(f"{thread}-")]
+        assert numbers == sorted(numbers)
+
+
+def test_threads_that_append_while_others_flush_lose_nothing(stream: Any) -> None:
+    def flush(producer: Any) -> None:
+        for _ in range(20):
+            producer.flush()
+
+    told_of(stream, 1000, flush)
+
+
+def test_threads_that_append_while_the_producer_is_closed_are_told(stream: Any) -> None:
+    told_of(stream, 1000, lambda producer: producer.close())
+
+
+def test_threads_that_append_while_the_stream_is_closed_are_told(stream: Any) -> None:
+    told_of(stream, 1000, lambda _: stream.close())
+
+
 # -- the network
 
 
@@ -145,7 +241,7 @@ def test_lost_requests_and_answers_lose_and_double_nothing(
 ) -> None:
     chance = random.Random(7)
     verdicts = [PASS, PASS, LOSE_ANSWER, LOSE_REQUEST, REFUSE]
-    faulty = connect(server.url, rule=lambda _: chance.choice(verdicts)).stream(name)
+    faulty = connect(server.url, rule=Verdicts(lambda: chance.choice(verdicts))).stream(name)
     faulty.ensure()
     with faulty.producer("p", batch_items_max=5, linger_ms=0, retry=QUICK) as producer:
         for number in range(1000):
@@ -153,28 +249,30 @@ def test_lost_requests_and_answers_lose_and_double_nothing(
     assert stream.read_json() == list(range(1000))
 
 
+class Overtaken(Rule):
+    """The second batch arrives only after one that was sent later has been refused."""
+
+    def __init__(self) -> None:
+        self.refused = threading.Event()
+
+    def overtaken(self, request: httpx2.Request) -> threading.Event | None:
+        return self.refused if request.headers.get("producer-seq") == "1" else None
+
+    def answered(self, request: httpx2.Request, status: int) -> None:
+        if status == 409:
+            self.refused.set()
+
+
 def test_batches_that_overtake_each_other_are_stored_in_order(
     connect: Connect, server: Server, stream: Any, name: str
 ) -> None:
-    """The batch that is held back is overtaken by all that follow it, which are then refused."""
-    refused = threading.Event()
-
-    def rule(request: httpx2.Request) -> str:
-        seq = request.headers.get("producer-seq")
-        if seq == "1" and not refused.is_set():
-            refused.wait(WAIT_S)
-        if seq == "2" and not refused.is_set():
-            direct = httpx2.post(request.url, content=request.content, headers=request.headers)
-            assert direct.status_code == 409
-            refused.set()
-        return PASS
-
+    rule = Overtaken()
     slow = connect(server.url, rule=rule).stream(name)
     slow.ensure()
     with slow.producer("p", batch_items_max=1) as producer:
         for number in range(20):
             producer.append(number)
-    assert refused.is_set()
+    assert rule.refused.is_set()
     assert stream.read_json() == list(range(20))
 
 
@@ -183,13 +281,12 @@ def test_append_waits_while_the_queue_is_full(
 ) -> None:
     asked, free = threading.Event(), threading.Event()
 
-    def rule(request: httpx2.Request) -> str:
-        if request.method == "POST":
-            asked.set()
-            free.wait(WAIT_S)
+    def hold() -> str:
+        asked.set()
+        free.wait(WAIT_S)
         return PASS
 
-    slow = connect(server.url, rule=rule).stream(name)
+    slow = connect(server.url, rule=Verdicts(hold)).stream(name)
     slow.ensure()
     producer = slow.producer("p", queue_bytes_max=1000, linger_ms=0)
     done = 0
@@ -218,12 +315,11 @@ def test_flush_gives_up_waiting_but_not_sending(
 ) -> None:
     free = threading.Event()
 
-    def rule(request: httpx2.Request) -> str:
-        if request.method == "POST":
-            free.wait(WAIT_S)
+    def hold() -> str:
+        free.wait(WAIT_S)
         return PASS
 
-    slow = connect(server.url, rule=rule).stream(name)
+    slow = connect(server.url, rule=Verdicts(hold)).stream(name)
     slow.ensure()
     producer = slow.producer("p")
     producer.append("late")
@@ -259,6 +355,36 @@ def test_a_fatal_error_is_told_raised_and_ends_the_producer(
     producer.close()
 
 
+def test_everything_that_is_given_up_is_told(
+    connect: Connect, server: Server, stream: Any, name: str
+) -> None:
+    asked, free, all_told = threading.Event(), threading.Event(), threading.Event()
+    told: list[bytes] = []
+
+    def hold() -> str:
+        asked.set()
+        free.wait(WAIT_S)
+        return PASS
+
+    def on_error(_: Exception, messages: list[bytes]) -> None:
+        told.extend(messages)
+        if len(told) == 5:
+            all_told.set()
+
+    slow = connect(server.url, rule=Verdicts(hold)).stream(name)
+    slow.ensure()
+    producer = slow.producer("p", linger_ms=0, on_error=on_error)
+    producer.append(0)
+    assert asked.wait(WAIT_S)
+    for number in range(1, 5):
+        producer.append(number)
+    stream.delete()
+    free.set()
+    assert all_told.wait(WAIT_S)
+    assert told == [b"0", b"1", b"2", b"3", b"4"]
+    assert producer.pending_count == 0
+
+
 def test_a_failing_error_callback_harms_nothing(
     connect: Connect, server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,10 +416,9 @@ def test_restart_after_an_error_begins_the_next_epoch(stream: Any) -> None:
 def test_giving_up_after_the_last_attempt_raises_what_the_network_said(
     connect: Connect, server: Server, stream: Any, name: str
 ) -> None:
-    down = connect(server.url, rule=lambda r: LOSE_REQUEST if r.method == "POST" else PASS)
-    found = down.stream(name)
+    found = connect(server.url, rule=Verdicts(lambda: LOSE_REQUEST)).stream(name)
     found.head()
-    producer = found.producer("p", retry=Retry(attempts_max=3, first_s=0))
+    producer = found.producer("p", retry=Retry(attempts_max=3, first_s=0.001))
     producer.append(1)
     with pytest.raises(errors.ConnectionFailed) as failure:
         producer.flush()
@@ -414,9 +539,7 @@ def test_close_stream_whose_answer_is_lost_closes_once(
     connect: Connect, server: Server, stream: Any, name: str
 ) -> None:
     verdicts = iter([LOSE_ANSWER, LOSE_ANSWER])
-    lossy = connect(
-        server.url, rule=lambda r: next(verdicts, PASS) if r.method == "POST" else PASS
-    ).stream(name)
+    lossy = connect(server.url, rule=Verdicts(lambda: next(verdicts, PASS))).stream(name)
     lossy.head()
     assert lossy.producer("p", retry=QUICK).close_stream("final").closed
     assert stream.read_json() == ["final"]

@@ -15,7 +15,6 @@ from tests.helpers.server import Server, running_server
 
 PATIENT = Retry(attempts_max=None, first_s=0.01, max_s=0.05)
 KILLS = 6
-MESSAGES = 400  # before each kill, and as many while the server is away
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -44,10 +43,11 @@ class Mortal:
         self.server = self._start(self.server.port)
 
 
-@pytest.mark.parametrize("batch_items_max", [1, 50])
+@pytest.mark.parametrize(("batch_items_max", "messages"), [(1, 60), (50, 1000)])
 def test_a_server_killed_under_load_has_everything_once_and_in_order(
-    connect: Connect, tmp_path: Path, batch_items_max: int
+    connect: Connect, tmp_path: Path, batch_items_max: int, messages: int
 ) -> None:
+    """Each time as many messages before the kill as while the server is away."""
     with ExitStack() as cleanup:
         mortal = Mortal(tmp_path / "data", cleanup)
         stream = connect(mortal.server.url).stream("killed")
@@ -57,7 +57,7 @@ def test_a_server_killed_under_load_has_everything_once_and_in_order(
         in_flight = []
         for _ in range(KILLS):
             for _ in range(2):
-                for _ in range(MESSAGES):
+                for _ in range(messages):
                     producer.append({"n": count})
                     count += 1
                 if mortal.server.running:

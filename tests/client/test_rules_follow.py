@@ -592,3 +592,13 @@ def test_unknown_mode_is_refused() -> None:
 def test_rate_limit_is_an_error_with_its_class_when_retries_are_over() -> None:
     with pytest.raises(RateLimited):
         Script(refusal(429), client_retry=Retry(attempts_max=1)).run()
+
+
+def test_half_a_character_of_the_old_stream_is_no_part_of_the_new_one() -> None:
+    script = Script(
+        chunk(b"a\xc3", "2", content_type="text/plain", up_to_date=False),
+        GONE,
+        chunk(b"b", "1", content_type="text/plain", closed=True),
+        on_reset="restart",
+    ).run()
+    assert [batch.text for batch in script.batches] == ["a", "b"]

@@ -150,7 +150,7 @@ def test_live_read_echoes_the_cursor_and_waits_longer() -> None:
     ("method", "status", "location", "url"),
     [
         ("GET", 302, "/other", "http://host/other"),
-        ("GET", 308, "http://host/other?offset=1", "http://host/other"),
+        ("GET", 308, "http://host/other?offset=1", "http://host/other?offset=1"),
         ("HEAD", 301, "sibling", "http://host/v1/stream/sibling"),
         ("POST", 307, "/other", "http://host/other"),
         ("GET", 200, "/other", None),

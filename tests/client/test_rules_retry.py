@@ -87,8 +87,17 @@ def test_attempts_are_limited_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"attempts_max": 0}, {"first_s": -1}, {"max_s": -1}, {"factor": 0.5}]
+    ("name", "options"),
+    [
+        ("attempts_max", {"attempts_max": 0}),
+        ("first_s", {"first_s": 0}),
+        ("first_s", {"first_s": -1}),
+        ("max_s", {"max_s": -1}),
+        ("max_s", {"first_s": 1, "max_s": 0.5}),
+        ("factor", {"factor": 0.5}),
+        ("first_s", {"first_s": float("nan")}),
+    ],
 )
-def test_senseless_values_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError):
+def test_senseless_values_are_refused_by_name(name: str, options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"^{name} "):
         Retry(**options)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def run_suite(url: str, folder: Path) -> Report:
     if not VITEST.exists():
         raise RuntimeError("the suite is not installed: run `make test`, or `npm ci` in its folder")
     report = folder / "report.json"
-    command = [_node(), str(VITEST), "run", "--root", str(HERE)]
+    command = [node(), str(VITEST), "run", "--root", str(HERE)]
     command += ["--testNamePattern", rf"^(?!\s*({LEFT_OUT.pattern}))"]
     command += ["--reporter=json", f"--outputFile={report}"]
     environ = {**os.environ, "CONFORMANCE_URL": url, "CONFORMANCE_CACHE": str(folder / "cache")}
@@ -57,13 +57,17 @@ def run_suite(url: str, folder: Path) -> Report:
     return _read(json.loads(report.read_text()))
 
 
-def _node() -> str:
+def node() -> str:
     """Node of this environment (see the Makefile) or the one on PATH."""
-    own = Path(sys.prefix) / "node" / "bin" / "node"
-    node = str(own) if own.exists() else shutil.which("node")
-    if node is None:
+    found = find_node()
+    if found is None:
         raise RuntimeError("there is no `node`: run `make test`, which installs one if need be")
-    return node
+    return found
+
+
+def find_node() -> str | None:
+    own = Path(sys.prefix) / "node" / "bin" / "node"
+    return str(own) if own.exists() else shutil.which("node")
 
 
 def _read(document: dict[str, Any]) -> Report:

@@ -19,7 +19,7 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.errors import PenstockError
 from penstock.log.disk import DiskStore
-from penstock.log.mutations import Append, Barrier, Create, Delete, Mutation
+from penstock.log.mutations import Append, Barrier, Create, Delete, Mutation, SetMeta
 from penstock.log.store import Store
 from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
@@ -74,8 +74,9 @@ class Rig:
         assert isinstance(self.store, DiskStore)
         return self.store
 
-    async def reopen(self) -> None:
+    async def reopen(self, **options: Any) -> None:
         await self.store.close()
+        self._options |= options
         await self.open()
 
     async def crash(self) -> None:
@@ -156,6 +157,9 @@ class Rig:
 
     async def append(self, stream: Stream, messages: Sequence[bytes], **options: Any) -> None:
         await self.submit(self.make_append(stream, messages, **options))
+
+    async def set_meta(self, stream: Stream, name: str, value: bytes | None) -> None:
+        await self.submit(SetMeta(stream, "set", name=name, value=value))
 
     async def delete(self, stream: Stream) -> None:
         await self.submit(self.make_delete(stream))

@@ -49,6 +49,17 @@ async def test_a_stream_loaded_from_its_row_outgrows_it_too(rig: Rig) -> None:
 
 
 @on_disk()
+async def test_a_stream_with_segments_keeps_them_when_rows_may_grow(rig: Rig) -> None:
+    await rig.create("a", [b"1" * 200])
+    await rig.reopen(inline_bytes_max=4096)
+    stream = rig.find("a")
+    await rig.append(stream, [b"2"])
+    await rig.settle()
+    await rig.reopen()
+    assert await rig.content(rig.find("a")) == wire([b"1" * 200, b"2"])
+
+
+@on_disk()
 async def test_segments_are_closed_at_their_size_and_never_rewritten(rig: Rig) -> None:
     stream = await rig.create("a", config=BYTES)
     parts = [bytes([n]) * 400 for n in range(9)]

@@ -11,7 +11,7 @@ SECOND = 1_000_000
 KEPT = {
     *("id", "path", "config", "is_json", "is_text", "created_us", "touched_us", "earliest"),
     *("tail", "count", "closed", "closed_by", "stream_seq", "applied_lsn", "producer_total"),
-    *("durable", "deleted", "deleting", "in_flight"),
+    *("durable", "deleted", "meta", "deleting", "in_flight"),
 }
 
 
@@ -151,6 +151,23 @@ async def test_producers_are_found_again_after_a_checkpoint_a_restart_and_a_cras
             "late": ProducerState(0, 0),
         }
         assert stream.producer_total == 3
+
+
+@on_disk()
+async def test_named_values_are_found_again_after_a_checkpoint_a_restart_and_a_crash(
+    rig: Rig,
+) -> None:
+    stream = await rig.create("a", [b"1" * 200])
+    await rig.set_meta(stream, "kept", b"\0\xff")
+    await rig.set_meta(stream, "gone", b"1")
+    await rig.settle()
+    await rig.set_meta(stream, "gone", None)
+    await rig.set_meta(stream, "late", b"2")
+    for again in (rig.crash, rig.reopen, rig.reopen):
+        await again()
+        stream = rig.find("a")
+        assert stream.meta == stream.pending_meta == {"kept": b"\0\xff", "late": b"2"}
+        assert await rig.content(stream) == b"1" * 200 + b",\n"
 
 
 @on_disk()

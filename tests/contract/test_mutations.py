@@ -67,6 +67,18 @@ async def test_a_bare_close_appends_nothing(rig: Rig) -> None:
 
 
 @on_stores()
+async def test_named_values_are_kept_replaced_and_taken_away(rig: Rig) -> None:
+    stream = await rig.create("a", [b"1"])
+    await rig.set_meta(stream, "x", b"\0old")
+    await rig.set_meta(stream, "y", b"")
+    await rig.set_meta(stream, "x", b"new")
+    assert stream.meta == {"x": b"new", "y": b""}
+    await rig.set_meta(stream, "y", None)
+    assert stream.meta == {"x": b"new"}
+    assert (stream.tail, stream.count) == (3, 1)
+
+
+@on_stores()
 async def test_a_deleted_stream_is_neither_loaded_nor_listed(rig: Rig) -> None:
     stream = await rig.create("a", [b"1"])
     await rig.settle()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -76,10 +78,23 @@ class UnsyncedFiles(Files):
         pass
 
 
+@cache
+def _empty_catalog() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="penstock-empty-") as folder:
+        path = Path(folder) / CATALOG_FILE
+        Catalog(path).close()
+        return path.read_bytes()
+
+
 class QuickCatalog(Catalog):
+    """A catalog that leaves syncing to the system; a new one is copied, which needs none."""
+
     def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(_empty_catalog())
         super().__init__(path)
-        self._writer.execute("PRAGMA synchronous=OFF")
+        for connection in (self._reader, self._writer):
+            connection.execute("PRAGMA synchronous=OFF")
 
 
 class QuickStore(DiskStore):

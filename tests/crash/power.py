@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from penstock.log.catalog import Catalog, Changes
 from penstock.log.disk import CATALOG_FILE, DiskStore
 from penstock.log.files import File, Files
+from tests.crash.engines import QuickCatalog
 
 PAGE_BYTES = 4096
 FOLDER = 0
@@ -81,7 +82,8 @@ class SyncFolder(NamedTuple):
 
 
 class SyncAll(NamedTuple):
-    pass
+    but: frozenset[PurePath]
+    """Folders that are never really synced."""
 
 
 class Commit(NamedTuple):
@@ -160,10 +162,10 @@ class Image:
                 self.contents[file].sync()
             case SyncFolder(name):
                 self._sync_folder(name)
-            case SyncAll():
+            case SyncAll(but):
                 for content in self.contents.values():
                     content.sync()
-                for name in list(self._changes):
+                for name in [name for name in self._changes if name not in but]:
                     self._sync_folder(name)
             case Commit(database, is_synced):
                 self.catalog = database
@@ -289,6 +291,7 @@ class PowerFiles(Files):
         self._record = record
         self._skips = skips
         self._numbers = dict(record.start.names)
+        self._folders = {name for name, file in self._numbers.items() if file == FOLDER}
         self._next = max(record.start.contents, default=FOLDER) + 1
 
     def _name(self, path: Path) -> PurePath:
@@ -314,6 +317,7 @@ class PowerFiles(Files):
         if path != self._base and not path.is_dir():
             self.make_folder(path.parent)
             path.mkdir()
+            self._folders.add(self._name(path))
             self._record.add(Link(self._name(path), FOLDER))
 
     def sync_folder(self, path: Path) -> None:
@@ -322,7 +326,8 @@ class PowerFiles(Files):
 
     def sync_all(self, path: Path) -> None:
         if not self._skips(path):
-            self._record.add(SyncAll())
+            skipped = {name for name in self._folders if self._skips(self._base / name)}
+            self._record.add(SyncAll(frozenset(skipped)))
 
     def rename(self, source: Path, target: Path) -> None:
         with self._record.lock:
@@ -338,12 +343,11 @@ class PowerFiles(Files):
                 self._record.add(Unlink(self._name(path)))
 
 
-class PowerCatalog(Catalog):
+class PowerCatalog(QuickCatalog):
     def __init__(self, path: Path, record: Record, *, is_synced: bool) -> None:
         super().__init__(path)
         self._record = record
         self._is_synced = is_synced
-        self._writer.execute("PRAGMA synchronous=OFF")
 
     def commit(self, changes: Changes) -> None:
         with self._record.lock:

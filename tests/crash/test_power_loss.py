@@ -21,7 +21,7 @@ from tests.crash.power import Luck, Rename, Sync, SyncAll, SyncFolder, Unlink
 from tests.crash.power_run import ODDS, check_cuts, check_left, record_run
 
 BURSTS = 60
-QUICK_CUTS = 100
+QUICK_CUTS = 250
 
 
 @pytest.fixture(autouse=True)

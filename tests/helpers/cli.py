@@ -14,9 +14,13 @@ import termios
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from penstock import Client
+from penstock.client.stream import Stream
 
 TIMEOUT_S = 60.0
+JSON = "application/json"
 
 
 class Cli:
@@ -25,6 +29,7 @@ class Cli:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
+        self.client = Client(url)
         kept = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
         kept.pop("NO_COLOR", None)
         self.env = {
@@ -32,27 +37,47 @@ class Cli:
             "PENSTOCK_URL": url,
             "XDG_CONFIG_HOME": str(folder / "config"),
             "TERM": "xterm",
+            "PYTHONFAULTHANDLER": "1",
         }
+
+    def make(self, name: str, *messages: Any, content_type: str = JSON) -> Stream:
+        """A stream with messages, made by the library: a process takes longer to start."""
+        stream = self.client.stream(name)
+        stream.create(content_type)
+        if messages:
+            stream.append_many(messages)
+        return stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
 
     def run(
         self, *arguments: object, stdin: bytes = b"", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end. Never a traceback, and an error is one line on stderr."""
-        done = subprocess.run(
+        process = subprocess.Popen(
             _command(arguments),
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**self.env, **(env or {})},
             cwd=self.folder,
-            timeout=TIMEOUT_S,
-            check=False,
         )
-        stderr = done.stderr.decode()
-        assert "Traceback" not in stderr, stderr
-        if done.returncode not in (0, 2):
-            assert stderr.count("\n") <= 1, stderr
+        try:
+            stdout, stderr = process.communicate(stdin, TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it then says where it hangs
+            stdout, stderr = process.communicate()
+            raise AssertionError(f"{arguments} did not end:\n{stderr.decode()}") from None
+        error = stderr.decode()
+        assert "Traceback" not in error, error
+        if process.returncode not in (0, 2):
+            assert error.count("\n") <= 1, error
         return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode("utf-8", "surrogateescape"), stderr
+            process.args, process.returncode, stdout.decode("utf-8", "surrogateescape"), error
         )
 
     def ok(self, *arguments: object, stdin: bytes = b"") -> str:
@@ -107,7 +132,7 @@ class Cli:
             env={**self.env, **(env or {})},
             cwd=self.folder,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(theirs)
         try:

@@ -17,7 +17,7 @@ from penstock.cli import COMMANDS, docs, main
 from penstock.config import SETTINGS
 from tests.helpers.server import ROOT, ServerDidNotStart, running_server
 
-HEAVY = {"asyncio", "httptools", "prometheus_client", "sqlite3", "structlog", "tomllib", "uvloop"}
+HEAVY = {"asyncio", "httptools", "httpx2", "prometheus_client", "sqlite3", "structlog", "tomllib", "uvloop"}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.connection import Server
+from penstock.cli.connection import Server, needs_certificates
 from penstock.cli.meter import Meter, as_text
 from penstock.cli.terminal import Progress
 
@@ -147,7 +147,8 @@ async def _bench_stream(server: Server) -> AsyncIterator[AsyncStream]:
     from penstock.client.aio import AsyncClient
 
     place = server.place()
-    async with AsyncClient(place.url, token=place.token, retry=Retry(attempts_max=4)) as client:
+    verify, retry = needs_certificates(place.url), Retry(attempts_max=4)
+    async with AsyncClient(place.url, token=place.token, retry=retry, verify=verify) as client:
         stream = client.stream(f"penstock-bench/{os.urandom(8).hex()}")
         await stream.create()
         try:

@@ -113,8 +113,19 @@ def _client(place: Context, retry: Retry | None) -> Client:
     from penstock.client._retry import Retry
     from penstock.client.sync import Client
 
-    # A person waits: say soon that nobody is there.
-    return Client(place.url, token=place.token, retry=retry or Retry(attempts_max=4))
+    return Client(
+        place.url,
+        token=place.token,
+        # A person waits: say soon that nobody is there.
+        retry=retry or Retry(attempts_max=4),
+        verify=needs_certificates(place.url),
+    )
+
+
+def needs_certificates(url: str) -> bool:
+    """Whether TLS may be spoken: loading the certificates takes a sixth of a short command."""
+    proxied = any(name.lower().endswith("_proxy") for name in os.environ)
+    return proxied or not url.startswith("http://")
 
 
 def patient(stream: Stream) -> Stream:

@@ -47,6 +47,7 @@ def command(server: Server, stream: str, file: Path, force: bool, as_json: bool)
         head = found.head()
         before = None if force else sidecar.load(file)
         state = _begin(found, head, file, before)
+        sidecar.save(file, state)  # before any data: a file without it is somebody else's
         state = _copy(patient(found), file, state, head)
     if as_json:
         fields = {"offset": state.offset, "bytes": state.bytes, "closed": state.closed}

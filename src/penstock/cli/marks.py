@@ -111,6 +111,9 @@ class LineMark:
                 self._find()
                 continue
             except StaleEpoch as error:
+                if self._tail is not None:  # a late request of a killed run, as above
+                    self._find()
+                    continue
                 raise StaleEpoch(
                     f"Another run has taken over producer {self._id!r}, which knows better what "
                     "is still to be appended.",

@@ -141,6 +141,14 @@ def appended(answer: Answer, request: Request) -> Appended:
     )
 
 
+def is_bare_duplicate(answer: Answer) -> bool:
+    """Whether a producer's duplicate is confirmed without the offset, as some servers do."""
+    headers = answer.headers
+    return (
+        answer.status == 204 and "producer-seq" in headers and "stream-next-offset" not in headers
+    )
+
+
 def page(answer: Answer) -> Page:
     try:
         return msgspec.json.decode(answer.body, type=Page)
@@ -156,7 +164,7 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     cls = _BY_CODE.get(code) if isinstance(code, str) else None
     if cls is None or cls.status != answer.status:
         cls = _class_of(request.method, answer.status, headers)
-    error = cls(_detail(request, answer, problem))
+    error = cls(_detail(request, answer, problem, cls.title))
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
     return error
@@ -190,12 +198,12 @@ def _problem(answer: Answer) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _detail(request: Request, answer: Answer, problem: Mapping[str, Any]) -> str:
+def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title: str) -> str:
     detail = problem.get("detail")
     if not isinstance(detail, str):
         detail = answer.body[:DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
     where = f"{request.method} {request.url} was answered {answer.status}"
-    return f"{detail} ({where})" if detail else f"{where}."
+    return f"{detail or title} ({where})"  # an answer to HEAD has no words of its own
 
 
 def _number(answer: Answer, name: str) -> int | None:

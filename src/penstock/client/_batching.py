@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from penstock import limits
+from penstock.client._append_batch import (
+    AppendBatch,
+    Failed,
+    came_too_early,
+    may_be_stored,
+    used_epoch,
+)
 from penstock.client._producer_options import ProducerOptions
-from penstock.client._retry import REFUSED_STATUSES
-from penstock.errors import ClientClosed, ConnectionFailed, PenstockError, SequenceGap, StaleEpoch
+from penstock.errors import ClientClosed, PenstockError, SequenceGap, StaleEpoch
 
 # Memory that a queued message takes besides its bytes, so that tiny ones are bounded as well.
 MESSAGE_OVERHEAD_BYTES: Final = 48
@@ -25,36 +31,6 @@ QUIET: Final = 0  # added; nothing has to be done
 WAKE: Final = 1  # added; there is something new to take, or to wait for
 FULL: Final = 2  # not added: wait until something is settled and ask again
 Added = Literal[0, 1, 2]
-
-
-class AppendBatch:
-    """Messages that are stored together, under one sequence number."""
-
-    __slots__ = (
-        "attempts", "close", "doomed", "epoch", "head_seq", "in_flight",
-        "messages", "seq", "settled", "uncertain", "waits_for", "weight",
-    )  # fmt: skip
-
-    def __init__(self, messages: list[bytes], weight: int, seq: int, *, close: bool) -> None:
-        self.messages = messages
-        self.weight = weight
-        self.seq = seq
-        self.epoch = 0  # of the last sending
-        self.close = close
-        self.attempts = 0
-        self.in_flight = False
-        self.settled = False
-        self.doomed = False  # an earlier batch has failed: this one is not sent again
-        self.uncertain = False  # it may be stored although no answer says so
-        self.head_seq = seq  # the oldest unsettled sequence number when it was sent
-        self.waits_for: int | None = None  # it came too early: not again before this is settled
-
-
-class Failed(NamedTuple):
-    """Messages that are given up, for the error callback."""
-
-    error: Exception
-    messages: list[bytes]
 
 
 class Window:
@@ -78,6 +54,7 @@ class Window:
         self._established = False  # the server has accepted this epoch, and answers
         self._is_ours = False  # the server has stored something new under this epoch
         self._sent_seq = -1  # the highest sequence number sent under this epoch
+        self._writing: AppendBatch | None = None  # one after the other, so that they keep in order
         self._width = float(options.in_flight_max)  # how many may be in flight: see `_narrow`
         self._narrowed_seq = -1
         self._resume_at = 0.0
@@ -148,6 +125,33 @@ class Window:
             self._seal()
             return WAKE
         return WAKE if count == 1 else QUIET
+
+    def extend(self, messages: list[bytes]) -> bool:
+        """Take several messages in, if that neither begins nor ends a batch; else do nothing."""
+        data_bytes, count = sum(map(len, messages)), len(messages)
+        weight = data_bytes + MESSAGE_OVERHEAD_BYTES * count
+        open_bytes = self._open_bytes + data_bytes + self.separator_bytes * count
+        if (
+            not self.is_growing
+            or open_bytes >= self._options.batch_bytes_max
+            or len(self._open) + count >= self._items_max
+            or self._queued_bytes + weight > self._options.queue_bytes_max
+        ):
+            return False
+        self._open.extend(messages)
+        self._open_bytes = open_bytes
+        self._queued_bytes += weight
+        return True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is taken in."""
+        return self.error is not None or self._closing is not None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether there is an open batch, which takes more in."""
+        return bool(self._open) and not self.is_stopped
 
     def check(self) -> None:
         """Raise what stopped the producer, if anything did."""
@@ -229,7 +233,14 @@ class Window:
         batch.in_flight = True
         self._sent_seq = max(self._sent_seq, batch.seq)
         self._in_flight += 1
+        self._writing = batch
         return batch
+
+    def written(self, batch: AppendBatch) -> None:
+        """The request has left, so the next may follow it: on other connections they would
+        overtake each other if they left at the same time."""
+        if self._writing is batch:
+            self._writing = None
 
     @property
     def has_more(self) -> bool:
@@ -249,7 +260,7 @@ class Window:
             return []
         unknown = last_seq is not None and last_seq > self._sent_seq
         if duplicate and (unknown or not (self._is_ours or batch.uncertain)):
-            return self._decide(batch, _used_epoch(batch)) + self._claim()
+            return self._decide(batch, used_epoch(batch)) + self._claim()
         self._established = self._is_ours = True
         self._claims = 0
         self._width = min(self._width + 1 / self._width, self._options.in_flight_max)
@@ -269,7 +280,7 @@ class Window:
         if batch.doomed or isinstance(error, ClientClosed) or not isinstance(error, PenstockError):
             return self._give_up(batch, error)
         if isinstance(error, SequenceGap):
-            if not _came_too_early(batch, error):
+            if not came_too_early(batch, error):
                 return self._give_up(batch, error)
             self._narrow(batch)
             head = self._unsettled[0]
@@ -291,6 +302,8 @@ class Window:
         return []
 
     def _has_slot(self) -> bool:
+        if self._writing is not None:
+            return False
         return self._in_flight < (int(self._width) if self._established else 1)
 
     def _narrow(self, batch: AppendBatch) -> None:
@@ -328,6 +341,7 @@ class Window:
         return batch
 
     def _landed(self, batch: AppendBatch) -> None:
+        self.written(batch)
         batch.in_flight = False
         self._in_flight -= 1
 
@@ -378,28 +392,3 @@ class Window:
                 found.append(Failed(error, later.messages))
                 self._settle(later)
         return found
-
-
-def may_be_stored(error: PenstockError) -> bool:
-    """Whether a failure leaves open what the server has done."""
-    if isinstance(error, ConnectionFailed):
-        return error.sent
-    return error.status >= 500 and error.status not in REFUSED_STATUSES
-
-
-def _used_epoch(batch: AppendBatch) -> StaleEpoch:
-    return StaleEpoch(
-        f"Epoch {batch.epoch} of this producer id was used before, by an earlier run: the server "
-        f"took the messages for ones that it has, and did not store them. Use a higher epoch, or "
-        f"auto_claim=True.",
-        Producer_Epoch=str(batch.epoch),
-    )
-
-
-def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
-    """Whether a batch was only faster than an earlier one, which was on its way too.
-
-    Otherwise the server misses what it has confirmed before: repeating cannot help.
-    """
-    expected = batch.head_seq if gap.expected is None else gap.expected
-    return batch.head_seq <= expected < batch.seq

@@ -313,6 +313,7 @@ class Follower:
             self.offset = offset
         self._cursor = None
         self._was_up_to_date = False
+        self._decoder.restart()
         if self._options.mode == "auto":
             self._mode = "catch-up"
 

@@ -146,14 +146,32 @@ def build(
     url = _parsed(request.url)
     # Within one machine compressing costs more than it saves: three times the time of a read.
     local = {"Accept-Encoding": "identity"} if url.host in _LOOPBACK else {}
+    extensions: dict[str, Any] = {"timeout": timeouts.of(request)}
+    if request.on_sent is not None:
+        extensions["trace"] = _trace(client, request.on_sent)
     return client.build_request(
         request.method,
-        url,
-        params=all_params or None,
+        url.copy_merge_params(all_params) if all_params else url,  # `params=` drops the URL's own
         headers={**local, **headers, **request.headers},
         content=request.body or None,
-        extensions={"timeout": timeouts.of(request)},
+        extensions=extensions,
     )
+
+
+def _trace(
+    client: httpx2.Client | httpx2.AsyncClient, on_sent: Callable[[], None]
+) -> Callable[[str, Any], Any]:
+    """The hook by which httpx2 tells how far a request has come."""
+    import httpx2
+
+    def trace(event: str, _: Any) -> None:
+        if event.endswith("send_request_body.complete"):
+            on_sent()
+
+    async def async_trace(event: str, info: Any) -> None:
+        trace(event, info)
+
+    return async_trace if isinstance(client, httpx2.AsyncClient) else trace
 
 
 def answer_of(response: httpx2.Response, body: bytes = b"") -> Answer:

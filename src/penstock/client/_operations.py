@@ -91,7 +91,11 @@ class Operations:
             producer=producer,
             close=close,
         )
-        return _answers.appended((yield from send(request, self._retry)), request)
+        answer = yield from send(request, self._retry)
+        if _answers.is_bare_duplicate(answer):
+            end = (yield from self.head()).offset
+            answer = answer._replace(headers={**answer.headers, "stream-next-offset": end})
+        return _answers.appended(answer, request)
 
     def delete(self) -> Flow[None]:
         yield from send(_requests.delete(self.url), self._retry)

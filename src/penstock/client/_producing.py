@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from penstock import limits
 from penstock.client import _requests
 from penstock.client._answers import Answer, Appended
-from penstock.client._batching import AppendBatch, Failed, Window
+from penstock.client._append_batch import AppendBatch, Failed
+from penstock.client._batching import FULL, Window
 from penstock.client._flow import Flow, send
 from penstock.client._producer_options import ProducerOptions, encoder_of
 from penstock.client._requests import join_messages
@@ -22,6 +25,12 @@ EXIT_TIMEOUT_S = 10.0  # how long a `with` block that failed waits for what was 
 CLOSED = "The producer was closed: make a new one, with a higher epoch or auto_claim."
 
 
+# What `append` may leave in the inbox, beyond the bound of the queue.
+INBOX_COUNT_MAX = 128
+INBOX_MESSAGE_BYTES_MAX = 4096
+INBOX_QUEUE_SHARE_BYTES = 64 * limits.KIB
+
+
 class ProducerBase:
     """The window of a producer, seen from outside, and its requests."""
 
@@ -31,6 +40,14 @@ class ProducerBase:
         self._content_type = ""
         self._encode: Callable[[Any], bytes] | None = None
         self._window = Window(options, time.monotonic)
+        # The inbox spares `append` most of its work: the window is told of many at once. It is open
+        # only while the window has a batch that grows, for then a sender is going to look into it
+        # in any case, before it takes that batch.
+        self._inbox: deque[bytes] = deque()
+        self._is_inbox_open = False
+        self._inbox_count_max = min(
+            INBOX_COUNT_MAX, options.queue_bytes_max // INBOX_QUEUE_SHARE_BYTES
+        )
         self._offset: str | None = None
         self._closing: Appended | None = None  # what closing the stream has come to
 
@@ -51,7 +68,7 @@ class ProducerBase:
     @property
     def pending_count(self) -> int:
         """Messages that were appended and are not known to be stored yet."""
-        return self._window.pending_count
+        return self._window.pending_count + len(self._inbox)
 
     @property
     def in_flight_count(self) -> int:
@@ -70,7 +87,24 @@ class ProducerBase:
         self._encode = encoder_of(content_type)
         return self._encode
 
-    def _attempt(self, batch: AppendBatch) -> Flow[Answer]:
+    def _empty_inbox(self) -> bool:
+        """Move messages from the inbox into the window; false if not all of them have room.
+
+        The inbox is closed first, so that an append that comes too late notices it.
+        """
+        self._is_inbox_open = False
+        inbox, window = self._inbox, self._window
+        if not inbox or window.is_stopped:
+            return True
+        messages = [inbox.popleft() for _ in range(len(inbox))]
+        if window.extend(messages):
+            return True
+        inbox.extendleft(reversed(messages))
+        while inbox and window.add(inbox[0]) != FULL:
+            inbox.popleft()
+        return not inbox
+
+    def _attempt(self, batch: AppendBatch, on_sent: Callable[[], None]) -> Flow[Answer]:
         """Send a batch once; how to go on after a failure is for the window to say."""
         messages, content_type = batch.messages, self._content_type
         request = _requests.append(
@@ -80,13 +114,26 @@ class ProducerBase:
             producer=(self._options.id, batch.epoch, batch.seq),
             close=batch.close,
         )
-        answer = yield from send(request, NO_RETRY)
+        answer = yield from send(request._replace(on_sent=on_sent), NO_RETRY)
         if not answer.headers.keys() & {"stream-next-offset", "producer-epoch", "producer-seq"}:
             raise ProtocolError(
                 f"The {answer.status} answer has none of the headers that confirm an append: the "
                 "server, or a proxy in between, does not speak the protocol."
             )
         return answer
+
+    def _landed(self, batch: AppendBatch, outcome: Answer | Exception) -> list[Failed]:
+        """A batch has come to an end, or has to be sent again; what is given up because of it."""
+        if isinstance(outcome, Exception):
+            failures = self._window.failed(batch, outcome)
+        else:
+            failures = self._confirmed(batch, outcome)
+        if self._window.error is not None:
+            self._is_inbox_open = False
+            if self._inbox:
+                failures.append(Failed(self._window.error, list(self._inbox)))
+                self._inbox.clear()
+        return failures
 
     def _confirmed(self, batch: AppendBatch, answer: Answer) -> list[Failed]:
         """The server says that it has the batch."""

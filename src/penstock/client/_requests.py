@@ -6,7 +6,7 @@ Knows the protocol's headers and parameters, and URLs; opens no connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
@@ -45,6 +45,7 @@ class Request(NamedTuple):
     wait: Wait = "answer"
     repeatable: bool = True
     read_timeout_s: float | None = None  # a bound that is tighter than that of `wait`
+    on_sent: Callable[[], None] | None = None  # called each time that all of it has been written
 
 
 class ProducerId(NamedTuple):
@@ -207,8 +208,7 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
         )
     if request.method not in ("GET", "HEAD") and status not in (307, 308):
         raise ProtocolError(f"The server redirects a {request.method} with {status}.")
-    # A location usually repeats the query that it was asked with; ours is added again in sending.
-    return request._replace(url=target.partition("?")[0])
+    return request._replace(url=target)
 
 
 def _rfc3339(moment: datetime | str) -> str:

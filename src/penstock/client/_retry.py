@@ -40,8 +40,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.attempts_max is not None and self.attempts_max < 1:
             raise ValueError("attempts_max must be at least 1, or None for no limit")
-        if not (self.first_s >= 0 and self.max_s >= 0 and self.factor >= 1):
-            raise ValueError("first_s and max_s must not be negative, and factor at least 1")
+        if not self.first_s > 0:
+            raise ValueError("first_s must be above 0: pauses grow from it")
+        if not self.max_s >= self.first_s:
+            raise ValueError("max_s must not be less than the first pause")
+        if not self.factor >= 1:
+            raise ValueError("factor must be at least 1")
 
     def applies(self, error: PenstockError, *, repeatable: bool) -> bool:
         """Whether sending again is right: the failure may pass, and nothing can be done twice."""

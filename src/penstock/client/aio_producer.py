@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock import limits
 from penstock.client._answers import Answer, Appended
-from penstock.client._batching import FULL, QUIET, AppendBatch, Failed
+from penstock.client._append_batch import AppendBatch, Failed
+from penstock.client._batching import FULL
 from penstock.client._producer_options import PRODUCER_RETRY, ProducerOptions
-from penstock.client._producing import CLOSED, EXIT_TIMEOUT_S, ProducerBase, log
+from penstock.client._producing import (
+    CLOSED,
+    EXIT_TIMEOUT_S,
+    INBOX_MESSAGE_BYTES_MAX,
+    ProducerBase,
+    log,
+)
 from penstock.client._retry import Retry
 
 if TYPE_CHECKING:
@@ -19,8 +27,8 @@ if TYPE_CHECKING:
 
 OnError = Callable[[Exception, list[bytes]], Awaitable[object] | object]
 
-# A loop that appends without ever waiting lets other tasks run after so many messages.
-APPENDS_BETWEEN_YIELDS = 512
+# A loop that appends without ever waiting lets other tasks run after so many full inboxes.
+ROUNDS_BETWEEN_YIELDS = 4
 
 
 class AsyncProducer(ProducerBase):
@@ -64,7 +72,7 @@ class AsyncProducer(ProducerBase):
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self._appends = 0
+        self._rounds = 0
         self._stopped = False
 
     async def append(self, value: Any) -> None:
@@ -75,26 +83,25 @@ class AsyncProducer(ProducerBase):
         """
         encode = self._encode or await self._learn()
         data = encode(value)
-        added = self._window.add(data)
-        if added != QUIET:
-            while added == FULL:
-                self._pump()
-                await self._change()
-                added = self._window.add(data)
-            self._pump()
-        self._appends += 1
-        if self._appends >= APPENDS_BETWEEN_YIELDS:
-            self._appends = 0
-            await asyncio.sleep(0)
+        if self._is_inbox_open and len(data) < INBOX_MESSAGE_BYTES_MAX:
+            inbox = self._inbox
+            inbox.append(data)
+            if len(inbox) >= self._inbox_count_max:
+                await self._take_in(None)
+        else:
+            await self._take_in(data)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send what is waiting, and wait until everything appended so far is stored.
 
         Raises the first error if something failed, TimeoutError if it takes too long.
         """
-        target = self._window.flush()
-        self._pump()
-        await self._wait(lambda: self._window.settled_count >= target, timeout_s)
+        async with self._waiting_at_most(timeout_s):
+            await self._take_in(None, check=False)
+            target = self._window.flush()
+            self._pump()
+            while self._window.settled_count < target:
+                await self._change()
         if self._window.error is not None or self._stopped:
             self._window.check()
 
@@ -102,9 +109,11 @@ class AsyncProducer(ProducerBase):
         """Flush, and stop. The stream stays open. Closing again does nothing."""
         if self._stopped:
             return
-        self._window.refuse(CLOSED)
         try:
-            await self.flush(timeout_s)
+            async with self._waiting_at_most(timeout_s):
+                await self._take_in(None, check=False)
+                self._window.refuse(CLOSED)
+                await self.flush()
         finally:
             self._stop()
 
@@ -117,12 +126,14 @@ class AsyncProducer(ProducerBase):
             return self._closing_answer()
         encode = self._encode or await self._learn()
         data = None if final is None else encode(final)
-        self._window.check()
-        self._window.refuse(CLOSED)
-        batch = self._window.close_stream(data)
-        self._pump()
         try:
-            await self._wait(lambda: batch.settled, timeout_s)
+            async with self._waiting_at_most(timeout_s):
+                await self._take_in(None)
+                self._window.refuse(CLOSED)
+                batch = self._window.close_stream(data)
+                self._pump()
+                while not batch.settled:
+                    await self._change()
             return self._closing_answer()
         finally:
             self._stop()
@@ -130,8 +141,10 @@ class AsyncProducer(ProducerBase):
     def detach(self) -> int:
         """Stop without waiting: how many messages are left behind, of which those on their way may
         still be stored."""
+        self._is_inbox_open = False
         self._window.refuse(CLOSED)
-        count = self._window.abandon()
+        count = self._window.abandon() + len(self._inbox)
+        self._inbox.clear()
         self._stop()
         return count
 
@@ -140,11 +153,12 @@ class AsyncProducer(ProducerBase):
         what failed is then the business of whoever was told by `on_error`."""
         if self._stopped:
             self._window.check()
-        self._window.flush()
-        self._pump()
-        await self._wait(
-            lambda: self._window.is_settled and not self._window.in_flight_count, timeout_s
-        )
+        async with self._waiting_at_most(timeout_s):
+            await self._take_in(None, check=False)
+            self._window.flush()
+            self._pump()
+            while not self._window.is_settled or self._window.in_flight_count:
+                await self._change()
         self._window.restart()
 
     async def __aenter__(self) -> Self:
@@ -165,15 +179,27 @@ class AsyncProducer(ProducerBase):
         content_type = self._stream.content_type
         return self._use(content_type or (await self._stream.head()).content_type)
 
-    async def _wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
+    async def _take_in(self, data: bytes | None, *, check: bool = True) -> None:
+        """Append what is in the inbox, and then `data`; wait for room if there is none."""
+        if check and self._window.is_stopped:
+            self._window.check()
+        while not self._empty_inbox() or (data is not None and self._window.add(data) == FULL):
+            self._pump()
+            await self._change()
+        self._pump()
+        self._rounds += 1
+        if self._rounds >= ROUNDS_BETWEEN_YIELDS:
+            self._rounds = 0
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def _waiting_at_most(self, timeout_s: float | None) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout_s):
-                while not is_over():
-                    await self._change()
+                yield
         except TimeoutError:
             raise TimeoutError(
-                f"{self._window.pending_count} messages are not stored yet after {timeout_s} s; "
-                "they are still being sent."
+                f"{self.pending_count} messages are not stored yet; they are still being sent."
             ) from None
 
     async def _change(self) -> None:
@@ -203,8 +229,10 @@ class AsyncProducer(ProducerBase):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._empty_inbox()
         while not self._stopped:
             step = self._window.take()
+            self._is_inbox_open = self._window.is_growing
             if isinstance(step, AppendBatch):
                 task = asyncio.create_task(self._send(step))
                 self._tasks.add(task)
@@ -218,17 +246,18 @@ class AsyncProducer(ProducerBase):
     async def _send(self, batch: AppendBatch) -> None:
         outcome: Answer | Exception
         try:
-            outcome = await self._stream.client.run(self._attempt(batch))
+            outcome = await self._stream.client.run(self._attempt(batch, lambda: self._sent(batch)))
         except Exception as error:  # noqa: BLE001 - the window decides what it means
             outcome = error
-        if isinstance(outcome, Exception):
-            failures = self._window.failed(batch, outcome)
-        else:
-            failures = self._confirmed(batch, outcome)
+        failures = self._landed(batch, outcome)
         self._pump()
         for failed in failures:
             await self._report(failed)
         self._changed()
+
+    def _sent(self, batch: AppendBatch) -> None:
+        self._window.written(batch)
+        self._pump()
 
     async def _report(self, failed: Failed) -> None:
         if self._on_error is None:

@@ -185,7 +185,7 @@ class AsyncStream:
 
     async def read_text(self, offset: str = START, **options: Any) -> str:
         """The bytes of a stream of any type, as UTF-8 text."""
-        return (await self.read_bytes(offset, **options)).decode("utf-8", "replace")
+        return (await self.read(offset, decode=False, **options)).data.decode("utf-8", "replace")
 
     def iter_batches(
         self,

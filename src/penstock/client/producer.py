@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock import limits
 from penstock.client._answers import Answer, Appended
-from penstock.client._batching import FULL, QUIET, AppendBatch, Failed
+from penstock.client._append_batch import AppendBatch, Failed
+from penstock.client._batching import FULL
 from penstock.client._producer_options import PRODUCER_RETRY, ProducerOptions
-from penstock.client._producing import CLOSED, EXIT_TIMEOUT_S, ProducerBase, log
+from penstock.client._producing import (
+    CLOSED,
+    EXIT_TIMEOUT_S,
+    INBOX_MESSAGE_BYTES_MAX,
+    ProducerBase,
+    log,
+)
 from penstock.client._retry import Retry
 
 if TYPE_CHECKING:
@@ -75,35 +82,40 @@ class Producer(ProducerBase):
         """
         encode = self._encode
         data = encode(value) if encode is not None else self._first_encode(value)
-        with self._lock:
-            added = self._window.add(data)
-            if added != QUIET:
-                while added == FULL:
-                    self._wake()
-                    self._settled.wait()
-                    added = self._window.add(data)
-                self._wake()
+        if self._is_inbox_open and len(data) < INBOX_MESSAGE_BYTES_MAX:
+            inbox = self._inbox
+            inbox.append(data)
+            # Looked at again: if it was closed in between, the message may have come too late.
+            if self._is_inbox_open and len(inbox) < self._inbox_count_max:  # type: ignore[redundant-expr]
+                return
+            self._take_in(None)
+        else:
+            self._take_in(data)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what is waiting, and wait until everything appended so far is stored.
 
         Raises the first error if something failed, TimeoutError if it takes too long.
         """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
+            self._wait(self._has_room, deadline)
             target = self._window.flush()
             self._wake()
-            self._wait(lambda: self._window.settled_count >= target, timeout_s)
+            self._wait(lambda: self._window.settled_count >= target, deadline)
             if self._window.error is not None or self._stopped:
                 self._window.check()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, and stop. The stream stays open. Closing again does nothing."""
-        with self._lock:
-            if self._stopped:
-                return
-            self._window.refuse(CLOSED)
+        if self._stopped:
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            self.flush(timeout_s)
+            with self._lock:
+                self._wait(self._has_room, deadline)
+                self._window.refuse(CLOSED)
+            self.flush(None if deadline is None else deadline - time.monotonic())
         finally:
             self._stop()
 
@@ -116,14 +128,16 @@ class Producer(ProducerBase):
             return self._closing_answer()
         encode = self._encode or self._learn()
         data = None if final is None else encode(final)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
+            self._wait(self._has_room, deadline)
             self._window.check()
             self._window.refuse(CLOSED)
             batch = self._window.close_stream(data)
             self._wake()
         try:
             with self._lock:
-                self._wait(lambda: batch.settled, timeout_s)
+                self._wait(lambda: batch.settled, deadline)
                 return self._closing_answer()
         finally:
             self._stop()
@@ -132,8 +146,10 @@ class Producer(ProducerBase):
         """Stop without waiting: how many messages are left behind, of which those on their way may
         still be stored."""
         with self._lock:
+            self._is_inbox_open = False
             self._window.refuse(CLOSED)
-            count = self._window.abandon()
+            count = self._window.abandon() + len(self._inbox)
+            self._inbox.clear()
         self._stop(join=False)
         return count
 
@@ -143,10 +159,12 @@ class Producer(ProducerBase):
         with self._lock:
             if self._stopped:
                 self._window.check()
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            self._wait(self._has_room, deadline)
             self._window.flush()
             self._wake()
             self._wait(
-                lambda: self._window.is_settled and not self._window.in_flight_count, timeout_s
+                lambda: self._window.is_settled and not self._window.in_flight_count, deadline
             )
             self._window.restart()
 
@@ -170,11 +188,32 @@ class Producer(ProducerBase):
     def _learn(self) -> Callable[[Any], bytes]:
         return self._use(self._stream.content_type or self._stream.head().content_type)
 
-    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
-        if not self._settled.wait_for(is_over, timeout_s):
+    def _take_in(self, data: bytes | None) -> None:
+        """Append what is in the inbox, and then `data`; wait for room if there is none."""
+        with self._lock:
+            self._wait(self._has_room, None)
+            while self._window.is_stopped or (data is not None and self._window.add(data) == FULL):
+                if self._window.is_stopped:
+                    # Whoever has left something here after the end is on the way to this line.
+                    self._inbox.clear()
+                    self._window.check()
+                self._wake()
+                self._settled.wait()
+            self._wake()
+            self._is_inbox_open = self._window.is_growing
+
+    def _has_room(self) -> bool:
+        """Empty the inbox; false if that has to wait."""
+        if self._empty_inbox():
+            return True
+        self._wake()
+        return False
+
+    def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> None:
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if not self._settled.wait_for(is_over, left_s):
             raise TimeoutError(
-                f"{self._window.pending_count} messages are not stored yet after {timeout_s} s; "
-                "they are still being sent."
+                f"{self.pending_count} messages are not stored yet; they are still being sent."
             )
 
     def _wake(self) -> None:
@@ -208,10 +247,10 @@ class Producer(ProducerBase):
         """Wait for something to send; None to stop."""
         with self._lock:
             while not self._stopped:
+                self._empty_inbox()
                 step = self._window.take()
+                self._is_inbox_open = self._window.is_growing
                 if isinstance(step, AppendBatch):
-                    if self._window.has_more:
-                        self._wake()
                     return step
                 self._rest(step)
             return None
@@ -233,16 +272,19 @@ class Producer(ProducerBase):
 
     def _post(self, batch: AppendBatch) -> Answer | Exception:
         try:
-            return self._stream.client.run(self._attempt(batch))
+            return self._stream.client.run(self._attempt(batch, lambda: self._sent(batch)))
         except Exception as error:  # noqa: BLE001 - the window decides what it means
             return error
 
+    def _sent(self, batch: AppendBatch) -> None:
+        with self._lock:
+            self._window.written(batch)
+            if self._window.has_more:
+                self._wake()
+
     def _conclude(self, batch: AppendBatch, outcome: Answer | Exception) -> None:
         with self._lock:
-            if isinstance(outcome, Exception):
-                failures = self._window.failed(batch, outcome)
-            else:
-                failures = self._confirmed(batch, outcome)
+            failures = self._landed(batch, outcome)
             self._settled.notify_all()
         for failed in failures:
             self._report(failed)

@@ -49,6 +49,7 @@ ROWS = [
     make_row(4, "123", config=StreamConfig("text/plain; charset=utf-8", 2**53 - 1, None)),
     make_row(5, "e", config=StreamConfig("x/y", None, 253402300799999999), deadline_us=5),
     make_row(6, "c", closed=True, closed_by=Producer('é"\\', 2**53 - 1, 0), stream_seq="007"),
+    make_row(8, "m", meta={"é": b"\0\xff", "schema": b"{}"}),
     make_row(7, "s", stream_seq='quote " and \\ and é', producer_total=9, applied_lsn=2**62),
 ]
 

@@ -150,11 +150,15 @@ def test_older_batches_left_in_a_recycled_file_are_not_seen() -> None:
 
 
 def test_a_user_cannot_forge_a_batch_inside_a_payload() -> None:
-    """Not even with the right file id: its LSN would have to be a later one."""
+    """Not even with the right file id, if it is an old one that was read from the stream."""
     forged = b"".join(encode_batch(HEAD.file_id, 3, [b"forged"]))
-    scan = scan_file(image([b"a"], [forged])[:-1], "x")
+    whole = image([b"a"], [forged + b"rest"], padding=0)
+    scan = scan_file(whole, "x")
     assert scan is not None
-    assert [batch.body for batch in scan.batches] == [b"a", forged]
+    assert [batch.body for batch in scan.batches] == [b"a", forged + b"rest"]
+    torn = scan_file(whole[:-1] + b"?", "x")
+    assert torn is not None
+    assert [batch.body for batch in torn.batches] == [b"a"]
 
 
 def test_a_file_without_a_finished_head_has_no_scan() -> None:

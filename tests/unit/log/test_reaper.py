@@ -164,6 +164,7 @@ async def test_a_look_at_many_streams_with_grace_is_a_short_one(bench: Bench) ->
     for number in range(20):
         await bench.create(f"s{number:02d}", config=TTL)
     await bench.checkpoint()
+    bench.clock.advance(1000)
     await bench.crash()
     bench.clock.advance(9)
     for looks in range(1, 6):

@@ -11,10 +11,12 @@ from penstock.log.records import (
     CreateMeta,
     CreateRecord,
     DeleteRecord,
+    MetaRecord,
     decode_records,
     encode_append,
     encode_create,
     encode_delete,
+    encode_meta,
 )
 from penstock.protocol.headers import Producer
 
@@ -62,6 +64,11 @@ def test_a_create_comes_back_as_it_was_written(meta: CreateMeta, payload: bytes)
 def test_a_delete_comes_back_as_it_was_written(expired: bool) -> None:
     record = DeleteRecord(2**63, 2**55, expired)
     assert list(decode_records(encode_delete(2**63, 2**55, expired=expired))) == [record]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\x00value\n"])
+def test_a_named_value_comes_back_as_it_was_written(value: bytes | None) -> None:
+    assert list(decode_records(encode_meta(4, "é", value))) == [MetaRecord(4, "é", value)]
 
 
 def test_records_of_a_batch_come_back_in_order() -> None:

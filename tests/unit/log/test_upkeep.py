@@ -125,6 +125,7 @@ async def test_what_is_appended_while_a_checkpoint_runs_is_covered_by_the_next(
     commit.open.set()
     assert await checkpoint
     stream = bench.engine.find("a", touch=False)
+    assert not bench.store.release(stream)
     assert stream.flushed == len(LARGE) + 2
     assert await bench.content("a") == LARGE + b",\n1,\n" + LARGE + b",\n"
     assert not bench.store.release(stream)
@@ -188,6 +189,37 @@ async def test_what_is_appended_while_a_checkpoint_fails_is_not_lost(bench: Benc
     assert not await checkpoint
     await bench.checkpoint()
     assert await saved(bench, "a") == LARGE + b",\n1,\n"
+
+
+@with_bench()
+async def test_a_checkpoint_keeps_the_journal_of_what_came_while_it_ran(bench: Bench) -> None:
+    commit = Commit(bench)
+    await bench.create("a")
+    commit.hold()
+    checkpoint = asyncio.create_task(bench.store.checkpoint())
+    await commit.reached()
+    last = b'"%s"' % (b"x" * 3500)  # one fills a journal file
+    for _ in range(3):
+        await bench.append("a", last)
+    commit.open.set()
+    assert await checkpoint
+    assert await saved(bench, "a") == (last + b",\n") * 3
+
+
+@with_bench()
+async def test_a_stream_is_gone_while_the_checkpoint_that_removes_it_runs(bench: Bench) -> None:
+    commit = Commit(bench)
+    await bench.create("a", b"[1]")
+    await bench.checkpoint()
+    await bench.engine.delete("a")
+    commit.hold()
+    checkpoint = asyncio.create_task(bench.store.checkpoint())
+    await commit.reached()
+    assert bench.store.load("a") is None
+    assert bench.store.list_streams("", "", 9) == []
+    commit.open.set()
+    assert await checkpoint
+    assert bench.store.load("a") is None
 
 
 @with_bench()

@@ -1,0 +1,76 @@
+"""The State Protocol: change and control events on a JSON stream, and the state they stand for.
+
+Names are loaded when first used, so that taking one does not load the client or a schema library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.errors import InvalidEvent, ValidationFailed
+    from penstock.state.events import (
+        ChangeEvent,
+        ControlEvent,
+        StateEvent,
+        delete,
+        insert,
+        parse,
+        parse_many,
+        reset,
+        snapshot_end,
+        snapshot_start,
+        up_to_date,
+        update,
+        upsert,
+    )
+    from penstock.state.materialized import MaterializedState
+    from penstock.state.schema import Collection, StateSchema
+    from penstock.state.validators import JsonSchema, Validator, validator_for
+
+__all__ = [
+    "ChangeEvent",
+    "Collection",
+    "ControlEvent",
+    "InvalidEvent",
+    "JsonSchema",
+    "MaterializedState",
+    "StateEvent",
+    "StateSchema",
+    "ValidationFailed",
+    "Validator",
+    "delete",
+    "insert",
+    "parse",
+    "parse_many",
+    "reset",
+    "snapshot_end",
+    "snapshot_start",
+    "up_to_date",
+    "update",
+    "upsert",
+    "validator_for",
+]
+
+_MODULES = {
+    "penstock.errors": ("InvalidEvent", "ValidationFailed"),
+    "penstock.state.events": (
+        "ChangeEvent", "ControlEvent", "StateEvent", "delete", "insert", "parse", "parse_many",
+        "reset", "snapshot_end", "snapshot_start", "up_to_date", "update", "upsert",
+    ),
+    "penstock.state.materialized": ("MaterializedState",),
+    "penstock.state.schema": ("Collection", "StateSchema"),
+    "penstock.state.validators": ("JsonSchema", "Validator", "validator_for"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

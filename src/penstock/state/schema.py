@@ -1,0 +1,86 @@
+"""The schema of a state stream: at most one collection a type, and one answer to bad events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from penstock.errors import ValidationFailed
+from penstock.state._collection import Collection
+from penstock.state._event import ChangeEvent, StateEvent
+from penstock.state._parsing import in_array
+from penstock.state.materialized import OnInvalid
+
+__all__ = ["Collection", "OnInvalid", "StateSchema"]
+
+
+class StateSchema:
+    """The collections of a stream, by name: `StateSchema(users=Collection(type="user", …))`.
+
+    Events of other types are left alone, unless `unknown_types="refuse"`.
+    """
+
+    def __init__(
+        self, *, unknown_types: Literal["keep", "refuse"] = "keep", **collections: Collection[Any]
+    ) -> None:
+        self._refuse_unknown = unknown_types == "refuse"
+        self._collections = dict(collections)
+        self._by_type: dict[str, Collection[Any]] = {}
+        for name, collection in collections.items():
+            if name.startswith("_") or hasattr(type(self), name):
+                raise ValueError(f"{name!r} is not free as the name of a collection")
+            if collection.type in self._by_type:
+                raise ValueError(f"type {collection.type!r} has two collections; one is enough")
+            self._by_type[collection.type] = collection
+
+    def __getattr__(self, name: str) -> Collection[Any]:
+        try:
+            return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"the schema has no collection {name!r}") from None
+
+    def __iter__(self) -> Iterator[tuple[str, Collection[Any]]]:
+        """Every collection with its name."""
+        return iter(self._collections.items())
+
+    @property
+    def types(self) -> list[str]:
+        return list(self._by_type)
+
+    def collection(self, type: str) -> Collection[Any] | None:
+        """The collection of a type."""
+        return self._by_type.get(type)
+
+    def check(self, event: ChangeEvent) -> Any:
+        """The checked value of an event, as its collection's own kind; ValidationFailed if wrong.
+
+        None for a delete; the plain value for a type without a collection.
+        """
+        collection = self._by_type.get(event.type)
+        if collection is not None:
+            return collection.load(event)
+        if self._refuse_unknown:
+            known = ", ".join(self._by_type)
+            raise ValidationFailed(
+                f"type {event.type[:64]!r} is not one of the schema's: {known}.",
+                field="type",
+                rule="unknown-type",
+            )
+        return event.value
+
+    def valid(
+        self, events: Iterable[StateEvent], *, on_invalid: OnInvalid = "raise"
+    ) -> Iterator[StateEvent]:
+        """The events that pass, control events included, in order; the others by the policy."""
+        for index, event in enumerate(events):
+            if isinstance(event, ChangeEvent):
+                try:
+                    self.check(event)
+                except ValidationFailed as error:
+                    found = in_array(error, index, event.to_json())
+                    if on_invalid == "raise":
+                        raise found from error
+                    if on_invalid != "skip":
+                        on_invalid(found)
+                    continue
+            yield event

@@ -1,0 +1,200 @@
+"""One way to check values, whatever library describes them: the `Validator` protocol.
+
+`validator_for` takes what an application already has: a pydantic model or TypeAdapter, a
+msgspec.Struct, a dataclass, an attrs class, any type that msgspec knows, a JSON Schema document, or
+a function. None of those libraries is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from penstock.state._json import decode_value, encode_value
+
+T_co = TypeVar("T_co", covariant=True)
+
+_MESSAGE_CHARACTERS_MAX: Final = 300
+
+
+@runtime_checkable
+class Validator(Protocol[T_co]):
+    """Checks the values of one type of entity."""
+
+    def load(self, raw: bytes) -> T_co:
+        """The checked value in valid JSON; raises anything at all if it is not acceptable."""
+
+    def dump(self, value: Any) -> bytes:
+        """The JSON of a value, be it of the library's own kind or plain."""
+
+
+class Reason(NamedTuple):
+    """Why a value was refused: where in it, by which rule, in words."""
+
+    path: tuple[str | int, ...]
+    rule: str
+    message: str
+
+
+def validator_for(schema: Any) -> Validator[Any]:
+    """The validator for anything that describes values."""
+    if isinstance(schema, Mapping | bool):
+        return JsonSchema(schema)
+    is_class = isinstance(schema, type)
+    if not is_class and isinstance(schema, Validator):
+        return schema
+    if is_class and hasattr(schema, "__pydantic_validator__"):
+        from pydantic import TypeAdapter
+
+        return _Pydantic(TypeAdapter(schema))
+    if not is_class and hasattr(schema, "validate_json") and hasattr(schema, "dump_json"):
+        return _Pydantic(schema)
+    if _is_known_type(schema):
+        return _Typed(schema)
+    if callable(schema):
+        return _Function(schema)
+    raise TypeError(
+        f"{schema!r} cannot check values: give a pydantic, msgspec, dataclass or attrs type, a "
+        "JSON Schema, a function, or an object with load and dump."
+    )
+
+
+def reason_of(error: Any) -> Reason:
+    """What a library's error says, in the same three parts for all of them."""
+    if hasattr(error, "instance_path") and hasattr(error, "schema_path"):  # jsonschema-rs
+        keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
+        return Reason(tuple(error.instance_path), keyword, _short(getattr(error, "message", error)))
+    if callable(getattr(error, "errors", None)) and hasattr(error, "error_count"):  # pydantic
+        first = error.errors(include_url=False)[0]
+        more = error.error_count() - 1
+        message = f"{first['msg']} (and {more} more)" if more else first["msg"]
+        return Reason(tuple(first["loc"]), str(first["type"]), _short(message))
+    if isinstance(error, msgspec.ValidationError):
+        message, _, path = str(error).partition(" - at `$")
+        return Reason(_path(path.removesuffix("`")), "type", _short(message))
+    return Reason((), type(error).__name__, _short(error) or type(error).__name__)
+
+
+class JsonSchema:
+    """A JSON Schema document, of draft 4 to 2020-12, by its `$schema` (2020-12 without one).
+
+    `format` is checked. References stay inside the document, so that no schema can make its host
+    fetch a URL or read a file; patterns are matched in linear time, so that none can hang it.
+    """
+
+    __slots__ = ("_check", "document")
+
+    def __init__(self, document: Mapping[str, Any] | bool) -> None:
+        import jsonschema_rs
+
+        self.document = document if isinstance(document, bool) else dict(document)
+        try:
+            validator = jsonschema_rs.validator_for(
+                self.document,
+                validate_formats=True,
+                offline=True,
+                pattern_options=jsonschema_rs.RegexOptions(),
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            where = "/".join(map(str, getattr(error, "instance_path", ())))
+            message = _short(getattr(error, "message", error))
+            raise ValueError(
+                f"this is not a usable JSON Schema{where and f' at /{where}'}: {message}"
+            ) from error
+        self._check = validator.validate
+
+    def load(self, raw: bytes) -> Any:
+        value = decode_value(raw)
+        self._check(value)
+        return value
+
+    def dump(self, value: Any) -> bytes:
+        return bytes(encode_value(value))
+
+
+class _Typed:
+    """Types that msgspec reads and writes: structs, dataclasses, attrs, typed dicts, built-ins."""
+
+    __slots__ = ("_decode",)
+
+    def __init__(self, type: Any) -> None:
+        self._decode = msgspec.json.Decoder(type).decode
+
+    def load(self, raw: bytes) -> Any:
+        return self._decode(raw)
+
+    def dump(self, value: Any) -> bytes:
+        return bytes(encode_value(value))
+
+
+class _Pydantic:
+    """A pydantic TypeAdapter."""
+
+    __slots__ = ("_adapter",)
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def load(self, raw: bytes) -> Any:
+        return self._adapter.validate_json(raw)
+
+    def dump(self, value: Any) -> bytes:
+        if isinstance(value, Mapping | list | str | int | float | None):
+            return bytes(encode_value(value))
+        # Written through its aliases, since that is how it is read.
+        data: bytes = self._adapter.dump_json(value, by_alias=True, warnings="error")
+        return data
+
+
+class _Function:
+    """A plain function that returns the value to use, or raises.
+
+    One that only checks may return None or True, which keep the value as it is; False refuses it.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def load(self, raw: bytes) -> Any:
+        value = decode_value(raw)
+        result = self._function(value)
+        if result is None or result is True:
+            return value
+        if result is False and value is not False:
+            raise ValueError("the check returned False")
+        return result
+
+    def dump(self, value: Any) -> bytes:
+        return bytes(encode_value(value))
+
+
+def _is_known_type(schema: Any) -> bool:
+    try:
+        info = msgspec.inspect.type_info(schema)
+    except (TypeError, NameError):
+        return False
+    return not isinstance(info, msgspec.inspect.CustomType)
+
+
+def _path(text: str) -> tuple[str | int, ...]:
+    """The steps of a path such as `.user.tags[...]`, as msgspec writes it."""
+    return tuple(step for step in text.replace("[", ".[").split(".") if step and step != "]")
+
+
+def path_text(path: Iterable[str | int]) -> str:
+    """A path below `value` in words: `value.tags[0]`."""
+    return "value" + "".join(
+        f"[{step}]" if isinstance(step, int) else step if step[:1] == "[" else f".{step}"
+        for step in path
+    )
+
+
+def _short(message: object) -> str:
+    text = str(message)
+    if len(text) > _MESSAGE_CHARACTERS_MAX:
+        return text[:_MESSAGE_CHARACTERS_MAX] + "…"
+    return text.rstrip(".")
