@@ -24,7 +24,7 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth soak docs lock clean
+.PHONY: help setup run test lint format bench bench-growth bench-client soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,11 +67,16 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## side by side with the reference server
+bench: setup $(NODE_STAMP) ## side by side with the reference server
 	$(BIN)/python -m bench run
 
-bench-growth: setup ## how cost grows with streams, data and readers
+bench-growth: setup $(NODE_STAMP) ## how cost grows with streams, data and readers
 	$(BIN)/python -m bench growth
+
+bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	$(BIN)/python -m bench.client_follow
+	$(BIN)/python -m bench.client_producer
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak
@@ -84,11 +89,14 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
+	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock
+	npm install --prefix bench --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
-		requirements-node.lock $(CONFORMANCE)/package-lock.json
+		requirements-node.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
+		bench/package-lock.json
 
 clean: ## remove what was installed and cached; ./data stays
-	rm -rf .venv $(CONFORMANCE)/node_modules bench/node_modules dist build
+	rm -rf .venv $(CONFORMANCE)/node_modules bench/node_modules bench/build dist build
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -79,6 +79,24 @@ def test_a_mirror_loses_and_doubles_nothing(cli: Cli, relay: Relay) -> None:
     assert cli.json(*arguments)["bytes"] == 0
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_source_whose_offsets_are_no_positions_is_counted(
+    cli: Cli, server: Server, relay: Relay, content_type: str
+) -> None:
+    name = content_type.replace("/", "-")
+    messages = [json.dumps(message) for message in numbered(120)]
+    source = cli.make(f"opaque/{name}", *messages, content_type=content_type)
+    copy = cli.client.stream(f"opaque/{name}-copy")
+    with Relay(server.port, opaque_offsets=True).serving() as opaque:
+        to = f"{relay.url}/v1/stream/opaque/{name}-copy"
+        arguments = ("mirror", "--once", f"{opaque.url}/v1/stream/opaque/{name}", to)
+        for at, stored in ((2, True), (3, False)):
+            run_killed(cli, relay, arguments, at=at, stored=stored, stdin=Path("/dev/null"))
+        source.append_many(messages[:5])
+        cli.ok(*arguments)
+    assert copy.read_bytes() == source.read_bytes()
+
+
 def test_a_mirror_of_bytes_follows_live(cli: Cli) -> None:
     source = cli.make("mirror/bytes", bytes(range(256)) * 40, content_type="image/png")
     with cli.start("mirror", "mirror/bytes", "mirror/bytes-copy", "--json") as running:

@@ -385,6 +385,24 @@ def test_everything_that_is_given_up_is_told(
     assert producer.pending_count == 0
 
 
+def test_flush_raises_when_the_error_callback_has_been_called(stream: Any) -> None:
+    """Even if that takes its time."""
+    called, over = threading.Event(), threading.Event()
+
+    def on_error(*_: object) -> None:
+        called.set()
+        over.wait(0.05)
+        over.set()
+
+    stream.delete()
+    producer = stream.producer("p", on_error=on_error, linger_ms=0)
+    producer.append(1)
+    called.wait(WAIT_S)
+    with pytest.raises(errors.StreamNotFound):
+        producer.flush()
+    assert over.is_set()
+
+
 def test_a_failing_error_callback_harms_nothing(
     connect: Connect, server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

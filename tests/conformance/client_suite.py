@@ -162,10 +162,10 @@ class Stage:
         offset: str = answer.headers["Stream-Next-Offset"]
         return offset
 
-    def server_close(self, path: str) -> None:
-        answer = self._reference.http.post(
-            self._reference.url + path, headers={"Stream-Closed": "true"}
-        )
+    def server_close(self, path: str, data: str = "") -> None:
+        url = self._reference.url + path
+        headers = {"Stream-Closed": "true", "Content-Type": TEXT}
+        answer = self._reference.http.post(url, content=data.encode(), headers=headers)
         assert answer.is_success, answer.text
 
 

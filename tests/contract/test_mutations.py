@@ -126,6 +126,17 @@ async def test_a_creation_can_replace_an_expired_stream_in_one_step(rig: Rig) ->
 
 
 @on_stores()
+async def test_a_late_end_of_a_replaced_stream_leaves_its_successor_alone(rig: Rig) -> None:
+    old = await rig.create("a", [b"1"])
+    new = await rig.create("a", [b"2"], replaces=old)
+    await rig.delete(old)
+    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    await rig.settle()
+    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    assert await rig.content(rig.find("a")) == wire([b"2"])
+
+
+@on_stores()
 async def test_mutations_of_one_turn_are_told_as_one_batch_in_their_order(rig: Rig) -> None:
     a, b = rig.make_create("a"), rig.make_create("b")
     append = rig.make_append(a.stream, [b"1"], start=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class Answered(NamedTuple):
     body: bytes
 
 
+_OPAQUE = re.compile(r"opaque-([0-9a-f]+)")
+
 Forward = Callable[[], Answered]
 # Gives the answer, or None to hang up on the client.
 Fate = Callable[[Asked, Forward], Answered | None]
@@ -35,10 +38,14 @@ def _pass_on(asked: Asked, forward: Forward) -> Answered | None:
 
 
 class Relay:
-    """Passes every request on, until `fate` says otherwise."""
+    """Passes every request on, until `fate` says otherwise.
 
-    def __init__(self, port: int) -> None:
+    With `opaque_offsets` it looks like a server whose offsets say nothing to anybody else.
+    """
+
+    def __init__(self, port: int, *, opaque_offsets: bool = False) -> None:
         self.fate: Fate = _pass_on
+        self._opaque_offsets = opaque_offsets
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(port))
@@ -64,7 +71,7 @@ class Relay:
                 asked = Asked(
                     self.command, relay._count(self.command), dict(self.headers.items()), body
                 )
-                answered = relay.fate(asked, lambda: _forward(port, self.path, asked))
+                answered = relay.fate(asked, lambda: relay._forward(port, self.path, asked))
                 if answered is None:
                     self.close_connection = True
                     return
@@ -99,6 +106,17 @@ class Relay:
             self._server.shutdown()
             thread.join()
             self._server.server_close()
+
+    def _forward(self, port: int, target: str, asked: Asked) -> Answered:
+        if not self._opaque_offsets:
+            return _forward(port, target, asked)
+        target = _OPAQUE.sub(lambda match: bytes.fromhex(match[1]).decode(), target)
+        answered = _forward(port, target, asked)
+        headers = [
+            (name, f"opaque-{value.encode().hex()}" if name == "stream-next-offset" else value)
+            for name, value in answered.headers
+        ]
+        return answered._replace(headers=headers)
 
 
 def _forward(port: int, target: str, asked: Asked) -> Answered:

@@ -27,7 +27,7 @@ from tests.state.strategies import changes, controls, mutated
 
 
 def fold(events: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
-    state = {}
+    state: dict[tuple[str, str], Any] = {}
     for event in events:
         if event["headers"].get("operation") == "delete":
             state.pop((event["type"], event["key"]), None)
@@ -101,7 +101,7 @@ def test_old_values_timestamps_and_txids_do_not_count() -> None:
     state = MaterializedState()
     state.apply_batch([
         insert("t", "k", "first", timestamp="2030-01-01T00:00:00Z", txid="2"),
-        update("t", "k", "second", old_value="never was", timestamp="1999-01-01T00:00:00Z", txid="1"),
+        update("t", "k", "second", old_value="x", timestamp="1999-01-01T00:00:00Z", txid="1"),
     ])  # fmt: skip
     assert state.get("t", "k") == "second"
 
@@ -229,7 +229,7 @@ def test_invalid_events_can_be_skipped_or_collected() -> None:
     array = json.dumps([examples.CONFIG, {"type": "t"}, examples.FLAG, 5])
     dead: list[InvalidEvent] = []
     for policy in ("skip", dead.append):
-        state = MaterializedState(on_invalid=policy)  # type: ignore[arg-type]
+        state = MaterializedState(on_invalid=policy)
         assert state.apply_json(array) == 2
         assert (state.types, state.skipped) == (["config", "flag"], 2)
     assert [(error.index, error.raw) for error in dead] == [(1, b'{"type": "t"}'), (3, b"5")]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidEvent, ValidationFailed
-from penstock.state.events import ChangeEvent, delete, insert, reset, update
+from penstock.state.events import ChangeEvent, StateEvent, delete, insert, reset, update
 from penstock.state.materialized import MaterializedState
 from penstock.state.schema import Collection, StateSchema
 from tests.state.models import ADA, SCHEMAS, StructUser
@@ -205,6 +205,16 @@ def test_raising_stops_before_the_bad_event() -> None:
     assert state.to_dict() == {"user": {"ada": ADA}}
 
 
+def test_a_single_event_is_refused_without_an_index() -> None:
+    dead: list[InvalidEvent] = []
+    state = MaterializedState(user_schema(), on_invalid=dead.append)
+    state.apply(EVENTS[1])
+    assert len(state) == 0
+    assert dead[0].index is None
+    assert dead[0].detail.startswith("user 'ada'")
+    assert dead[0].raw == EVENTS[1].to_json()
+
+
 def test_a_failing_check_of_any_kind_leaves_the_state_alone() -> None:
     def explode(value: Any) -> Any:
         raise RuntimeError("boom")
@@ -219,7 +229,7 @@ def test_a_failing_check_of_any_kind_leaves_the_state_alone() -> None:
 
 def test_events_can_be_checked_without_a_state() -> None:
     schema, dead = user_schema(), list[InvalidEvent]()
-    events = [*EVENTS, reset()]
+    events: list[StateEvent] = [*EVENTS, reset()]
     assert len(list(schema.valid(events, on_invalid="skip"))) == 5
     assert list(schema.valid(events, on_invalid=dead.append))[-1] == reset()
     assert [error.index for error in dead] == [1, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,8 +70,8 @@ def test_errors_name_the_path_and_the_rule(name: str, rule: str) -> None:
     ("schema", "value", "field"),
     [
         ({"items": {"properties": {"a": {"type": "string"}}}}, [{}, {"a": 1}], "value[1].a"),
-        (dict[str, list[int]], {"x": [1, "2"]}, "value[...][...]"),
-        (list[StructUser], [{"id": 1, "years": 1}], "value[...].id"),
+        (dict[str, list[int]], {"x": [1, "2"]}, "value[...][1]"),
+        (list[StructUser], [{"id": 1, "years": 1}], "value[0].id"),
     ],
 )
 def test_paths_reach_into_arrays(schema: Any, value: Any, field: str) -> None:
@@ -144,12 +145,12 @@ def test_a_document_that_is_no_schema_is_refused_at_once(document: Any, words: s
         JsonSchema(document)
 
 
-@pytest.mark.parametrize(
-    "reference", ["http://127.0.0.1:9/x.json", "file:///etc/hostname", "other.json"]
-)
-def test_references_never_leave_the_document(reference: str) -> None:
-    with pytest.raises(ValueError, match="usable JSON Schema"):
-        JsonSchema({"$ref": reference})
+def test_references_never_leave_the_document(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"type": "string"}')
+    for reference in (other.as_uri(), "http://127.0.0.1:9/x.json", "other.json"):
+        with pytest.raises(ValueError, match="usable JSON Schema"):
+            JsonSchema({"$ref": reference})
 
 
 def test_references_inside_the_document_and_recursion_work() -> None:

@@ -5,6 +5,7 @@ The one module of the command line that touches files.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import select
@@ -140,6 +141,10 @@ def silence_stdout() -> None:
     os.close(nowhere)
 
 
+class _ReaderGoneError(BaseException):
+    """Not an Exception: raised in the middle of a network read, it is no failure of the network."""
+
+
 @contextmanager
 def broken_pipe_noticed() -> Iterator[None]:
     """Raise BrokenPipeError in the main thread as soon as the reader of stdout has gone.
@@ -156,7 +161,7 @@ def broken_pipe_noticed() -> Iterator[None]:
 
     def gone(signum: int, frame: FrameType | None) -> None:
         if not done.is_set():
-            raise BrokenPipeError(32, "Broken pipe")
+            raise _ReaderGoneError
 
     def watch() -> None:
         poll = select.poll()
@@ -169,6 +174,8 @@ def broken_pipe_noticed() -> Iterator[None]:
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
+    except _ReaderGoneError:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
     finally:
         done.set()
         signal.signal(signal.SIGPIPE, before)

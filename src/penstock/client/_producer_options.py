@@ -12,7 +12,7 @@ from penstock.client._requests import encode_message
 from penstock.client._retry import Retry
 from penstock.protocol.headers import is_json
 
-# A producer outlives a restart of its server: about a minute and a half before it gives up.
+# A producer outlives a restart of its server: it gives up after one to two minutes.
 PRODUCER_RETRY: Final = Retry(attempts_max=20)
 
 _BYTES: Final = (bytes, bytearray, memoryview)

@@ -157,6 +157,10 @@ class ProducerBase:
             )
         return failures
 
+    def _mention_left_behind(self) -> None:
+        if self.pending_count:
+            log.warning("producer %s leaves %d messages behind", self.id, self.pending_count)
+
     def _is_stream_closed(self) -> bool:
         return self._closing is not None
 

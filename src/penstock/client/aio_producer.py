@@ -73,6 +73,7 @@ class AsyncProducer(ProducerBase):
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._rounds = 0
+        self._reporting = 0  # error callbacks that are not over yet
         self._stopped = False
 
     async def append(self, value: Any) -> None:
@@ -97,10 +98,10 @@ class AsyncProducer(ProducerBase):
         Raises the first error if something failed, TimeoutError if it takes too long.
         """
         async with self._waiting_at_most(timeout_s):
-            await self._take_in(None, check=False)
+            await self._settle_inbox()
             target = self._window.flush()
             self._pump()
-            while self._window.settled_count < target:
+            while self._window.settled_count < target or self._reporting:
                 await self._change()
         if self._window.error is not None or self._stopped:
             self._window.check()
@@ -111,7 +112,7 @@ class AsyncProducer(ProducerBase):
             return
         try:
             async with self._waiting_at_most(timeout_s):
-                await self._take_in(None, check=False)
+                await self._settle_inbox()
                 self._window.refuse(CLOSED)
                 await self.flush()
         finally:
@@ -128,11 +129,12 @@ class AsyncProducer(ProducerBase):
         data = None if final is None else encode(final)
         try:
             async with self._waiting_at_most(timeout_s):
-                await self._take_in(None)
+                await self._settle_inbox()
+                self._window.check()
                 self._window.refuse(CLOSED)
                 batch = self._window.close_stream(data)
                 self._pump()
-                while not batch.settled:
+                while not batch.settled or self._reporting:
                     await self._change()
             return self._closing_answer()
         finally:
@@ -154,7 +156,7 @@ class AsyncProducer(ProducerBase):
         if self._stopped:
             self._window.check()
         async with self._waiting_at_most(timeout_s):
-            await self._take_in(None, check=False)
+            await self._settle_inbox()
             self._window.flush()
             self._pump()
             while not self._window.is_settled or self._window.in_flight_count:
@@ -179,10 +181,8 @@ class AsyncProducer(ProducerBase):
         content_type = self._stream.content_type
         return self._use(content_type or (await self._stream.head()).content_type)
 
-    async def _take_in(self, data: bytes | None, *, check: bool = True) -> None:
+    async def _take_in(self, data: bytes | None) -> None:
         """Append what is in the inbox, and then `data`; wait for room if there is none."""
-        if check and self._window.is_stopped:
-            self._window.check()
         while not self._empty_inbox() or (data is not None and self._window.add(data) == FULL):
             self._pump()
             await self._change()
@@ -192,15 +192,19 @@ class AsyncProducer(ProducerBase):
             self._rounds = 0
             await asyncio.sleep(0)
 
+    async def _settle_inbox(self) -> None:
+        """Empty the inbox; it is empty when this returns, since nothing is awaited after that."""
+        while not self._empty_inbox():
+            self._pump()
+            await self._change()
+
     @asynccontextmanager
     async def _waiting_at_most(self, timeout_s: float | None) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout_s):
                 yield
         except TimeoutError:
-            raise TimeoutError(
-                f"{self.pending_count} messages are not stored yet; they are still being sent."
-            ) from None
+            raise TimeoutError(f"{self.pending_count} messages are not stored yet") from None
 
     async def _change(self) -> None:
         """Wait until a batch has come to its end."""
@@ -216,6 +220,7 @@ class AsyncProducer(ProducerBase):
 
     def _stop(self) -> None:
         self._stopped = True
+        self._mention_left_behind()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -251,9 +256,13 @@ class AsyncProducer(ProducerBase):
             outcome = error
         failures = self._landed(batch, outcome)
         self._pump()
-        for failed in failures:
-            await self._report(failed)
-        self._changed()
+        self._reporting += 1
+        try:
+            for failed in failures:
+                await self._report(failed)
+        finally:
+            self._reporting -= 1
+            self._changed()
 
     def _sent(self, batch: AppendBatch) -> None:
         self._window.written(batch)

@@ -72,6 +72,7 @@ class Producer(ProducerBase):
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._has_timekeeper = False
+        self._reporting = 0
         self._stopped = False
 
     def append(self, value: Any) -> None:
@@ -88,9 +89,9 @@ class Producer(ProducerBase):
             # Looked at again: if it was closed in between, the message may have come too late.
             if self._is_inbox_open and len(inbox) < self._inbox_count_max:  # type: ignore[redundant-expr]
                 return
-            self._take_in(None)
+            self._take_in(data, is_in_inbox=True)
         else:
-            self._take_in(data)
+            self._take_in(data, is_in_inbox=False)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what is waiting, and wait until everything appended so far is stored.
@@ -102,7 +103,7 @@ class Producer(ProducerBase):
             self._wait(self._has_room, deadline)
             target = self._window.flush()
             self._wake()
-            self._wait(lambda: self._window.settled_count >= target, deadline)
+            self._wait(lambda: self._window.settled_count >= target and self._is_told(), deadline)
             if self._window.error is not None or self._stopped:
                 self._window.check()
 
@@ -137,7 +138,7 @@ class Producer(ProducerBase):
             self._wake()
         try:
             with self._lock:
-                self._wait(lambda: batch.settled, deadline)
+                self._wait(lambda: batch.settled and self._is_told(), deadline)
                 return self._closing_answer()
         finally:
             self._stop()
@@ -188,17 +189,18 @@ class Producer(ProducerBase):
     def _learn(self) -> Callable[[Any], bytes]:
         return self._use(self._stream.content_type or self._stream.head().content_type)
 
-    def _take_in(self, data: bytes | None) -> None:
+    def _take_in(self, data: bytes, *, is_in_inbox: bool) -> None:
         """Append what is in the inbox, and then `data`; wait for room if there is none."""
         with self._lock:
             self._wait(self._has_room, None)
-            while self._window.is_stopped or (data is not None and self._window.add(data) == FULL):
-                if self._window.is_stopped:
-                    # Whoever has left something here after the end is on the way to this line.
-                    self._inbox.clear()
-                    self._window.check()
-                self._wake()
-                self._settled.wait()
+            if not is_in_inbox:
+                while self._window.add(data) == FULL:
+                    self._wake()
+                    self._settled.wait()
+            elif self._window.is_stopped and data in self._inbox:
+                # It came after the end. What is here no more was taken in before that.
+                self._inbox.remove(data)
+                self._window.check()
             self._wake()
             self._is_inbox_open = self._window.is_growing
 
@@ -212,9 +214,11 @@ class Producer(ProducerBase):
     def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> None:
         left_s = None if deadline is None else deadline - time.monotonic()
         if not self._settled.wait_for(is_over, left_s):
-            raise TimeoutError(
-                f"{self.pending_count} messages are not stored yet; they are still being sent."
-            )
+            raise TimeoutError(f"{self.pending_count} messages are not stored yet")
+
+    def _is_told(self) -> bool:
+        """Whether the error callback has been called for all that it is called for."""
+        return not self._reporting or threading.current_thread() in self._threads
 
     def _wake(self) -> None:
         """See to it that a sender looks at the window, if it can do something."""
@@ -229,6 +233,7 @@ class Producer(ProducerBase):
     def _stop(self, *, join: bool = True) -> None:
         with self._lock:
             self._stopped = True
+            self._mention_left_behind()
             busy = self._window.in_flight_count > 0
             self._work.notify_all()
             self._settled.notify_all()
@@ -285,9 +290,14 @@ class Producer(ProducerBase):
     def _conclude(self, batch: AppendBatch, outcome: Answer | Exception) -> None:
         with self._lock:
             failures = self._landed(batch, outcome)
+            self._reporting += bool(failures)
             self._settled.notify_all()
-        for failed in failures:
-            self._report(failed)
+        if failures:
+            for failed in failures:
+                self._report(failed)
+            with self._lock:
+                self._reporting -= 1
+                self._settled.notify_all()
 
     def _report(self, failed: Failed) -> None:
         if self._on_error is None:

@@ -128,10 +128,10 @@ class Collection(Generic[T]):
     ) -> ChangeEvent:
         raw = self._dump(value, "value")
         raw_old = self._dump(old_value, "old_value")
-        found = self._key(key, raw_old if operation == "delete" else raw)
         for field, encoded in (("value", raw), ("old_value", raw_old)):
             if encoded is not UNSET:
-                self._load(bytes(encoded), found, field)
+                self._load(bytes(encoded), key or "", field)
+        found = self._key(key, raw_old if operation == "delete" else raw)
         self._check_key(found)
         return change(operation, self.type, found, raw, old_value=raw_old, txid=txid,
                       timestamp=timestamp, headers=headers)  # fmt: skip
@@ -180,7 +180,7 @@ class Collection(Generic[T]):
 
     def _refusal(self, error: Exception, key: str, field: str) -> ValidationFailed:
         path, rule, message = reason_of(error)
-        where = field + path_text(path).removeprefix("value")
+        where = field + path_text(path)
         return self._failed(f"{where}: {message}", key, field=where, rule=rule)
 
     def _failed(self, problem: str, key: str, *, field: str, rule: str) -> ValidationFailed:

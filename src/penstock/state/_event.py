@@ -77,7 +77,7 @@ class _Event(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Events are equal that mean the same: spelling and order of fields do not count."""
         if not isinstance(other, _Event):
             return NotImplemented
-        return type(self) is type(other) and same_raw(self.to_json(), other.to_json())
+        return same_raw(self.to_json(), other.to_json())
 
     def __hash__(self) -> int:
         return hash(tuple(self._known_headers().items()))

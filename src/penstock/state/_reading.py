@@ -59,9 +59,7 @@ def _read_change(fields: _Fields, headers: _Fields, *, strict_timestamp: bool) -
     type_, key = _required(fields, "type"), _required(fields, "key")
     value, old_value = fields.pop("value", ABSENT), fields.pop("old_value", ABSENT)
     if not value and operation != "delete":
-        raise _broken(
-            "value", "required", f"is missing: {operation} needs one, be it null"
-        )
+        raise _broken("value", "required", f"is missing: {operation} needs one, be it null")
     for field, found in ("value", value), ("old_value", old_value):
         check_depth(found, field)
     return ChangeEvent(

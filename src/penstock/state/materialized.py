@@ -46,7 +46,14 @@ class MaterializedState:
 
     def apply(self, event: StateEvent) -> None:
         """Set the entity's value, or remove it."""
-        self._apply_all((event,), None)
+        if self._schema is not None and isinstance(event, ChangeEvent):
+            try:
+                self._schema.check(event)
+            except ValidationFailed as error:
+                error.raw = event.to_json()
+                self._refuse(error)
+                return
+        self._set_all((event,), None)
 
     def apply_batch(self, events: Iterable[StateEvent]) -> int:
         """Apply events in order, as one `apply` each would; the number of changes applied."""
@@ -148,6 +155,11 @@ class MaterializedState:
     ) -> int:
         if self._schema is not None:
             events = self._checked(self._schema, events)
+        return self._set_all(events, on_control)
+
+    def _set_all(
+        self, events: Iterable[StateEvent], on_control: Callable[[ControlEvent], None] | None
+    ) -> int:
         types = self._types
         applied = 0
         event: Any  # a cast for each would be a fifth of the cost of this loop

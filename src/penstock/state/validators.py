@@ -7,6 +7,7 @@ a function. None of those libraries is imported before it is needed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -17,6 +18,7 @@ from penstock.state._json import decode_value, encode_value
 T_co = TypeVar("T_co", covariant=True)
 
 _MESSAGE_CHARACTERS_MAX: Final = 300
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 
 
 @runtime_checkable
@@ -173,6 +175,8 @@ class _Function:
 
 
 def _is_known_type(schema: Any) -> bool:
+    if schema is None:
+        return False
     try:
         info = msgspec.inspect.type_info(schema)
     except (TypeError, NameError):
@@ -181,15 +185,15 @@ def _is_known_type(schema: Any) -> bool:
 
 
 def _path(text: str) -> tuple[str | int, ...]:
-    """The steps of a path such as `.user.tags[...]`, as msgspec writes it."""
-    return tuple(step for step in text.replace("[", ".[").split(".") if step and step != "]")
+    """The steps of a path as msgspec writes it: `.tags[0]`, and `[...]` for any key of a dict."""
+    steps = (match[1] or match[2] for match in _STEP.finditer(text))
+    return tuple(int(step) if step.isdigit() else step for step in steps)
 
 
 def path_text(path: Iterable[str | int]) -> str:
-    """A path below `value` in words: `value.tags[0]`."""
-    return "value" + "".join(
-        f"[{step}]" if isinstance(step, int) else step if step[:1] == "[" else f".{step}"
-        for step in path
+    """A path as text that can be put behind `value`: `.tags[0]`."""
+    return "".join(
+        f"[{step}]" if isinstance(step, int) or step == "..." else f".{step}" for step in path
     )
 
 

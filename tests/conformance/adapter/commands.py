@@ -183,12 +183,13 @@ class Adapter:
             else:
                 read = await settle(stream.read(offset))
                 found = {
+                    "status": 200,
                     "chunks": chunks_of(read),
                     "offset": read.next_offset,
                     "upToDate": read.up_to_date,
                     "streamClosed": read.closed,
                 }
-        return {"status": 200, **found, **self._sent()}
+        return {**found, **self._sent()}
 
     async def _follow(self, stream: Any, offset: str, command: Command) -> Result:
         timeout_s = (command.get("timeoutMs") or READ_TIMEOUT_MS) / 1000
@@ -201,6 +202,7 @@ class Adapter:
             protocol_errors_max=0,
         )
         chunks: list[Result] = []
+        status = 200
         up_to_date = closed = False
         ends_at = time.monotonic() + timeout_s
         try:
@@ -212,9 +214,12 @@ class Adapter:
                     break
             else:
                 up_to_date = True  # it has been silent for that long, or is closed
+                if follow.mode == "long-poll" and not (chunks or closed):
+                    status = 204  # the answer to a long-poll that waited in vain
         finally:
             await settle(follow.close())
         return {
+            "status": status,
             "chunks": chunks,
             "offset": follow.offset,
             "upToDate": up_to_date,
@@ -224,10 +229,14 @@ class Adapter:
     # -- producers
 
     async def _idempotent_append(self, command: Command) -> Result:
-        async with self._producer(command) as producer:
-            await settle(producer.append(command["data"].encode()))
-            await settle(producer.flush())
-            return {"status": 200, "offset": producer.offset, "producerSeq": producer.next_seq - 1}
+        try:
+            async with self._producer(command) as producer:
+                await settle(producer.append(command["data"].encode()))
+                await settle(producer.flush())
+                seq = producer.next_seq - 1
+                return {"status": 200, "offset": producer.offset, "producerSeq": seq}
+        except errors.StaleEpoch as error:
+            return _duplicate(error, command)
 
     async def _idempotent_append_batch(self, command: Command) -> Result:
         in_flight_max = command.get("maxInFlight") or 1
@@ -243,12 +252,11 @@ class Adapter:
             for item in command["items"]:
                 await settle(producer.append(item.encode()))
             await settle(producer.flush())
+            return {"status": 200, "producerSeq": producer.next_seq - 1}
         except errors.StaleEpoch as error:
-            if not _is_duplicate(error, producer):
-                raise
+            return _duplicate(error, command)
         finally:
             await settle(producer.detach())
-        return {"status": 200, "producerSeq": producer.next_seq - 1}
 
     async def _idempotent_close(self, command: Command) -> Result:
         data = command.get("data")
@@ -378,6 +386,11 @@ def _producer_key(command: Command) -> tuple[str, str, int]:
     return command["path"], command["producerId"], command.get("epoch") or 0
 
 
-def _is_duplicate(error: errors.StaleEpoch, producer: Any) -> bool:
-    """Whether the server has the batches already, rather than a newer epoch."""
-    return bool(error.epoch == producer.epoch)
+def _duplicate(error: errors.StaleEpoch, command: Command) -> Result:
+    """What the protocol calls a success: the server has that epoch's messages already.
+
+    Our producers raise it, since the messages of this run are then not stored.
+    """
+    if error.epoch != (command.get("epoch") or 0):
+        raise error
+    return {"status": 200, "duplicate": True}

@@ -141,8 +141,8 @@ def broken_json_is_a_parse_error(stage: Stage) -> None:
     check(stage.read(path), data='[{"key":"a value"}]')
 
 
-def _inject_event(stage: Stage, path: str, kind: str, data: str) -> None:
-    stage.inject(path, injectSseEvent={"eventType": kind, "data": data})
+def _inject_event(stage: Stage, path: str, kind: str, data: str, *, count: int = 1) -> None:
+    stage.inject(path, count=count, injectSseEvent={"eventType": kind, "data": data})
 
 
 @scenario
@@ -157,11 +157,16 @@ def unknown_events_are_ignored(stage: Stage) -> None:
 @scenario
 def broken_control_events_are_a_parse_error(stage: Stage) -> None:
     path = stage.create(TEXT)
-    stage.append(path, "x")
+    end = stage.append(path, "x")
     for data in ("{not json", "", "[]", '{"upToDate": true}', "null"):
         _inject_event(stage, path, "control", data)
         check(stage.read(path, live="sse", maxChunks=1), error="PARSE_ERROR")
-    check(stage.read(path, live="sse", maxChunks=1), data="x")
+    # The same at the end, for clients that ask for what is there first.
+    _inject_event(stage, path, "control", "{not json", count=2)
+    check(stage.read(path, offset=end, live="sse", maxChunks=1), error="PARSE_ERROR")
+    path = stage.create(TEXT)
+    stage.append(path, "y")
+    check(stage.read(path, live="sse", maxChunks=1), data="y")
 
 
 @scenario

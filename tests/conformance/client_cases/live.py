@@ -57,7 +57,7 @@ def silence_ends_at_the_timeout(stage: Stage) -> None:
     end = stage.append(path, "x")
     for live in MODES:
         result = stage.read(path, offset=end, live=live, timeoutMs=300)
-        check(result, status=200, chunks=0, upToDate=True, streamClosed=False, offset=end)
+        check(result, chunks=0, upToDate=True, streamClosed=False, offset=end)
 
 
 @scenario
@@ -68,12 +68,23 @@ def data_that_is_there_is_kept_at_the_timeout(stage: Stage) -> None:
         check(stage.read(path, live=live, timeoutMs=300), data="kept", upToDate=True)
 
 
-def _receives_news(stage: Stage, live: str | bool) -> None:
+@scenario
+def a_long_poll_in_vain_is_told(stage: Stage) -> None:
     path = stage.create(TEXT)
-    end = stage.append(path, "before")
-    finish = stage.start_read(path, offset=end, live=live, maxChunks=1, timeoutMs=10_000)
-    new_end = stage.server_append(path, "after")
-    check(finish(), data="after", offset=new_end)
+    for _ in range(2):  # empty, and with something to skip
+        result = stage.read(path, offset="now", live="long-poll", timeoutMs=600)
+        check(result, status=204, chunks=0, upToDate=True)
+        end = stage.append(path, "x")
+        check(stage.read(path, offset=result["offset"]), data="x", offset=end)
+
+
+def _receives_news(stage: Stage, live: str | bool) -> None:
+    for content_type, news, data in ((TEXT, "after", "after"), (JSON, '{"n": 1}', '[{"n":1}]')):
+        path = stage.create(content_type)
+        end = stage.append(path, "0")
+        finish = stage.start_read(path, offset=end, live=live, maxChunks=1, timeoutMs=10_000)
+        new_end = stage.server_append(path, news)
+        check(finish(), status=200, data=data, offset=new_end)
 
 
 @scenario
@@ -150,6 +161,15 @@ def closing_ends_a_waiting_read(stage: Stage) -> None:
         check(finish(), chunks=0, upToDate=True, streamClosed=True)
 
 
+@scenario
+def last_words_end_a_waiting_read(stage: Stage) -> None:
+    for live in ("long-poll", "sse"):
+        path = stage.create(TEXT)
+        finish = stage.start_read(path, live=live, maxChunks=1, timeoutMs=20_000)
+        stage.server_close(path, "bye")
+        check(finish(), data="bye", upToDate=True, streamClosed=True)
+
+
 # -- what only SSE could get wrong
 
 
@@ -172,8 +192,9 @@ def sse_keeps_lines(stage: Stage) -> None:
 def sse_takes_away_one_space_at_most(stage: Stage) -> None:
     # The server adds none, so the first of two is taken for the format's own.
     path = stage.create(TEXT)
-    stage.append(path, "  two spaces")
-    check(stage.read(path, live="sse", **WAIT), data=" two spaces")
+    finish = stage.start_read(path, live="sse", maxChunks=1, timeoutMs=10_000)
+    stage.server_append(path, "  two spaces")
+    check(finish(), data=" two spaces")
 
 
 @scenario

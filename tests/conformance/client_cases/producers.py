@@ -108,8 +108,9 @@ def an_epoch_that_was_used_before_is_claimed(stage: Stage) -> None:
 @scenario
 def a_repeated_batch_is_stored_once(stage: Stage) -> None:
     path = stage.create(JSON)
-    for _ in range(2):
-        check(stage.produce_many(path, ["1", "2", "3"]), status=200)
+    check(stage.produce_many(path, ["1", "2", "3"]), status=200, duplicate=None)
+    check(stage.produce_many(path, ["1", "2", "3"]), status=200, duplicate=True)
+    check(stage.produce(path, "1"), status=200, duplicate=True)
     check(stage.read(path), data="[1,2,3]")
 
 

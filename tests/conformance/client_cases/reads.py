@@ -127,10 +127,11 @@ def a_missing_stream_is_not_found(stage: Stage) -> None:
 
 
 @scenario
-def a_missing_stream_is_not_found_live(stage: Stage) -> None:
-    for live in ("long-poll", "sse", True):
-        result = stage.read(new_path(), live=live, timeoutMs=1000)
-        check(result, error="NOT_FOUND", status=404)
+def a_missing_stream_is_not_found_in_any_mode(stage: Stage) -> None:
+    for live in (None, "long-poll", "sse", True):
+        for offset in (None, "now"):
+            result = stage.read(new_path(), offset=offset, live=live, timeoutMs=1000)
+            check(result, error="NOT_FOUND", status=404)
 
 
 @scenario
@@ -139,6 +140,8 @@ def a_deleted_stream_is_not_found(stage: Stage) -> None:
     stage.append(path, "gone soon")
     check(stage.ask("delete", path), status=200)
     check(stage.read(path), error="NOT_FOUND", status=404)
+    check(stage.ask("append", path, data="x"), error="NOT_FOUND", status=404)
+    check(stage.ask("delete", path), error="NOT_FOUND", status=404)
 
 
 @scenario

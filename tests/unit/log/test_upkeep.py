@@ -198,6 +198,7 @@ async def test_a_checkpoint_keeps_the_journal_of_what_came_while_it_ran(bench: B
     commit.hold()
     checkpoint = asyncio.create_task(bench.store.checkpoint())
     await commit.reached()
+    assert not bench.store.release(bench.engine.find("a", touch=False))
     last = b'"%s"' % (b"x" * 3500)  # one fills a journal file
     for _ in range(3):
         await bench.append("a", last)
@@ -209,14 +210,16 @@ async def test_a_checkpoint_keeps_the_journal_of_what_came_while_it_ran(bench: B
 @with_bench()
 async def test_a_stream_is_gone_while_the_checkpoint_that_removes_it_runs(bench: Bench) -> None:
     commit = Commit(bench)
-    await bench.create("a", b"[1]")
+    await bench.create("a", LARGE)
     await bench.checkpoint()
+    assert await bench.content("a") == LARGE + b",\n"
     await bench.engine.delete("a")
     commit.hold()
     checkpoint = asyncio.create_task(bench.store.checkpoint())
     await commit.reached()
     assert bench.store.load("a") is None
     assert bench.store.list_streams("", "", 9) == []
+    assert bench.store._segments._open == {}, "its files are closed"
     commit.open.set()
     assert await checkpoint
     assert bench.store.load("a") is None

@@ -121,6 +121,20 @@ async def test_no_answer_that_rests_on_a_close_or_delete_is_given_before_it_is_d
 
 
 @with_bench()
+async def test_a_repeat_of_a_close_that_is_not_durable_yet_is_a_duplicate(bench: Bench) -> None:
+    await bench.create("a")
+    close = Append(b"1", JSON.content_type, True, Producer("p", 0, 0), None, None)
+    asked = [bench.engine.append("a", close), bench.engine.append("a", close)]
+    other = bench.append("a", b"1", Producer("q", 0, 0))
+    first, second, refused = await settled([*asked, other])
+    assert [first.duplicate, second.duplicate] == [False, True]
+    assert first.offset == second.offset
+    assert first.closed
+    assert second.closed
+    assert refused.code == "stream-closed"
+
+
+@with_bench()
 async def test_when_a_batch_fails_everything_decided_on_it_fails_too(bench: Bench) -> None:
     await bench.create("a", b"[0]")
     before = bench.engine.find("a", touch=False)
