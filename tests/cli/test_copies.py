@@ -295,7 +295,8 @@ def test_bytes_go_through_a_file_and_back(cli: Cli, tmp_path: Path) -> None:
     cli.ok("import", tmp_path / "picture", "file/b")  # the type is beside the file
     assert cli.json("head", "file/b")["content_type"] == "image/png"
     assert cli.ok("read", "file/b").encode("utf-8", "surrogateescape") == blob
-    code, error = cli.failed("import", tmp_path / "picture", "export/a")
+    cli.make("file/json")
+    code, error = cli.failed("import", tmp_path / "picture", "file/json")
     assert (code, "image/png" in error) == (4, True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -45,6 +46,15 @@ def server() -> Iterator[Server]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     with connecting(request.param) as function:
         yield function
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads take turns all the time, so that few interleavings are left out."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
 
 
 @pytest.fixture
@@ -217,6 +227,7 @@ def told_of(stream: Any, count: int, interrupt: Callable[[Any], None]) -> None:
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_that_append_while_others_flush_lose_nothing(stream: Any) -> None:
     def flush(producer: Any) -> None:
         for _ in range(20):
@@ -225,10 +236,12 @@ def test_threads_that_append_while_others_flush_lose_nothing(stream: Any) -> Non
     told_of(stream, 1000, flush)
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_that_append_while_the_producer_is_closed_are_told(stream: Any) -> None:
     told_of(stream, 1000, lambda producer: producer.close())
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_that_append_while_the_stream_is_closed_are_told(stream: Any) -> None:
     told_of(stream, 1000, lambda _: stream.close())
 

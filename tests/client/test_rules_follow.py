@@ -340,9 +340,18 @@ def test_empty_long_polls_are_repeated_in_silence() -> None:
     assert script.pauses == []
 
 
+def test_long_poll_that_only_learns_the_offset_is_followed_by_the_next_at_once() -> None:
+    # The reference server answers so from the start of an empty stream.
+    empty = chunk(b"[]", "0_0", cursor="1")
+    script = Script(empty, chunk(b"[1]", "0_1", cursor="2"), mode="long-poll").run()
+    assert script.offsets[:2] == ["-1", "0_0"]
+    assert script.messages == [1]
+    assert script.pauses == []
+
+
 def test_long_polls_that_do_not_wait_are_slowed_down() -> None:
     empty = chunk(b"", "1", status=204, cursor="1")
-    script = Script(*[empty] * 5, mode="long-poll").run()
+    script = Script(*[empty] * 5, offset="1", mode="long-poll").run()
     assert script.pauses == [1, 2, 4, 8, 8]
 
 

@@ -154,7 +154,7 @@ class Follower:
         yield from self._deliver(batch)
         if self._now_s() - started_s >= LIVE_SHORT_S:
             self._failures = 0
-        elif not (batch.data or self._done):
+        elif batch.next_offset == batch.offset and not self._done:
             # Somebody answers without waiting: do not turn this into a busy loop.
             yield from self._short()
 
