@@ -29,7 +29,7 @@ PenstockError
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
-    └── ConnectionFailed · ProtocolError · ClientClosed
+    └── ConnectionFailed · ProtocolError · ClientClosed · StateReset
 """
 
 from __future__ import annotations
@@ -337,3 +337,9 @@ class ProtocolError(ClientError):
 
 class ClientClosed(ClientError):
     code, title = "client-closed", "The client is closed"
+
+
+class StateReset(ClientError):
+    """The stream declared the state before this point invalid, and the policy is to raise."""
+
+    code, title = "state-reset", "The stream was reset"

@@ -33,6 +33,9 @@ RECEIVE_BYTES_MAX: Final = 256 * MIB  # all bodies being received, process-wide
 APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # accepted appends waiting for their sync
 SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reader is cut off
 
+# Live state
+LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
+
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
 HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request

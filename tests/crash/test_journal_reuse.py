@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from penstock.log.catalog import Changes
 from penstock.log.files import Files
 from penstock.log.journal import FSYNC, JournalWriter
 from penstock.log.records import CreateMeta, encode_create, encode_delete
@@ -49,9 +50,7 @@ def _recover(image: Image, *, checkpoint_lsn: int) -> Recovered:
         image.write_to(Path(name), root=PurePath("data"))
         catalog = QuickCatalog(root / "catalog.sqlite")
         try:
-            catalog._writer.execute(
-                "INSERT INTO meta VALUES ('checkpoint_lsn', ?)", (checkpoint_lsn,)
-            )
+            catalog.commit(Changes([], [], [], [], {"checkpoint_lsn": checkpoint_lsn}))
             return recover(UnsyncedFiles(), root, catalog, SegmentFolder(root / "segments"))
         finally:
             catalog.close()

@@ -17,7 +17,16 @@ from penstock.cli import COMMANDS, docs, main
 from penstock.config import SETTINGS
 from tests.helpers.server import ROOT, ServerDidNotStart, running_server
 
-HEAVY = {"asyncio", "httptools", "httpx2", "prometheus_client", "sqlite3", "structlog", "tomllib", "uvloop"}
+HEAVY = {
+    "asyncio",
+    "httptools",
+    "httpx2",
+    "prometheus_client",
+    "sqlite3",
+    "structlog",
+    "tomllib",
+    "uvloop",
+}
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ BATCH_DEFAULT = 1000
 BATCH_BYTES_MAX = MIB
 
 
-@click.command("append", short_help="Append values, or the lines of stdin.")
+@click.command("append")
 @stream_argument()
 @click.argument("values", nargs=-1)
 @click.option("--json", "must_be_json", is_flag=True, help="Refuse what is not JSON.")

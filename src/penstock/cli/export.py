@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.stream import Stream
 
 
-@click.command("export", short_help="Write a stream to a file, or what is new in it.")
+@click.command("export")
 @stream_argument()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Begin anew, over whatever FILE holds.")

@@ -37,7 +37,7 @@ class Result(NamedTuple):
     messages: int
 
 
-@click.command("import", short_help="Append a file to a stream, each line once.")
+@click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @stream_argument()
 @click.option(

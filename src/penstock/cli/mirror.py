@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.client.stream import Stream
 
 
-@click.command("mirror", short_help="Copy a stream into another, exactly once.")
+@click.command("mirror")
 @stream_argument("source")
 @stream_argument("destination")
 @click.option("--once", is_flag=True, help="Stop when DESTINATION has all that SOURCE holds.")

@@ -58,6 +58,7 @@ _PUT_PRODUCERS = f"""INSERT OR REPLACE INTO producers
 SELECT {", ".join(f"value->>{i}" for i in range(4))} FROM json_each(?1)"""
 _PUT_META = "INSERT OR REPLACE INTO meta SELECT value->>0, value->>1 FROM json_each(?)"
 _OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id"))
+_META_CRC = "crc"
 ROWS_A_STATEMENT = 5000
 
 
@@ -148,8 +149,15 @@ def _decode_meta(text: str | None) -> dict[str, bytes]:
     return {} if text is None else {name: b64decode(v) for name, v in json.loads(text).items()}
 
 
-def _crc(values: Sequence[object], inline: bytes | None) -> int:
-    return zlib.crc32(inline or b"", zlib.crc32(repr(tuple(values)).encode()))
+def _crc(values: Sequence[object], inline: bytes | None, segments: tuple[SegmentInfo, ...]) -> int:
+    """Over the row and where its payload is: in the row itself, or in these segments."""
+    # SQLite gives an empty blob back as NULL; both mean that there is no payload in the row.
+    payload = inline or repr([tuple(info) for info in segments]).encode()
+    return zlib.crc32(payload, zlib.crc32(repr(tuple(values)).encode()))
+
+
+def _meta_crc(items: Iterable[tuple[str, int | str]]) -> int:
+    return zlib.crc32(repr(sorted(items)).encode())
 
 
 class Catalog:
@@ -169,7 +177,14 @@ class Catalog:
         self._writer.executescript(SCHEMA)
 
     def meta(self) -> dict[str, int | str]:
-        return dict(self._reader.execute("SELECT key, value FROM meta"))
+        """How far the catalog goes; empty before the first commit."""
+        meta = dict(self._reader.execute("SELECT key, value FROM meta"))
+        if meta and meta.pop(_META_CRC, None) != _meta_crc(meta.items()):
+            raise Damaged(
+                "the catalog's own position does not match its checksum; "
+                "run `penstock verify` and restore from a backup"
+            )
+        return meta
 
     def by_path(self, path: str) -> Row | None:
         return self._row("path", path)
@@ -184,7 +199,9 @@ class Catalog:
         if found is None:
             return None
         values, crc, inline = found[:17], found[17], found[18]
-        if not isinstance(inline, bytes | None) or _crc(values, inline) != crc:
+        # A stream that fits into its row has no files.
+        segments = self._segments(values[0]) if inline is None else ()
+        if not isinstance(inline, bytes | None) or _crc(values, inline, segments) != crc:
             raise Damaged(
                 f"the catalog row of stream {found[1]!r} does not match its checksum; "
                 "run `penstock verify` and restore from a backup"
@@ -201,8 +218,7 @@ class Catalog:
                 *values[13:16],
                 _decode_meta(values[16]),
                 inline,
-                # A stream that fits into its row has no files.
-                self._segments(values[0]) if inline is None else (),
+                segments,
             )
         )
 
@@ -277,6 +293,8 @@ class Catalog:
             write(_PUT_SEGMENTS, (json.dumps([[i, *info] for i, info in changes.segments]),))
             write(_PUT_PRODUCERS, (json.dumps([[i, p, *s] for i, p, s in changes.producers]),))
             write(_PUT_META, (json.dumps(list(changes.meta.items())),))
+            meta = write("SELECT key, value FROM meta WHERE key != ?", (_META_CRC,)).fetchall()
+            write(_PUT_META, (json.dumps([[_META_CRC, _meta_crc(meta)]]),))
             write("COMMIT")
         except BaseException:
             if self._writer.in_transaction:
@@ -313,5 +331,5 @@ def _rows_json(rows: Sequence[Row]) -> tuple[str, bytes]:
         if row.inline is not None:
             place = [len(blob) + 1, len(row.inline)]
             blob += row.inline
-        items.append([*values, _crc(values, row.inline), *place])
+        items.append([*values, _crc(values, row.inline, row.segments), *place])
     return json.dumps(items), bytes(blob)

@@ -112,7 +112,10 @@ class Checkpointer:
         self._journal.sync()
         self._catalog.commit(
             Changes(
-                [item.row for item in plan.streams],
+                [
+                    item.row._replace(segments=segments.get(item.row.id, item.row.segments))
+                    for item in plan.streams
+                ],
                 changed,
                 producers,
                 [stream_id for stream_id, _ in plan.deleted],

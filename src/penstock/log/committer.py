@@ -121,6 +121,8 @@ class Committer(Generic[E]):
                 failure = StoreReadOnly(f"the journal failed ({error}); restart the server")
             except OSError as error:
                 failure = _passing(error)
+            except Exception as error:  # noqa: BLE001 - a dead thread would hang every writer
+                failure = StoreReadOnly(f"the journal failed ({error!r}); restart the server")
             seconds = time.perf_counter() - started
             self._loop.call_soon_threadsafe(self._done, entries, first_lsn, seconds, failure)
 

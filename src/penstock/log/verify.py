@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import StoreDamaged
+from penstock.errors import Damaged, StoreDamaged
 from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
@@ -61,9 +61,10 @@ def _check_all(folder: Folder, report: Report, progress: Progress) -> None:
         report.problem("catalog-missing", CATALOG_FILE, "the file is missing")
     for fault in folder.catalog.integrity():
         report.problem("catalog-damaged", CATALOG_FILE, fault)
-    meta = folder.catalog.meta()
-    if not all(isinstance(value, int) for value in meta.values()):
-        report.problem("catalog-damaged", CATALOG_FILE, f"meta is not numbers: {meta}")
+    try:
+        meta = folder.catalog.meta()
+    except Damaged as error:
+        report.problem("catalog-damaged", CATALOG_FILE, error.detail)
         return
     report.clean = bool(meta.get("clean", 1))
     report.checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))

@@ -116,7 +116,7 @@ def test_segments_come_back_in_order_with_their_row(catalog: Catalog) -> None:
     infos = [SegmentInfo(base, 10, base, base + 1, 10**15, 2**32 - 1) for base in (0, 10, 20)]
     catalog.commit(
         changes(
-            [make_row(1, "a", inline=None), make_row(2, "b")],
+            [make_row(1, "a", inline=None, segments=tuple(infos)), make_row(2, "b")],
             segments=[(1, infos[2]), (1, infos[0]), (1, infos[1])],
         )
     )
@@ -124,7 +124,8 @@ def test_segments_come_back_in_order_with_their_row(catalog: Catalog) -> None:
     assert found is not None
     assert found.segments == tuple(infos)
     grown = infos[2]._replace(length=15)
-    catalog.commit(changes(segments=[(1, grown)]))
+    row = make_row(1, "a", inline=None, segments=(*infos[:2], grown))
+    catalog.commit(changes([row], segments=[(1, grown)]))
     found = catalog.by_path("a")
     assert found is not None
     assert found.segments[-1] == grown

@@ -130,7 +130,7 @@ def append_record(stream_id: int, start: int, count: int, payload: bytes) -> byt
         (append_record(BIG, 520_000, 1, b"1\n"), "journal-append", "claims 1 messages"),
         (append_record(SMALL, 17, 1, b"1,\n"), "journal-append", "closed already"),
         (append_record(999, 0, 1, b"1,\n"), "journal-unknown-stream", "names stream 999"),
-        (b"\x10\0\0\0\x07" + bytes(11), "journal-record", "needs a newer Penstock"),
+        (b"\x10\0\0\0\x08" + bytes(11), "journal-record", "needs a newer Penstock"),
         (b"\x10\0\0\0", "journal-record", "cut short"),
         (b"\x10\0\0\0\x02" + bytes(11), "journal-record", "cut short"),
         (
