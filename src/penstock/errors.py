@@ -10,7 +10,7 @@ PenstockError
 ├── Unauthorized 401
 ├── Forbidden 403
 │   └── StaleEpoch
-├── StreamNotFound 404 · RouteNotFound 404
+├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── Conflict 409

@@ -22,7 +22,7 @@ FORMAT: Final = 1
 DELETE: Final = OPERATIONS.index("delete")
 RESET: Final = len(OPERATIONS)
 
-IndexError_ = sqlite3.Error
+IndexFault = sqlite3.Error
 """What every method may raise when the database or its disk fails."""
 
 _SCHEMA: Final = f"""

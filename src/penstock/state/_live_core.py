@@ -1,0 +1,247 @@
+"""The common part of both live states: entities, what transactions lay over them, who is told.
+
+Does no I/O but through its backend, and waits for nothing: the shells do. Reading needs no lock;
+what changes is changed under `lock`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from penstock import limits
+from penstock.client._batches import Batch
+from penstock.errors import ClientClosed, Gone, StreamClosed
+from penstock.state._event import ControlEvent
+from penstock.state._json import decode_value, same_raw
+from penstock.state._live_rules import Cleared, Entity, Plan, Question, Rules, log
+from penstock.state.backends import Backend, Found, Indexes
+
+OnChange = Callable[[str, str, Any, Any], Any]
+OnControl = Callable[[ControlEvent], Any]
+
+
+class Change(NamedTuple):
+    """An entity as readers saw it before and see it now."""
+
+    entity: Entity
+    old: bytes | None
+    new: bytes | None
+
+
+class Ticket:
+    """Somebody waits for a transaction to come by. Its `writes` are shown until then."""
+
+    __slots__ = ("offset", "seen", "txid", "writes")
+
+    def __init__(self, txid: str) -> None:
+        self.txid = txid
+        self.seen = False
+        self.offset: str | None = None  # where the stream ended when it was stored, once known
+        self.writes: dict[Entity, bytes | None] = {}
+
+
+class LiveCore:
+    """One state, fed by one follower."""
+
+    def __init__(self, url: str, backend: Backend, rules: Rules, indexes: Indexes) -> None:
+        self.lock = threading.RLock()
+        self.backend = backend
+        self.indexes = indexes
+        self.position = backend.open(url, indexes)
+        self.up_to_date = False
+        self.skipped = 0
+        self.ended: BaseException | None = None
+        self.on_change: list[OnChange] = []
+        self.on_control: list[OnControl] = []
+        self._rules = rules
+        self._open_txid: str | None = None
+        self._seen: dict[str, None] = {}
+        self._tickets: list[Ticket] = []
+        self._overlays: tuple[Ticket, ...] = ()
+
+    # -- what readers see
+
+    def get(self, type: str, key: str) -> bytes | None:
+        entity = (type, key)
+        for ticket in reversed(self._overlays):
+            if entity in ticket.writes:
+                return ticket.writes[entity]
+        return self.backend.get(type, key)
+
+    def items(self, type: str) -> Found:
+        overlay = self._overlay(type)
+        return _merged(self.backend.items(type), overlay) if overlay else self.backend.items(type)
+
+    def find(self, type: str, field: str, token: bytes) -> Found:
+        """Candidates: all that have the token, and all that a transaction has changed."""
+        overlay = self._overlay(type)
+        return _merged(self.backend.find(type, field, token), overlay)
+
+    def count(self, type: str) -> int:
+        return len(self.items(type)) if self._overlay(type) else self.backend.count(type)
+
+    def types(self) -> list[str]:
+        types = self.backend.types()
+        changed = {entity[0]: None for ticket in self._overlays for entity in ticket.writes}
+        return [type for type in {**dict.fromkeys(types), **changed} if self.count(type)]
+
+    def _overlay(self, type: str) -> dict[str, bytes | None]:
+        return {
+            entity[1]: value
+            for ticket in self._overlays
+            for entity, value in list(ticket.writes.items())
+            if entity[0] == type
+        }
+
+    # -- the follower
+
+    def plan(self, batch: Batch) -> Generator[Question, Any, Plan]:
+        return self._rules.plan(
+            batch, self.position, self._open_txid, trace=bool(self.on_change)
+        )
+
+    def gone(self, error: Gone) -> Plan:
+        return self._rules.gone(error, self.position)
+
+    def commit(self, plan: Plan) -> list[Change]:
+        """Make a plan true; what readers see differently since, in order."""
+        with self.lock:
+            if self.ended is not None:
+                raise self.ended
+            seen: list[Change] = []
+            if plan.trace is not None and self.on_change:
+                seen = self._trace(plan)
+            if plan.writes or plan.clears or plan.position != self.position:
+                self.backend.commit(self.position, plan.position, plan.writes, clear=plan.clears)
+            self.position = plan.position
+            self.up_to_date = plan.up_to_date
+            self.skipped += plan.skipped
+            self._open_txid = plan.open_txid
+            return seen + self._notice(plan.txids)
+
+    def end(self, cause: BaseException | None) -> None:
+        """The follower has stopped; without a cause since the stream was closed."""
+        with self.lock:
+            if self.ended is None:
+                self.ended = cause or StreamClosed("The stream is closed: no more will come.")
+
+    def close(self) -> None:
+        with self.lock:
+            self.end(ClientClosed("The live state was closed."))
+            self._overlays = ()
+            self.backend.close()
+
+    def tell(self, changes: Iterable[Change], controls: Iterable[ControlEvent] = ()) -> None:
+        """Call back, without holding the lock."""
+        for (type, key), old, new in changes:
+            for listener in tuple(self.on_change):
+                _call(listener, type, key, _decoded(old), _decoded(new))
+        for control in controls:
+            for hearer in tuple(self.on_control):
+                _call(hearer, control)
+
+    # -- transactions
+
+    def await_txid(self, txid: str) -> Ticket:
+        """A ticket that is seen when the transaction is."""
+        ticket = Ticket(txid)
+        with self.lock:
+            ticket.seen = txid in self._seen
+            if not ticket.seen:
+                self._tickets.append(ticket)
+        return ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        with self.lock:
+            if ticket in self._tickets:
+                self._tickets.remove(ticket)
+
+    def is_seen(self, ticket: Ticket) -> bool:
+        """Whether it has come by; what the follower had to skip has come by, too."""
+        return ticket.seen or (ticket.offset is not None and self.position.offset >= ticket.offset)
+
+    def is_at(self, offset: str) -> bool:
+        return self.position.offset >= offset
+
+    def show(self, ticket: Ticket, entity: Entity, value: bytes | None) -> list[Change]:
+        """Lay a change over the state."""
+        with self.lock:
+            old = self.get(*entity)
+            ticket.writes[entity] = value
+            if ticket not in self._overlays:
+                self._overlays = (*self._overlays, ticket)
+            return _differing([Change(entity, old, self.get(*entity))])
+
+    def settle(self, ticket: Ticket) -> list[Change]:
+        """Take a transaction's overlay away: it is in the state by now, or never will be."""
+        with self.lock:
+            self.forget(ticket)
+            return self._uncover([ticket])
+
+    def _notice(self, txids: Mapping[str, None]) -> list[Change]:
+        for txid in txids:
+            self._seen.pop(txid, None)
+            self._seen[txid] = None
+        while len(self._seen) > limits.LIVE_TXIDS_MAX:
+            del self._seen[next(iter(self._seen))]
+        done = [ticket for ticket in self._tickets if ticket.txid in txids or self.is_seen(ticket)]
+        for ticket in done:
+            ticket.seen = True
+        self._tickets = [ticket for ticket in self._tickets if not ticket.seen]
+        return self._uncover(done)
+
+    def _uncover(self, tickets: list[Ticket]) -> list[Change]:
+        entities = {entity: None for ticket in tickets for entity in ticket.writes}
+        if not any(ticket in self._overlays for ticket in tickets):
+            return []
+        before = {entity: self.get(*entity) for entity in entities}
+        self._overlays = tuple(ticket for ticket in self._overlays if ticket not in tickets)
+        return _differing(Change(entity, before[entity], self.get(*entity)) for entity in entities)
+
+    def _trace(self, plan: Plan) -> list[Change]:
+        """What readers will see change, event by event; overlays hide what is under them."""
+        now: dict[Entity, bytes | None] = {}
+        changes: list[Change] = []
+        cleared = False
+        for step in plan.trace or ():
+            if isinstance(step, Cleared):
+                standing = {} if cleared else self._everything()
+                standing.update(now)
+                changes.extend(Change(entity, old, None) for entity, old in standing.items())
+                now, cleared = {}, True
+                continue
+            entity, value = step
+            if entity in now:
+                old = now[entity]
+            else:
+                old = None if cleared else self.backend.get(*entity)
+            changes.append(Change(entity, old, value))
+            now[entity] = value
+        covered = {entity for ticket in self._overlays for entity in ticket.writes}
+        return [change for change in _differing(changes) if change.entity not in covered]
+
+    def _everything(self) -> dict[Entity, bytes | None]:
+        types = self.backend.types()
+        return {(type, key): value for type in types for key, value in self.backend.items(type)}
+
+
+def _merged(found: Found, overlay: Mapping[str, bytes | None]) -> Found:
+    merged = {**dict(found), **overlay}
+    return [(key, value) for key, value in merged.items() if value is not None]
+
+
+def _differing(changes: Iterable[Change]) -> list[Change]:
+    return [change for change in changes if not same_raw(change.old or b"", change.new or b"")]
+
+
+def _decoded(raw: bytes | None) -> Any:
+    return None if raw is None else decode_value(raw)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except Exception:  # noqa: BLE001 - logged, and none of ours
+        log.exception("a callback of a live state failed")

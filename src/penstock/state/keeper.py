@@ -1,0 +1,262 @@
+"""Keeps the state index in step with the log, apart from the append path.
+
+Lives on the event loop; the database is used in a thread of its own. A stream is followed only
+while it has something new, so that nobody who looks at it thinks that it is being read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.errors import Overloaded, PenstockError, StreamNotFound
+from penstock.log.files import Files
+from penstock.state.declaration import META
+from penstock.state.index import IndexFault, StateIndex
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+
+T = TypeVar("T")
+
+FILE: Final = Path("state") / "index.sqlite"
+BATCH_BYTES: Final = 256 * 1024
+WAIT_S: Final = 10.0
+"""How long a reader waits for the index to reach what it asked for."""
+RETRY_S: Final = 1.0
+SWEEP_STREAMS: Final = 20
+"""Streams looked at for each new one: those deleted meanwhile go faster than new ones come."""
+
+_log = logging.getLogger("penstock.state")
+
+
+class Keeper:
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._path = None if settings.memory else Path(settings.data_dir) / FILE
+        self._index: StateIndex | None = None
+        self._thread = ThreadPoolExecutor(1, "penstock-state")
+        self._follows: dict[int, _Follow] = {}
+        self._queue: dict[int, _Follow] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._swept = 0
+        self._closed = False
+        self.skipped = 0
+        self.indexed_bytes = 0
+
+    def start(self) -> None:
+        """Take up what the index has on disk: catch up, and drop what is gone."""
+        if self._path is None or not Files().exists(self._path):
+            return
+        self._index = StateIndex(self._path)
+        for stream_id, path in self._index.streams():
+            stream = self._find(stream_id, path)
+            if stream is None:
+                self._index.drop(stream_id)
+            else:
+                self.follow(stream)
+
+    def close(self) -> None:
+        """Finish the batch at hand and let go; the rest is caught up with at the next start."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.shutdown(cancel_futures=True)
+        for follow in list(self._follows.values()):
+            self._engine.unwatch(follow.stream, follow)
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    # -- what moves
+
+    def accepted(self, stream: Stream) -> None:
+        """Something is about to be appended: be told when it is durable."""
+        follow = self._follow(stream)
+        if not follow.watching:
+            follow.watching = True
+            self._engine.watch(stream, follow)
+
+    def follow(self, stream: Stream) -> None:
+        """Bring the index up to the tail of a stream."""
+        self._enqueue(self._follow(stream))
+
+    async def reach(self, stream: Stream, position: int) -> None:
+        """Wait until a stream is indexed up to `position`."""
+        follow = self._follow(stream)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        follow.waiters.append((position, waiter))
+        self._enqueue(follow)
+        try:
+            await asyncio.wait_for(waiter, WAIT_S)
+        except TimeoutError:
+            raise Overloaded(
+                "The state index is still catching up with the stream; try again.", Retry_After="1"
+            ) from None
+
+    async def ask(self, question: Callable[[StateIndex], T]) -> T:
+        """Put a question to the index, in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: question(self._opened())
+        )
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        """All of [start, end), in the pieces that the engine allows."""
+        parts = []
+        while start < end:
+            stop = min(start + BATCH_BYTES, end)
+            parts.append(await self._engine.read(stream, start, stop))
+            start = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def lag(self) -> tuple[int, int]:
+        """Streams whose index is behind, and by how many bytes."""
+        behind = [
+            follow.stream.tail - (follow.position or 0)
+            for follow in self._follows.values()
+            if follow.position != follow.stream.tail
+        ]
+        return len(behind), sum(behind)
+
+    # -- keeping up
+
+    def _follow(self, stream: Stream) -> _Follow:
+        follow = self._follows.get(stream.id)
+        if follow is None:
+            follow = self._follows[stream.id] = _Follow(stream, self)
+        return follow
+
+    def _enqueue(self, follow: _Follow) -> None:
+        if self._closed:
+            return
+        self._queue[follow.stream.id] = follow
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """One batch of one stream after the other, each in its turn."""
+        while self._queue:
+            follow = self._queue.pop(next(iter(self._queue)))
+            try:
+                await self._step(follow)
+            except PenstockError as error:
+                _log.error("cannot index %s: %s", follow.stream.path, error.detail)
+                follow.fail(error)
+                self._follows.pop(follow.stream.id, None)
+            except IndexFault as error:
+                _log.error("the state index failed, trying again: %s", error)
+                self._queue[follow.stream.id] = follow
+                await self._repair(error)
+
+    async def _step(self, follow: _Follow) -> None:
+        stream = follow.stream
+        if stream.deleted:
+            await self.ask(lambda index: index.drop(stream.id))
+            raise StreamNotFound(f"{stream.path!r} was deleted")
+        if follow.position is None:
+            follow.position = await self._take_up(stream)
+        start = follow.position
+        if start < stream.tail:
+            end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
+            wire = await self.read(stream, start, end)
+            self.skipped += await self.ask(lambda index: index.apply(stream.id, start, wire))
+            self.indexed_bytes += end - start
+            follow.position = end
+        follow.arrived()
+        if follow.position < stream.tail:
+            self._queue[stream.id] = follow
+        elif follow.is_idle:
+            self._follows.pop(stream.id, None)
+
+    async def _take_up(self, stream: Stream) -> int:
+        """Where the index stands, if that is still what the log says; else from the start."""
+        standing = await self.ask(lambda index: index.standing(stream.id))
+        if standing is not None and standing.position <= stream.tail:
+            end = standing.position
+            mark = await self.read(stream, end - standing.mark_bytes, end) if end else b""
+            if zlib.crc32(mark) == standing.mark_crc:
+                return end
+        await self.ask(lambda index: index.begin(stream.id, stream.path))
+        await self._sweep()
+        return 0
+
+    async def _sweep(self) -> None:
+        """Drop streams that were deleted while nobody followed them."""
+        known = await self.ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
+        self._swept = known[-1][0] if len(known) == SWEEP_STREAMS else 0
+        for stream_id, path in known:
+            if self._find(stream_id, path) is None:
+                await self.ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
+
+    async def _repair(self, error: Exception) -> None:
+        """A broken database is made anew; a full disk may have room later."""
+        for follow in self._follows.values():
+            follow.position = None
+        if self._path is not None and type(error).__name__ == "DatabaseError":
+            await self.ask(lambda index: index.recreate())
+        else:
+            await asyncio.sleep(RETRY_S)
+
+    def _find(self, stream_id: int, path: str) -> Stream | None:
+        """The stream, if it is still the one that was indexed."""
+        try:
+            stream = self._engine.find(path, touch=False)
+        except PenstockError:
+            return None
+        return stream if stream.id == stream_id and META in stream.meta else None
+
+    def _opened(self) -> StateIndex:
+        if self._index is None:
+            self._index = StateIndex(self._path)
+        return self._index
+
+
+class _Follow:
+    """A stream that the index has to catch up with; watches it while appends are on their way."""
+
+    __slots__ = ("_keeper", "position", "stream", "waiters", "watching")
+
+    def __init__(self, stream: Stream, keeper: Keeper) -> None:
+        self.stream = stream
+        self._keeper = keeper
+        self.position: int | None = None
+        self.waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.watching = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.watching and not self.waiters
+
+    def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
+        if self.watching and not self.stream.in_flight:
+            self.watching = False
+            self._keeper._engine.unwatch(self.stream, self)
+        self._keeper._enqueue(self)
+
+    def ended(self) -> None:
+        self.watching = False
+        self._keeper._enqueue(self)
+
+    def arrived(self) -> None:
+        """Wake those who wait for no more than this."""
+        waiting, self.waiters = self.waiters, []
+        for target, waiter in waiting:
+            if waiter.done():
+                continue
+            if self.position is not None and self.position >= target:
+                waiter.set_result(None)
+            else:
+                self.waiters.append((target, waiter))
+
+    def fail(self, error: Any) -> None:
+        waiting, self.waiters = self.waiters, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
