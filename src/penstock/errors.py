@@ -14,13 +14,15 @@ PenstockError
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── Conflict 409
-│   └── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
+│   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
+│   └── NotJsonStream · NotDeclared
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
 ├── InvalidEvent 422
 │   └── ValidationFailed
+├── InvalidSchema 422
 ├── RateLimited 429 · TooManyProducers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500
@@ -51,6 +53,11 @@ class PenstockError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What a problem document says beside the usual: more for programs than for people."""
+        return {}
 
     def _number(self, header: str) -> int | None:
         text = self.headers.get(header, "")
@@ -150,6 +157,10 @@ class RouteNotFound(PenstockError):
     status, code, title = 404, "route-not-found", "Nothing is served at this path"
 
 
+class SchemaNotFound(PenstockError):
+    status, code, title = 404, "schema-not-found", "Stream is not declared a state stream"
+
+
 class MethodNotAllowed(PenstockError):
     status, code, title = 405, "method-not-allowed", "Method not allowed"
 
@@ -192,6 +203,14 @@ class SequenceGap(Conflict):
         return self._number("Producer-Received-Seq")
 
 
+class NotJsonStream(Conflict):
+    code, title = "not-json-stream", "Only JSON streams can have state"
+
+
+class NotDeclared(Conflict):
+    code, title = "not-declared", "Stream is too large for state without a declaration"
+
+
 class Gone(PenstockError):
     status, code, title = 410, "gone", "Gone"
 
@@ -224,10 +243,12 @@ class InvalidEvent(PenstockError):
     """What is no event of the State Protocol, or one that its schema refuses.
 
     `field` names the place (`headers.operation`, `value.email`), `rule` what was broken there,
-    `index` the event's place in its array, `raw` is the event itself: each where it is known.
+    `index` the event's place in its array, `path` the place as a JSON Pointer, `raw` is the event
+    itself: each where it is known.
     """
 
     status, code, title = 422, "invalid-event", "Invalid state event"
+    path: str | None = None
 
     def __init__(
         self,
@@ -244,11 +265,29 @@ class InvalidEvent(PenstockError):
         self.index = index
         self.raw = raw
 
+    @property
+    def members(self) -> dict[str, object]:
+        return _known(index=self.index, path=self.path, field=self.field, rule=self.rule)
+
 
 class ValidationFailed(InvalidEvent):
     """A well-formed event whose type, key or value its schema refuses; `__cause__` has more."""
 
     code, title = "validation-failed", "Event does not match its schema"
+
+
+class InvalidSchema(PenstockError):
+    """A declaration that cannot be used; `field` names the place."""
+
+    status, code, title = 422, "invalid-schema", "Invalid declaration of a state stream"
+
+    def __init__(self, detail: str, *, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
+
+    @property
+    def members(self) -> dict[str, object]:
+        return _known(field=self.field)
 
 
 class RateLimited(PenstockError):
@@ -343,3 +382,7 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
+
+
+def _known(**members: object) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}

@@ -25,6 +25,13 @@ MESSAGES_PER_APPEND_MAX: Final = 2**20  # a batch costs about 70 bytes of memory
 LIST_LIMIT_MAX: Final = 1000  # streams on one page of the listing
 SPLITS_MAX: Final = 4096  # ranges one split request can ask for
 
+# State
+SCHEMA_BYTES_MAX: Final = 256 * KIB  # declaration of a state stream, kept with it
+STATE_LIMIT: Final = 1000  # entities on one page of a state, unless asked for
+STATE_LIMIT_MAX: Final = 10_000  # entities on one page of a state
+STATE_PAGE_BYTES: Final = MIB  # events behind one page of a state, if it has more than one
+STATE_FOLD_BYTES_MAX: Final = 4 * MIB  # streams up to this size have state without a declaration
+
 # Bodies and chunks
 BODY_BYTES_MAX: Final = 16 * MIB  # one request body; checking 16 MiB of JSON takes about 0.2 s
 CHUNK_BYTES: Final = 4 * MIB  # what one catch-up answer aims to hold

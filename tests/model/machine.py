@@ -123,7 +123,6 @@ class Trio:
         self.settings = Settings(data_dir=self.folder, **{**TINY, **options})
         self.reference = Reference()
         self.reference.now = self.clock.now_us()
-        self.last_acknowledged = 0
         self.memory = Engine(MemoryStore(self.settings), self.settings, clock=self.clock)
         self.run(self.memory.start())
         self.open_disk()
@@ -152,7 +151,6 @@ class Trio:
         expected = [attempt(lambda w=write: w.on_reference(self.reference)) for write in writes]  # type: ignore[misc]
         for engine in self.engines():
             must_equal(self.run(write_all(engine, writes)), expected)
-        self.last_acknowledged = self.reference.created
         return expected
 
     def ask(self, call: Callable[[Engine], Coroutine[Any, Any, object]], expected: Outcome) -> None:
@@ -193,7 +191,6 @@ class Trio:
 
         must_equal(self.run(both()), expected)
         must_equal(self.run(write_all(self.memory, writes)), expected)
-        self.last_acknowledged = self.reference.created
 
     def checkpoint_fails(self) -> None:
         """Segments are written, then the catalog says no."""
@@ -240,8 +237,8 @@ class Trio:
     def agree_on_generations(self) -> None:
         """A creation that failed may use up a generation, one that was acknowledged has its own."""
         next_id = self.store._position.next_id
-        assert next_id > self.last_acknowledged, "a generation would be given out again"
-        self.reference.created = next_id - 1
+        assert next_id > self.reference.last_generation, "a generation would be given out again"
+        self.reference.next_generation = next_id
         store = self.memory.store
         assert isinstance(store, MemoryStore)
         store._next_id = next_id

@@ -72,7 +72,8 @@ class Reference:
     def __init__(self) -> None:
         self.now = 0
         self.lines: dict[str, Line] = {}
-        self.created = 0
+        self.next_generation = 1
+        self.last_generation = 0
 
     def find(self, path: str, *, touch: bool) -> Line:
         if path in self.lines and self.lines[path].expired(self.now):
@@ -88,8 +89,8 @@ class Reference:
             line = self.find(path, touch=False)
         except Refused:
             messages = framed(body, config.content_type, allow_empty=True)
-            self.created += 1
-            line = Line(self.created, config, self.now, self.now, closed, messages)
+            line = Line(self.next_generation, config, self.now, self.now, closed, messages)
+            self.last_generation, self.next_generation = line.id, line.id + 1
             self.lines[path] = line
             return line.token(), True, closed, config.content_type
         if (line.config, line.closed) != (config, closed):

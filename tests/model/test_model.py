@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -339,21 +340,24 @@ SHORT = settings(
     deadline=None,
     derandomize=True,
     database=None,
+    # Shrinking a script takes minutes, more than a test may take when nobody asked for it.
+    phases=[Phase.generate, *([Phase.shrink] if "MODEL_SHRINK" in os.environ else [])],
     suppress_health_check=list(HealthCheck),
-    print_blob=False,
 )
 
 
 def test_disk_memory_and_reference_are_always_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MODEL_SHRINK=1 and `-o faulthandler_timeout=0` a failing script is made short."""
     shrink_blocks(monkeypatch)
     run_state_machine_as_test(Script, settings=SHORT)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("script", [Script, BusyScript])
+@pytest.mark.parametrize("run", range(20))
 def test_they_are_equal_over_long_random_scripts(
-    script: type[Script], monkeypatch: pytest.MonkeyPatch
+    run: int, script: type[Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink_blocks(monkeypatch)
-    long = settings(SHORT, max_examples=1500, stateful_step_count=80, derandomize=False)
-    run_state_machine_as_test(script, settings=settings(long, phases=set(Phase) - {Phase.reuse}))
+    long = settings(SHORT, max_examples=150, stateful_step_count=80, derandomize=False)
+    run_state_machine_as_test(script, settings=long)

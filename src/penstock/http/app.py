@@ -27,8 +27,12 @@ from penstock.http.metrics import Metrics
 from penstock.http.query import parse_query
 from penstock.http.reads import Reads
 from penstock.http.router import Answer, Methods, Router
+from penstock.http.schema import Schema
+from penstock.http.state import State
 from penstock.http.streams import Streams
 from penstock.http.traffic import Traffic
+from penstock.state.declaration import META, Checks
+from penstock.state.keeper import Keeper
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -53,6 +57,11 @@ class App:
         self._live = Live(engine, settings, self._reads, self.traffic, clock=clock)
         self._health = Health(engine)
         streams = Streams(engine, settings, self.traffic)
+        self._keeper = Keeper(engine, settings)
+        checks = Checks(self._keeper.accepted)
+        engine.add_check(META, checks)
+        self._keeper.start()
+        schema = Schema(engine, self._keeper)
         self._router = Router(
             streams={
                 "GET": self._read,
@@ -65,8 +74,12 @@ class App:
                 b"/": _readable(self._health.index),
                 b"/healthz": _readable(self._health.alive),
                 b"/readyz": _readable(self._health.ready),
-                b"/metrics": _readable(Metrics(engine, self.traffic).get),
+                b"/metrics": _readable(Metrics(engine, self.traffic, self._keeper, checks).get),
                 b"/v1/streams": _readable(Listing(engine, settings).get),
+            },
+            about={
+                b"/v1/schema/": {**_readable(schema.get), "PUT": schema.put},
+                b"/v1/state/": _readable(State(engine, self._keeper).get),
             },
             path_bytes_max=settings.path_bytes_max,
         )
@@ -108,6 +121,7 @@ class App:
 
     def close(self) -> None:
         self.drain()
+        self._keeper.close()
         self._compressor.close()
 
     async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:

@@ -18,6 +18,8 @@ _INDEX = {
     "version": __version__,
     "streams": "/v1/stream/{path}",
     "listing": "/v1/streams?prefix=&after=&limit=",
+    "state": "/v1/state/{path}?type=&key=&prefix=&offset=&history=&after=&limit=",
+    "schema": "/v1/schema/{path}",
     "health": "/healthz",
     "ready": "/readyz",
     "metrics": "/metrics",

@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
+    from penstock.state.declaration import Checks
+    from penstock.state.keeper import Keeper
 
 
 class Metrics:
     __slots__ = ("_registry",)
 
-    def __init__(self, engine: Engine, traffic: Traffic) -> None:
+    def __init__(self, engine: Engine, traffic: Traffic, keeper: Keeper, checks: Checks) -> None:
         # A registry of our own: an application that mounts the server may have its own too.
         self._registry = CollectorRegistry()
-        self._registry.register(ServerCollector(engine, traffic))
+        self._registry.register(ServerCollector(engine, traffic, keeper, checks))
         ProcessCollector(registry=self._registry)
 
     def get(self, path: str, request: Request) -> Response:
@@ -43,9 +45,11 @@ class Metrics:
 
 
 class ServerCollector(Collector):
-    def __init__(self, engine: Engine, traffic: Traffic) -> None:
+    def __init__(self, engine: Engine, traffic: Traffic, keeper: Keeper, checks: Checks) -> None:
         self._engine = engine
         self._traffic = traffic
+        self._keeper = keeper
+        self._checks = checks
 
     def describe(self) -> list[Metric]:
         return []  # so that registering does not collect
@@ -54,6 +58,7 @@ class ServerCollector(Collector):
         yield from self._requests()
         yield from self._log()
         yield from self._store()
+        yield from self._state()
 
     def _requests(self) -> Iterator[Metric]:
         traffic = self._traffic
@@ -102,6 +107,18 @@ class ServerCollector(Collector):
         yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
         yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)
         yield _gauge("tail_bytes", "Bytes not yet in segment files.", stats.memory_bytes)
+
+    def _state(self) -> Iterator[Metric]:
+        keeper, checks = self._keeper, self._checks
+        streams, behind = keeper.lag()
+        yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
+        yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", behind)
+        yield _counter(
+            "state_indexed_bytes", "Bytes of state streams indexed.", keeper.indexed_bytes
+        )
+        yield _counter("state_skipped", "Messages skipped: no state events.", keeper.skipped)
+        yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
+        yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
 
 
 def _counter(name: str, help: str, value: float) -> Metric:

@@ -23,15 +23,22 @@ Methods = Mapping[str, Handler]
 
 
 class Router:
-    """A table of methods for stream paths and one for each fixed path."""
+    """A table of methods for streams, one for each fixed path, and one for each prefix before
+    stream paths where there is something else about a stream."""
 
-    __slots__ = ("_fixed", "_path_bytes_max", "_paths", "_streams")
+    __slots__ = ("_about", "_fixed", "_path_bytes_max", "_paths", "_streams")
 
     def __init__(
-        self, *, streams: Methods, fixed: Mapping[bytes, Methods], path_bytes_max: int
+        self,
+        *,
+        streams: Methods,
+        fixed: Mapping[bytes, Methods],
+        about: Mapping[bytes, Methods],
+        path_bytes_max: int,
     ) -> None:
         self._streams = streams
         self._fixed = fixed
+        self._about = about
         self._path_bytes_max = path_bytes_max
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
         self._paths: dict[bytes, str] = {}
@@ -44,6 +51,9 @@ class Router:
             fixed = self._fixed.get(raw)
             if fixed is not None:
                 return _pick(fixed, request.method), ""
+            for prefix, methods in self._about.items():
+                if raw.startswith(prefix):
+                    return _pick(methods, request.method), self._canonical(raw, prefix)
             path = self._stream_path(raw)
         handler = self._streams.get(request.method)
         if handler is None:
@@ -56,16 +66,20 @@ class Router:
                 "Streams are at /v1/stream/<path>, their listing at /v1/streams; "
                 "GET / names everything that is served."
             )
-        path = parse_stream_path(raw[len(STREAM_PREFIX) :], bytes_max=self._path_bytes_max)
+        path = self._canonical(raw, STREAM_PREFIX)
+        if len(raw) <= _CACHED_BYTES_MAX:
+            if len(self._paths) >= _CACHE_ENTRIES_MAX:
+                self._paths.clear()
+            self._paths[raw] = path
+        return path
+
+    def _canonical(self, raw: bytes, prefix: bytes) -> str:
+        path = parse_stream_path(raw[len(prefix) :], bytes_max=self._path_bytes_max)
         # Looked at in canonical form: %5F%5Fds is the same segment.
         if path == RESERVED or path.startswith(RESERVED + "/"):
             raise RouteNotFound(
                 f"`{RESERVED}` is reserved for control APIs; this one is not served."
             )
-        if len(raw) <= _CACHED_BYTES_MAX:
-            if len(self._paths) >= _CACHE_ENTRIES_MAX:
-                self._paths.clear()
-            self._paths[raw] = path
         return path
 
 

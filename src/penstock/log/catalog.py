@@ -193,14 +193,19 @@ class Catalog:
         return self._row("id", stream_id)
 
     def _row(self, column: str, value: object) -> Row | None:
-        found = self._reader.execute(
-            f"SELECT {_COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
-        ).fetchone()
-        if found is None:
-            return None
-        values, crc, inline = found[:17], found[17], found[18]
-        # A stream that fits into its row has no files.
-        segments = self._segments(values[0]) if inline is None else ()
+        # One transaction: a checkpoint may commit between the row and its segments.
+        self._reader.execute("BEGIN")
+        try:
+            found = self._reader.execute(
+                f"SELECT {_COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
+            ).fetchone()
+            if found is None:
+                return None
+            values, crc, inline = found[:17], found[17], found[18]
+            # A stream that fits into its row has no files.
+            segments = self._segments(values[0]) if inline is None else ()
+        finally:
+            self._reader.execute("COMMIT")
         if not isinstance(inline, bytes | None) or _crc(values, inline, segments) != crc:
             raise Damaged(
                 f"the catalog row of stream {found[1]!r} does not match its checksum; "

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.errors import InvalidEvent, ValidationFailed
+    from penstock.errors import InvalidEvent, StateReset, ValidationFailed
+    from penstock.state.backends import Backend, MemoryBackend
     from penstock.state.events import (
         ChangeEvent,
         ControlEvent,
@@ -25,19 +26,31 @@ if TYPE_CHECKING:
         update,
         upsert,
     )
+    from penstock.state.live import LiveState
+    from penstock.state.live_aio import AsyncLiveState
     from penstock.state.materialized import MaterializedState
     from penstock.state.schema import Collection, StateSchema
+    from penstock.state.sqlite_backend import SqliteBackend
+    from penstock.state.transactions import AsyncTransaction, Transaction
     from penstock.state.validators import JsonSchema, Validator, validator_for
 
 __all__ = [
+    "AsyncLiveState",
+    "AsyncTransaction",
+    "Backend",
     "ChangeEvent",
     "Collection",
     "ControlEvent",
     "InvalidEvent",
     "JsonSchema",
+    "LiveState",
     "MaterializedState",
+    "MemoryBackend",
+    "SqliteBackend",
     "StateEvent",
+    "StateReset",
     "StateSchema",
+    "Transaction",
     "ValidationFailed",
     "Validator",
     "delete",
@@ -54,13 +67,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "penstock.errors": ("InvalidEvent", "ValidationFailed"),
+    "penstock.errors": ("InvalidEvent", "StateReset", "ValidationFailed"),
     "penstock.state.events": (
         "ChangeEvent", "ControlEvent", "StateEvent", "delete", "insert", "parse", "parse_many",
         "reset", "snapshot_end", "snapshot_start", "up_to_date", "update", "upsert",
     ),
+    "penstock.state.backends": ("Backend", "MemoryBackend"),
+    "penstock.state.live": ("LiveState",),
+    "penstock.state.live_aio": ("AsyncLiveState",),
     "penstock.state.materialized": ("MaterializedState",),
     "penstock.state.schema": ("Collection", "StateSchema"),
+    "penstock.state.sqlite_backend": ("SqliteBackend",),
+    "penstock.state.transactions": ("AsyncTransaction", "Transaction"),
     "penstock.state.validators": ("JsonSchema", "Validator", "validator_for"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -15,7 +15,8 @@ from penstock.client._batches import Batch
 from penstock.errors import ClientClosed, Gone, StreamClosed
 from penstock.state._event import ControlEvent
 from penstock.state._json import decode_value, same_raw
-from penstock.state._live_rules import Cleared, Entity, Plan, Question, Rules, log
+from penstock.state._live_plan import Cleared, Entity, Plan, Question
+from penstock.state._live_rules import Rules, log
 from penstock.state.backends import Backend, Found, Indexes
 
 OnChange = Callable[[str, str, Any, Any], Any]
@@ -98,9 +99,7 @@ class LiveCore:
     # -- the follower
 
     def plan(self, batch: Batch) -> Generator[Question, Any, Plan]:
-        return self._rules.plan(
-            batch, self.position, self._open_txid, trace=bool(self.on_change)
-        )
+        return self._rules.plan(batch, self.position, self._open_txid, trace=bool(self.on_change))
 
     def gone(self, error: Gone) -> Plan:
         return self._rules.gone(error, self.position)
@@ -124,8 +123,11 @@ class LiveCore:
     def end(self, cause: BaseException | None) -> None:
         """The follower has stopped; without a cause since the stream was closed."""
         with self.lock:
-            if self.ended is None:
-                self.ended = cause or StreamClosed("The stream is closed: no more will come.")
+            if self.ended is not None:
+                return
+            if cause is not None and not isinstance(cause, ClientClosed):
+                log.error("a live state has stopped: %s", cause)
+            self.ended = cause or StreamClosed("The stream is closed: no more will come.")
 
     def close(self) -> None:
         with self.lock:

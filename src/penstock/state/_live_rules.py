@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET
 
@@ -18,66 +17,22 @@ from penstock.client._batches import Batch
 from penstock.errors import Gone, InvalidEvent, StateReset, ValidationFailed
 from penstock.protocol.offsets import START
 from penstock.state._event import ChangeEvent, ControlEvent, StateEvent
+from penstock.state._live_plan import (
+    Cleared,
+    Count,
+    Exists,
+    Plan,
+    Position,
+    Question,
+    Written,
+)
 from penstock.state._parsing import decode_exactly, decode_loosely, in_array, parse_many
 from penstock.state.materialized import Checks, OnInvalid
 
 log = logging.getLogger("penstock.state")
 
 ResetChoice: TypeAlias = Literal["clear", "keep"]
-OnReset: TypeAlias = (
-    Literal["clear", "raise"] | Callable[[ControlEvent | Gone], ResetChoice | None]
-)
-Entity: TypeAlias = tuple[str, str]  # (type, key)
-
-
-class Count(NamedTuple):
-    """How many messages are there from one offset to another? None if that cannot be told."""
-
-    start: str
-    until: str
-
-
-class Exists(NamedTuple):
-    """Can the stream be read from this offset on?"""
-
-    offset: str
-
-
-Question: TypeAlias = Count | Exists
-
-
-class Cleared(NamedTuple):
-    """In the trace of a batch: everything was forgotten here."""
-
-
-class Written(NamedTuple):
-    """In the trace of a batch: one entity was set, or removed if there is no value."""
-
-    entity: Entity
-    value: bytes | None
-
-
-class Position(NamedTuple):
-    """Where a state stands: all that has to be committed together with it."""
-
-    offset: str = START
-    in_snapshot: bool = False
-
-
-@dataclass(slots=True)
-class Plan:
-    """All that a batch means: `writes` on top of what is there, or of nothing if it `clears`."""
-
-    position: Position
-    up_to_date: bool = False
-    clears: bool = False
-    skips: bool = False  # the position is not where the batch ends: read on from there
-    writes: dict[Entity, bytes | None] = field(default_factory=dict)
-    trace: list[Cleared | Written] | None = None
-    controls: list[ControlEvent] = field(default_factory=list)
-    txids: dict[str, None] = field(default_factory=dict)
-    open_txid: str | None = None
-    skipped: int = 0
+OnReset: TypeAlias = Literal["clear", "raise"] | Callable[[ControlEvent | Gone], ResetChoice | None]
 
 
 class Rules:

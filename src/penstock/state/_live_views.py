@@ -137,6 +137,11 @@ class LiveReader:
         """How many invalid events have been left out since the start."""
         return self._core.skipped
 
+    @property
+    def ended(self) -> BaseException | None:
+        """Why nothing more is followed: an error, or StreamClosed or ClientClosed; else None."""
+        return self._core.ended
+
     def on_change(self, listener: Callable[[str, str, Any, Any], Any]) -> Callable[[], None]:
         """Call `listener(type, key, old, new)` when readers see another value; None is no entity.
 

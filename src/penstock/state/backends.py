@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from penstock.state._live_rules import Entity, Position
+from penstock.state._live_plan import Entity, Position
 from penstock.state._lookup import tokens
 
 Indexes = Mapping[str, Sequence[str]]  # type → the fields that entities are found by

@@ -1,4 +1,4 @@
-"""The declaration of a state stream: a JSON Schema a type, and what happens to events that break it.
+"""The declaration of a state stream: a JSON Schema a type, and what becomes of events that break it.
 
 Pure rules: the document that clients send, the form that is kept with the stream, and the check of
 what is appended. Knows neither HTTP nor the log.
@@ -116,8 +116,8 @@ class Compiled:
         except InvalidEvent as error:
             error.path = _pointer(error)
             raise
-        for error in self._failures(events):
-            raise error
+        for failure in self._failures(events):
+            raise failure
 
     def count_invalid(self, array: bytes) -> int:
         invalid: list[InvalidEvent] = []

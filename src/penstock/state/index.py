@@ -45,13 +45,17 @@ WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GRO
 _ONE: Final = """SELECT type, key, position, length, operation FROM changes
 WHERE stream = ? AND type = ? AND key = ? AND position > ? AND position < ?
 ORDER BY position DESC LIMIT 1"""
-_HISTORY: Final = f"""SELECT position, length, ordinal, operation FROM changes
+_HISTORY: Final = """SELECT position, length, ordinal, operation FROM changes
 WHERE stream = ?1 AND type = ?2 AND key = ?3 AND position > ?4 AND position < ?5
-UNION ALL SELECT position, length, ordinal, {RESET} FROM resets
+UNION ALL SELECT position, length, ordinal, ?7 FROM resets
 WHERE stream = ?1 AND position > ?4 AND position < ?5 AND position > (
   SELECT min(position) FROM changes WHERE stream = ?1 AND type = ?2 AND key = ?3)
 ORDER BY position LIMIT ?6"""
-_TABLES: Final = (("streams", "id"), ("changes", "stream"), ("resets", "stream"))
+_DROP: Final = (
+    "DELETE FROM streams WHERE id = ?",
+    "DELETE FROM changes WHERE stream = ?",
+    "DELETE FROM resets WHERE stream = ?",
+)
 
 
 class Standing(NamedTuple):
@@ -149,8 +153,8 @@ class StateIndex:
     def drop(self, stream: int) -> None:
         with self._db:
             self._db.execute("BEGIN")
-            for table, column in _TABLES:
-                self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (stream,))
+            for statement in _DROP:
+                self._db.execute(statement, (stream,))
 
     def apply(self, stream: int, start: int, wire: bytes) -> int:
         """Take in the messages of wire bytes that start at `start`; how many were no events."""
@@ -214,8 +218,8 @@ class StateIndex:
         """What happened to an entity after a position, oldest first."""
         if not self._reaches(wanted):
             return None
-        limits = (after, wanted.at, wanted.limit + 1)
-        rows = self._db.execute(_HISTORY, (wanted.stream, wanted.type, wanted.key, *limits))
+        entity = (wanted.stream, wanted.type, wanted.key)
+        rows = self._db.execute(_HISTORY, (*entity, after, wanted.at, wanted.limit + 1, RESET))
         return [Past(*row) for row in rows]
 
     def _reaches(self, wanted: Wanted) -> bool:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import Overloaded, PenstockError, StreamNotFound
+from penstock.errors import Overloaded, PenstockError, ShuttingDown, StreamNotFound
 from penstock.log.files import Files
 from penstock.state.declaration import META
 from penstock.state.index import IndexFault, StateIndex
@@ -31,6 +31,8 @@ BATCH_BYTES: Final = 256 * 1024
 WAIT_S: Final = 10.0
 """How long a reader waits for the index to reach what it asked for."""
 RETRY_S: Final = 1.0
+FOLDS_MAX: Final = 4
+"""Streams gone through for an answer at the same time: each takes memory."""
 SWEEP_STREAMS: Final = 20
 """Streams looked at for each new one: those deleted meanwhile go faster than new ones come."""
 
@@ -47,6 +49,9 @@ class Keeper:
         self._queue: dict[int, _Follow] = {}
         self._task: asyncio.Task[None] | None = None
         self._swept = 0
+        # Streams whose rows are known to be of this log: a folder may have been restored.
+        self._checked: set[int] = set()
+        self._folding = asyncio.Semaphore(FOLDS_MAX)
         self._closed = False
         self.skipped = 0
         self.indexed_bytes = 0
@@ -71,6 +76,7 @@ class Keeper:
         self._thread.shutdown(cancel_futures=True)
         for follow in list(self._follows.values()):
             self._engine.unwatch(follow.stream, follow)
+            follow.fail(ShuttingDown("The server is stopping; try again.", Retry_After="1"))
         if self._index is not None:
             self._index.close()
             self._index = None
@@ -97,15 +103,53 @@ class Keeper:
         try:
             await asyncio.wait_for(waiter, WAIT_S)
         except TimeoutError:
-            raise Overloaded(
-                "The state index is still catching up with the stream; try again.", Retry_After="1"
-            ) from None
+            raise _behind() from None
 
-    async def ask(self, question: Callable[[StateIndex], T]) -> T:
+    async def answer(
+        self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]
+    ) -> T:
+        """What the index says of a declared stream at a position, once it has got there."""
+        try:
+            found = await self._ask(question) if stream.id in self._checked else None
+            if found is None:
+                await self.reach(stream, at)
+                found = await self._ask(question)
+        except IndexFault as error:
+            _log.error("the state index failed: %s", error)
+            self._checked.discard(stream.id)
+            self.follow(stream)  # finds the fault as well, and repairs it
+            found = None
+        if found is None:
+            raise _behind()
+        return found
+
+    async def fold(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
+        """The same for a stream that is not kept: all of it is gone through, now."""
+        async with self._folding:
+            index = await self._work(lambda: StateIndex(None))
+            try:
+                await self._work(lambda: index.begin(stream.id, stream.path))
+                start = 0
+                while start < at:
+                    start = await self._fold_on(index, stream, start, at)
+                found = await self._work(lambda: question(index))
+            finally:
+                index.close()
+        assert found is not None
+        return found
+
+    async def _fold_on(self, index: StateIndex, stream: Stream, start: int, at: int) -> int:
+        end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES, until=at)
+        wire = await self.read(stream, start, end)
+        await self._work(lambda: index.apply(stream.id, start, wire))
+        return end
+
+    async def _ask(self, question: Callable[[StateIndex], T]) -> T:
         """Put a question to the index, in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: question(self._opened())
-        )
+        return await self._work(lambda: question(self._opened()))
+
+    async def _work(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         """All of [start, end), in the pieces that the engine allows."""
@@ -158,7 +202,7 @@ class Keeper:
     async def _step(self, follow: _Follow) -> None:
         stream = follow.stream
         if stream.deleted:
-            await self.ask(lambda index: index.drop(stream.id))
+            await self._ask(lambda index: index.drop(stream.id))
             raise StreamNotFound(f"{stream.path!r} was deleted")
         if follow.position is None:
             follow.position = await self._take_up(stream)
@@ -166,7 +210,7 @@ class Keeper:
         if start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
             wire = await self.read(stream, start, end)
-            self.skipped += await self.ask(lambda index: index.apply(stream.id, start, wire))
+            self.skipped += await self._ask(lambda index: index.apply(stream.id, start, wire))
             self.indexed_bytes += end - start
             follow.position = end
         follow.arrived()
@@ -177,30 +221,33 @@ class Keeper:
 
     async def _take_up(self, stream: Stream) -> int:
         """Where the index stands, if that is still what the log says; else from the start."""
-        standing = await self.ask(lambda index: index.standing(stream.id))
+        standing = await self._ask(lambda index: index.standing(stream.id))
         if standing is not None and standing.position <= stream.tail:
             end = standing.position
             mark = await self.read(stream, end - standing.mark_bytes, end) if end else b""
             if zlib.crc32(mark) == standing.mark_crc:
+                self._checked.add(stream.id)
                 return end
-        await self.ask(lambda index: index.begin(stream.id, stream.path))
+        await self._ask(lambda index: index.begin(stream.id, stream.path))
+        self._checked.add(stream.id)
         await self._sweep()
         return 0
 
     async def _sweep(self) -> None:
         """Drop streams that were deleted while nobody followed them."""
-        known = await self.ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
+        known = await self._ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
         self._swept = known[-1][0] if len(known) == SWEEP_STREAMS else 0
         for stream_id, path in known:
             if self._find(stream_id, path) is None:
-                await self.ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
+                await self._ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
 
     async def _repair(self, error: Exception) -> None:
         """A broken database is made anew; a full disk may have room later."""
+        self._checked.clear()
         for follow in self._follows.values():
             follow.position = None
         if self._path is not None and type(error).__name__ == "DatabaseError":
-            await self.ask(lambda index: index.recreate())
+            await self._ask(lambda index: index.recreate())
         else:
             await asyncio.sleep(RETRY_S)
 
@@ -260,3 +307,9 @@ class _Follow:
         for _, waiter in waiting:
             if not waiter.done():
                 waiter.set_exception(error)
+
+
+def _behind() -> Overloaded:
+    return Overloaded(
+        "The state index is still catching up with the stream; try again.", Retry_After="1"
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.errors import StoreLocked, StoreTooNew
-from penstock.state._live_rules import Entity, Position
+from penstock.state._live_plan import Entity, Position
 from penstock.state._lookup import tokens
 from penstock.state.backends import Found, Indexes
 
@@ -165,9 +165,7 @@ class SqliteBackend:
                 ],
             )
 
-    def _index(
-        self, connection: sqlite3.Connection, writes: Mapping[Entity, bytes | None]
-    ) -> None:
+    def _index(self, connection: sqlite3.Connection, writes: Mapping[Entity, bytes | None]) -> None:
         old: list[tuple[str, str, bytes, str]] = []
         new: list[tuple[str, str, bytes, str]] = []
         for (type, key), value in writes.items():

@@ -177,6 +177,22 @@ def test_a_commit_that_fails_changes_nothing(catalog: Catalog) -> None:
     assert catalog.by_path("b") is not None
 
 
+def test_a_commit_between_a_row_and_its_segments_is_not_seen(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = make_row(1, "a", inline=None, segments=(SegmentInfo(0, 10, 0, 0, 0, 0),))
+    catalog.commit(changes([row], segments=[(1, row.segments[0])]))
+    read = catalog._segments
+
+    def commit_first(stream_id: int) -> tuple[SegmentInfo, ...]:
+        catalog.commit(changes(deleted=[1]))
+        return read(stream_id)
+
+    monkeypatch.setattr(catalog, "_segments", commit_first)
+    assert catalog.by_path("a") == row
+    assert catalog.by_path("a") is None
+
+
 def test_producers_are_kept_by_their_exact_id(catalog: Catalog) -> None:
     states = {
         name: ProducerState(n, 2**53 - 1) for n, name in enumerate(["1", "01", "A", "a", "é"])

@@ -1,0 +1,235 @@
+"""`GET /v1/state/<stream>`: the state that a stream stands for, at its tail or at any offset.
+
+Every answer is a state at one position, fixed before anything is looked up; positions never change
+what they mean, so an answer cannot mix two of them. Values are read from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidParameter, NotDeclared
+from penstock.http.message import Headers, Request, Response
+from penstock.http.query import parse_count, parse_query
+from penstock.http.reads import NO_CACHE, UP_TO_DATE
+from penstock.http.schema import need_json
+from penstock.http.streams import CLOSED
+from penstock.protocol import etag
+from penstock.protocol.offsets import NOW
+from penstock.state.declaration import META
+from penstock.state.events import OPERATIONS, ChangeEvent, parse
+from penstock.state.index import RESET, Entry, Past, StateIndex, Wanted
+
+if TYPE_CHECKING:
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.keeper import Keeper
+
+T = TypeVar("T")
+
+_PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
+SPAN_BYTES_MAX: Final = 256 * 1024
+GAP_BYTES_MAX: Final = 16 * 1024
+"""Reading this much that nobody asked for is cheaper than a second read."""
+INLINE_EVENTS_MAX: Final = 200
+"""Pages with more events are rendered off the loop."""
+
+
+class State:
+    __slots__ = ("_engine", "_keeper")
+
+    def __init__(self, engine: Engine, keeper: Keeper) -> None:
+        self._engine = engine
+        self._keeper = keeper
+
+    async def get(self, path: str, request: Request) -> Response:
+        query = parse_query(request.query, _PARAMETERS)
+        _check(query)
+        stream = self._engine.find(path, touch=True)
+        need_json(stream)
+        at = await self._engine.position(stream, query.get("offset", NOW))
+        headers = self._headers(stream, at)
+        tag = dict(headers)[b"etag"].decode()
+        seen = request.headers.get(b"if-none-match")
+        if seen is not None and etag.matches(seen.decode("latin-1"), tag):
+            return Response(304, headers)
+        limit = limits.STATE_LIMIT
+        if "limit" in query:
+            limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
+        wanted = Wanted(
+            stream.id,
+            at,
+            query.get("type"),
+            query.get("key"),
+            query.get("prefix", ""),
+            limit=limit,
+            bytes_max=limits.STATE_PAGE_BYTES,
+        )
+        if query.get("history") == "true":
+            body = await self._history(stream, wanted, query.get("after"))
+        else:
+            body = await self._page(stream, wanted, query.get("after"))
+        headers.append((b"content-type", b"application/json"))
+        return Response(200, headers, body)
+
+    def _headers(self, stream: Stream, at: int) -> Headers:
+        is_end = stream.closed and at == stream.tail
+        headers: Headers = [
+            (b"stream-next-offset", self._engine.token(stream, at).encode()),
+            (b"etag", b'"%d:%d:s%s"' % (stream.id, at, b"c" if is_end else b"")),
+            NO_CACHE,
+        ]
+        if at == stream.tail:
+            headers.append(UP_TO_DATE)
+        if is_end:
+            headers.append(CLOSED)
+        return headers
+
+    async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
+        if after is not None:
+            wanted = wanted._replace(after=_after_entity(after))
+        entries, more = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+        last = entries[-1] if more else None
+        head = {
+            "offset": self._engine.token(stream, wanted.at),
+            "next": None if last is None else _cursor([last.type, last.key]),
+        }
+        events = await self._read(stream, [(entry.position, entry.length) for entry in entries])
+        if len(entries) <= INLINE_EVENTS_MAX:
+            return _render_page(head, entries, events)
+        return await asyncio.to_thread(_render_page, head, entries, events)
+
+    async def _history(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
+        start = -1 if after is None else _after_position(after)
+        found = await self._ask(stream, wanted.at, lambda index: index.history(wanted, start))
+        steps, size = found[: wanted.limit], 0
+        for count, step in enumerate(steps):
+            size += step.length
+            if count and size > wanted.bytes_max:
+                steps = steps[:count]
+                break
+        more = len(steps) < len(found)
+        head = {
+            "offset": self._engine.token(stream, wanted.at),
+            "next": _cursor([steps[-1].position]) if more else None,
+            "type": wanted.type,
+            "key": wanted.key,
+        }
+        events = await self._read(stream, [(step.position, step.length) for step in steps])
+        offsets = [self._engine.token(stream, step.position + step.length) for step in steps]
+        if len(steps) <= INLINE_EVENTS_MAX:
+            return _render_history(head, steps, offsets, events)
+        return await asyncio.to_thread(_render_history, head, steps, offsets, events)
+
+    async def _ask(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
+        """The index knows declared streams; others are gone through if they are small enough."""
+        if META in stream.meta:
+            return await self._keeper.answer(stream, at, question)
+        if at > limits.STATE_FOLD_BYTES_MAX:
+            raise NotDeclared(
+                f"{stream.path!r} has {at} bytes up to there, too many to go through for an "
+                f"answer; declare it a state stream with PUT /v1/schema/{stream.path}."
+            )
+        return await self._keeper.fold(stream, at, question)
+
+    async def _read(self, stream: Stream, places: list[tuple[int, int]]) -> dict[int, bytes]:
+        """The events at these places of the log, by position; neighbours are read together."""
+        found: dict[int, bytes] = {}
+        places = sorted(places)
+        index = 0
+        while index < len(places):
+            first, start = index, places[index][0]
+            end = start
+            while index < len(places):
+                position, length = places[index]
+                too_far = position - end > GAP_BYTES_MAX
+                if index > first and (too_far or position + length - start > SPAN_BYTES_MAX):
+                    break
+                end = position + length
+                index += 1
+            wire = await self._keeper.read(stream, start, end)
+            for position, length in places[first:index]:
+                found[position] = wire[position - start : position - start + length - 2]
+        return found
+
+
+def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, bytes]) -> bytes:
+    types: dict[str, dict[str, msgspec.Raw]] = {}
+    for entry in entries:
+        value = _change(events[entry.position]).raw_value
+        assert value is not None
+        types.setdefault(entry.type, {})[entry.key] = msgspec.Raw(value)
+    return msgspec.json.encode({"offset": head["offset"], "types": types, "next": head["next"]})
+
+
+def _render_history(
+    head: dict[str, Any], steps: list[Past], offsets: list[str], events: dict[int, bytes]
+) -> bytes:
+    history: list[dict[str, Any]] = []
+    for step, offset in zip(steps, offsets, strict=True):
+        item: dict[str, Any] = {"offset": offset, "ordinal": step.ordinal}
+        if step.operation == RESET:
+            item["control"] = "reset"
+        else:
+            event = _change(events[step.position])
+            item["operation"] = OPERATIONS[step.operation]
+            if event.raw_value is not None and event.operation != "delete":
+                item["value"] = msgspec.Raw(event.raw_value)
+            if event.txid is not None:
+                item["txid"] = event.txid
+            if event.timestamp is not None:
+                item["timestamp"] = event.timestamp
+        history.append(item)
+    return msgspec.json.encode({**head, "history": history})
+
+
+def _change(raw: bytes) -> ChangeEvent:
+    event = parse(raw, strict_timestamp=False)
+    assert isinstance(event, ChangeEvent)
+    return event
+
+
+def _check(query: dict[str, str]) -> None:
+    """Refuse what would be answered with something else than was meant."""
+    history = query.get("history", "false")
+    if history not in ("true", "false"):
+        raise InvalidParameter("`history` is true or false.")
+    if history == "true" and ("type" not in query or "key" not in query):
+        raise InvalidParameter("A history is that of one entity: give `type` and `key`.")
+    if "type" not in query and ("key" in query or "prefix" in query):
+        raise InvalidParameter("`key` and `prefix` need a `type`.")
+    if "key" in query and "prefix" in query:
+        raise InvalidParameter("Give either `key` or `prefix`.")
+    if "after" in query and "offset" not in query:
+        raise InvalidParameter(
+            "`after` needs the `offset` of the first page, so that all pages are of one state."
+        )
+
+
+def _cursor(place: list[Any]) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def _place(cursor: str, type: Any) -> Any:
+    try:
+        raw = urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        return msgspec.json.decode(raw, type=type)
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        raise InvalidParameter("`after` is the `next` of a page, as the server sent it.") from None
+
+
+def _after_entity(cursor: str) -> tuple[str, str]:
+    place: tuple[str, str] = _place(cursor, tuple[str, str])
+    return place
+
+
+def _after_position(cursor: str) -> int:
+    place: tuple[int] = _place(cursor, tuple[int])
+    return min(place[0], limits.OFFSET_PART_MAX)
