@@ -25,7 +25,7 @@ RESET = {"headers": {"control": "reset"}}
 
 
 async def state(client: Client, path: str, query: str = "", **headers: str) -> Answer:
-    return await client.send("GET", f"/v1/state/{path}?{query}", **headers)
+    return await client.send("GET", f"/v1/state/{path}?{query}", b"", **headers)
 
 
 async def types(client: Client, path: str, query: str = "") -> Any:

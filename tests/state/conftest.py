@@ -1,4 +1,4 @@
-"""Fixtures for tests of live states: a server process a file, a fresh stream a test, both shells."""
+"""For tests of live states: a server process a file, a fresh stream a test, and both shells."""
 
 from __future__ import annotations
 
