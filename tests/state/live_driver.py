@@ -17,6 +17,28 @@ QUICK = Retry(first_s=0.001, max_s=0.01, attempts_max=4)
 WAIT_S = 20.0  # for what comes at once; only a failing test waits that long
 
 
+class Told:
+    """A callback that can be waited for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._called = threading.Condition()
+
+    def __call__(self, *arguments: Any) -> None:
+        with self._called:
+            self.calls.append(arguments)
+            self._called.notify_all()
+
+    def until(self, first: Any) -> list[tuple[Any, ...]]:
+        """All calls, once one with that first argument has come."""
+        with self._called:
+            came = self._called.wait_for(
+                lambda: any(call[0] == first for call in self.calls), WAIT_S
+            )
+            assert came, self.calls
+            return list(self.calls)
+
+
 class Face:
     """An object of the asyncio shell, used as if it were one of the blocking shell."""
 

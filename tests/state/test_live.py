@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from penstock.client.stream import Stream
@@ -30,7 +31,7 @@ from penstock.state import (
     update,
     upsert,
 )
-from tests.state.live_driver import WAIT_S, Lives
+from tests.state.live_driver import WAIT_S, Lives, Told
 
 
 def append(stream: Stream, *events: Any) -> str:
@@ -111,56 +112,46 @@ def test_changes_are_told_in_order_with_old_and_new(
     append(stream, insert("user", "1", 1), insert("user", "2", 1))
     with live.client() as client, live.not_started(client, name, backend=backend) as state:
         state.wait_up_to_date(WAIT_S)
-        told: list[Any] = []
-        end = state.on_change(lambda *change: told.append(change))
+        told = Told()
+        end = state.on_change(told)
         append(stream, update("user", "1", 2), update("user", "1", 2), delete("user", "1"),
                delete("user", "9"), insert("user", "1", 3), reset(), insert("user", "2", 4),
                insert("last", "x", 0))  # fmt: skip
-        wait_told(told, "last")
-        assert told[:3] == [("user", "1", 1, 2), ("user", "1", 2, None), ("user", "1", None, 3)]
-        assert sorted(told[3:5]) == [("user", "1", 3, None), ("user", "2", 1, None)]
-        assert told[5:] == [("user", "2", None, 4), ("last", "x", None, 0)]
+        found = told.until("last")
+        assert found[:3] == [("user", "1", 1, 2), ("user", "1", 2, None), ("user", "1", None, 3)]
+        assert sorted(found[3:5]) == [("user", "1", 3, None), ("user", "2", 1, None)]
+        assert found[5:] == [("user", "2", None, 4), ("last", "x", None, 0)]
         end()
         append(stream, insert("user", "5", 5))
         state.wait_up_to_date(WAIT_S)
-        assert len(told) == 7
-
-
-def wait_told(told: list[Any], type: str) -> None:
-    """Callbacks come after the state: wait for the last one."""
-    deadline = threading.Event()
-    for _ in range(2000):
-        if told and told[-1][0] == type:
-            return
-        deadline.wait(0.01)
-    pytest.fail(f"not told: {told}")
+        assert len(told.calls) == 7
 
 
 def test_a_listener_that_fails_harms_nobody(live: Lives, name: str, stream: Stream) -> None:
     with live(name) as state:
-        told: list[Any] = []
+        told = Told()
         state.on_change(lambda *_: 1 / 0)
-        state.on_change(lambda *change: told.append(change))
+        state.on_change(told)
         append(stream, insert("user", "1", 1))
-        wait_told(told, "user")
+        assert told.until("user") == [("user", "1", None, 1)]
         assert state.ended is None
 
 
 def test_control_events_are_heard_and_hints_change_nothing(
     live: Lives, name: str, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Any] = []
+    heard = Told()
     with live(name) as state:
-        state.on_control(lambda event: heard.append((event.control,)))
+        state.on_control(lambda event: heard(event.control))
         append(stream, snapshot_end(), snapshot_start(), insert("user", "1", 1), up_to_date())
         state.wait_up_to_date(WAIT_S)
         assert state.in_snapshot
         append(stream, snapshot_end(), reset())
-        wait_told(heard, "reset")
+        heard.until("reset")
         assert not state.in_snapshot
         assert state.to_dict() == {}
     assert "snapshot-end without a snapshot-start" in caplog.text
-    assert [control for (control,) in heard] == [
+    assert [control for (control,) in heard.calls] == [
         "snapshot-end", "snapshot-start", "up-to-date", "snapshot-end", "reset",
     ]  # fmt: skip
 
@@ -258,21 +249,15 @@ def test_the_end_of_the_stream_ends_waiting(live: Lives, name: str, stream: Stre
 
 
 def test_a_stream_made_anew_is_read_anew(
-    live: Lives, name: str, stream: Stream, backend: Any
+    live: Lives, name: str, stream: Stream, tmp_path: Path
 ) -> None:
     append(stream, insert("user", "1", 1))
-    with live(name, backend=backend) as state:
+    with live(name, backend=SqliteBackend(tmp_path / "state.db")) as state:
         state.wait_up_to_date(WAIT_S)
-        append(stream, insert("user", "2", 2))
-        state.wait_up_to_date(WAIT_S)
-    if backend is None:
-        return
     stream.delete()
     stream.create()
     append(stream, insert("user", "3", 3))
-    again = SqliteBackend(backend._path)
-    with live(name, backend=again) as state:
-        assert state.get("user", "1") in (1, None)
+    with live(name, backend=SqliteBackend(tmp_path / "state.db")) as state:
         state.wait_up_to_date(WAIT_S)
         assert state.to_dict() == {"user": {"3": 3}}
 
@@ -308,7 +293,12 @@ def test_it_has_to_be_started_once(live: Lives, name: str) -> None:
         state = live.not_started(client, name)
         with pytest.raises(RuntimeError, match="start it"):
             state.wait_txid("x", WAIT_S)
+        tx = state.transaction()
+        tx.insert("user", "1", 1)
+        with pytest.raises(RuntimeError, match="start it"):
+            tx.commit()
         state.start()
+        tx.commit()
         with pytest.raises(RuntimeError, match="already"):
             state.start()
         state.close()
@@ -318,3 +308,51 @@ def test_names_that_hide_methods_are_refused(live: Lives, name: str) -> None:
     schema = StateSchema(transaction=Collection(type="t", schema=True))
     with live.client() as client, pytest.raises(ValueError, match="not free"):
         live.not_started(client, name, schema=schema)
+
+
+def test_it_can_start_from_the_state_that_the_server_has(
+    live: Lives, name: str, stream: Stream, backend: Any, schema: StateSchema
+) -> None:
+    append(stream, *users(*range(50)), reset(), *users(1, 2, 3), insert("user", "4", "bad"))
+    with live.client() as client:
+        state = live.not_started(
+            client, name, backend=backend, schema=schema, bootstrap="state",
+            indexes={"users": ["city"]},
+        )  # fmt: skip
+        told, heard = Told(), Told()
+        state.on_change(told)
+        state.on_control(lambda event: heard(event.control))
+        with state:
+            state.wait_up_to_date(WAIT_S)
+            assert sorted(state.users.keys_where(city="Oslo")) == ["1", "2", "3"]
+            assert state.skipped == 1
+            append(stream, delete("user", "1"), insert("flag", "on", True))
+            assert [call[1] for call in told.until("flag")] == ["1", "2", "3", "1", "on"]
+            assert heard.calls == []
+
+
+def test_without_such_a_state_the_stream_is_read(live: Lives, name: str, stream: Stream) -> None:
+    class Refusing(httpx2.HTTPTransport):
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            state = request.url.path.startswith("/v1/state/")
+            return httpx2.Response(404) if state else super().handle_request(request)
+
+    class AsyncRefusing(httpx2.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            state = request.url.path.startswith("/v1/state/")
+            return httpx2.Response(404) if state else await super().handle_async_request(request)
+
+    append(stream, insert("user", "1", 1, txid="tx"))
+    transport = Refusing() if live.kind == "sync" else AsyncRefusing()
+    with live(name, bootstrap="state", transport=transport) as state:
+        state.wait_txid("tx", WAIT_S)
+        assert state.get("user", "1") == 1
+
+
+@pytest.mark.parametrize("options", [{"bootstrap": "no"},
+                                     {"bootstrap": "state", "on_reset": "raise"}])  # fmt: skip
+def test_a_bootstrap_that_cannot_keep_the_policies_is_refused(
+    live: Lives, name: str, options: Any
+) -> None:
+    with live.client() as client, pytest.raises(ValueError, match="bootstrap"):
+        live.not_started(client, name, **options)

@@ -66,6 +66,14 @@ def plan(
         reply = answer(question)
 
 
+def noting(asked: list[Question], answer: Any) -> Callable[[Question], Any]:
+    def note(question: Question) -> Any:
+        asked.append(question)
+        return answer
+
+    return note
+
+
 def test_events_fold_into_one_write_an_entity() -> None:
     found = plan(
         Rules(),
@@ -119,7 +127,7 @@ def test_a_reset_to_an_offset_beyond_the_batch_skips_there() -> None:
     found = plan(
         Rules(),
         batch(insert("user", "1", 1), reset(offset=D), insert("user", "2", 2)),
-        answer=lambda question: asked.append(question) or True,
+        answer=noting(asked, True),
     )
     assert asked == [Exists(D)]
     assert found.clears
@@ -156,7 +164,7 @@ def test_a_reset_into_its_own_batch_skips_only_forward(count: int | None, kept: 
     found = plan(
         Rules(),
         batch(events[0], reset(offset=inside), *events[1:]),
-        answer=lambda question: asked.append(question) or count,
+        answer=noting(asked, count),
     )
     assert asked == [Count(B, inside)]
     assert [key for _, key in found.writes] == list(kept)

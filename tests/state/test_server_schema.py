@@ -1,4 +1,4 @@
-"""Declaring state streams over HTTP: what is kept, what is refused, and what appends then may do."""
+"""Declaring state streams over HTTP: what is kept, what is refused, what appends may then do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock.config import Settings
 from penstock.http.app import App
+from penstock.http.message import Response
 from penstock.log import open_engine
-from tests.helpers.app import Answer, Client, with_app
+from tests.helpers.app import Answer, Client, make_request, with_app
 from tests.http.test_metrics import scrape
 
 JSON = "application/json"
@@ -60,7 +61,9 @@ async def test_a_declaration_is_created_once_and_versioned_by_its_content(client
 async def test_two_declarations_at_once_get_two_versions(client: Client) -> None:
     await client.put("s", content_type=JSON)
     answers = await asyncio.gather(
-        declare(client, "s"), declare(client, "s", {"types": {}}), declare(client, "s", {"types": {}})
+        declare(client, "s"),
+        declare(client, "s", {"types": {}}),
+        declare(client, "s", {"types": {}}),
     )
     assert [answer.status for answer in answers] == [201, 200, 200]
     assert [answer.json()["version"] for answer in answers] == [1, 2, 2]
@@ -182,6 +185,18 @@ async def test_a_refused_append_leaves_its_producer_where_it_was(client: Client)
     assert (await client.post("s", body, content_type=JSON, **producer)).status == 422
     body = json.dumps(event("1", {"name": "Ann"})).encode()
     assert (await client.post("s", body, content_type=JSON, **producer)).status == 200
+
+
+@with_app()
+async def test_a_transport_may_let_go_of_the_body_before_the_answer_is_there(
+    client: Client,
+) -> None:
+    await client.put("s", content_type=JSON)
+    request = make_request("PUT", "/v1/schema/s", json.dumps(DOCUMENT).encode())
+    answer = client.app.handle(request)
+    request.body = b""
+    assert not isinstance(answer, Response)
+    assert (await answer).status == 201
 
 
 def test_a_declaration_outlives_a_restart(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ NOT_THE_STORE = {"config.py", "cli/docs.py", "cli/system.py", "client/checkpoint
 CATALOG = "log/catalog.py"
 CHECKPOINT = "client/checkpoint.py"
 STATE_INDEX = "state/index.py"  # a cache of the log, apart from the store
-DATABASES = {CATALOG, CHECKPOINT, STATE_INDEX}
+LIVE_STATE = "state/sqlite_backend.py"  # a reader's own copy
+DATABASES = {CATALOG, CHECKPOINT, STATE_INDEX, LIVE_STATE}
 
 FILE_MODULES = {"fcntl", "io", "mmap", "shutil", "tempfile"}
 PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text"}

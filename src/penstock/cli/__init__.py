@@ -26,6 +26,10 @@ SECTIONS = {
         "close": "Close a stream for good.",
         "rm": "Delete streams and all they hold.",
     },
+    "State": {
+        "state": "Show the state that a stream of events stands for.",
+        "schema": "Declare state streams: a JSON Schema for each type.",
+    },
     "Copies": {
         "export": "Write a stream to a file, or what is new in it.",
         "import": "Append a file to a stream, each line once.",
@@ -115,7 +119,7 @@ def plain(error: OSError) -> str:
 def main() -> None:
     """Durable, replayable streams over HTTP.
 
-    The commands below Streams and Copies talk to a server: the one of --url, of --context, of
-    PENSTOCK_URL, of the context in use (`penstock context use`), or http://127.0.0.1:4437, in this
-    order.
+    The commands below Streams, State and Copies talk to a server: the one of --url, of --context,
+    of PENSTOCK_URL, of the context in use (`penstock context use`), or http://127.0.0.1:4437, in
+    this order.
     """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import NotJsonStream, SchemaNotFound
 from penstock.http.message import Headers, Request, Response
 from penstock.http.reads import NO_CACHE
 from penstock.log.writing import not_found
 from penstock.protocol import etag
-from penstock.state.declaration import META, Declaration, decode, encode, parse_document
+from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
@@ -24,9 +25,13 @@ class Schema:
         self._engine = engine
         self._keeper = keeper
 
-    async def put(self, path: str, request: Request) -> Response:
+    def put(self, path: str, request: Request) -> Awaitable[Response]:
         """201 for a stream's first declaration, 200 for a later one, or for the same again."""
+        # Taken now: a transport lets go of the body when it has the answer, be it a later one.
         mode, types = parse_document(request.body)
+        return self._declare(path, mode, types)
+
+    async def _declare(self, path: str, mode: Mode, types: dict[str, Any]) -> Response:
         stream = self._engine.find(path, touch=False)
         if stream.deleting:
             raise not_found(path)

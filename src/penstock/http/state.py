@@ -1,7 +1,7 @@
 """`GET /v1/state/<stream>`: the state that a stream stands for, at its tail or at any offset.
 
-Every answer is a state at one position, fixed before anything is looked up; positions never change
-what they mean, so an answer cannot mix two of them. Values are read from the log.
+Every answer is a state at one position, found in one look at the index; values that are not in it
+are read from the log, where a position always means the same. So no answer can mix two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
 SPAN_BYTES_MAX: Final = 256 * 1024
-GAP_BYTES_MAX: Final = 16 * 1024
+GAP_BYTES_MAX: Final = 2 * 1024
 """Reading this much that nobody asked for is cheaper than a second read."""
 INLINE_EVENTS_MAX: Final = 200
 """Pages with more events are rendered off the loop."""
@@ -55,17 +55,16 @@ class State:
         stream = self._engine.find(path, touch=True)
         need_json(stream)
         at = await self._engine.position(stream, query.get("offset", NOW))
-        headers = self._headers(stream, at)
-        tag = dict(headers)[b"etag"].decode()
         seen = request.headers.get(b"if-none-match")
-        if seen is not None and etag.matches(seen.decode("latin-1"), tag):
-            return Response(304, headers)
+        if seen is not None and etag.matches(seen.decode("latin-1"), _tag(stream, at).decode()):
+            return Response(304, self._headers(stream, at))
         limit = limits.STATE_LIMIT
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
         wanted = Wanted(
             stream.id,
             at,
+            "offset" not in query,
             query.get("type"),
             query.get("key"),
             query.get("prefix", ""),
@@ -75,36 +74,37 @@ class State:
         if query.get("history") == "true":
             body = await self._history(stream, wanted, query.get("after"))
         else:
-            body = await self._page(stream, wanted, query.get("after"))
+            at, body = await self._page(stream, wanted, query.get("after"))
+        headers = self._headers(stream, at)
         headers.append((b"content-type", b"application/json"))
         return Response(200, headers, body)
 
     def _headers(self, stream: Stream, at: int) -> Headers:
-        is_end = stream.closed and at == stream.tail
         headers: Headers = [
             (b"stream-next-offset", self._engine.token(stream, at).encode()),
-            (b"etag", b'"%d:%d:s%s"' % (stream.id, at, b"c" if is_end else b"")),
+            (b"etag", _tag(stream, at)),
             NO_CACHE,
         ]
         if at == stream.tail:
             headers.append(UP_TO_DATE)
-        if is_end:
-            headers.append(CLOSED)
+            if stream.closed:
+                headers.append(CLOSED)
         return headers
 
-    async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
+    async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:
         if after is not None:
             wanted = wanted._replace(after=_after_entity(after))
-        entries, more = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+        at, entries, more = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
         last = entries[-1] if more else None
         head = {
-            "offset": self._engine.token(stream, wanted.at),
+            "offset": self._engine.token(stream, at),
             "next": None if last is None else _cursor([last.type, last.key]),
         }
-        events = await self._read(stream, [(entry.position, entry.length) for entry in entries])
+        missing = [(entry.position, entry.length) for entry in entries if entry.value is None]
+        events = await self._read(stream, missing)
         if len(entries) <= INLINE_EVENTS_MAX:
-            return _render_page(head, entries, events)
-        return await asyncio.to_thread(_render_page, head, entries, events)
+            return at, _render_page(head, entries, events)
+        return at, await asyncio.to_thread(_render_page, head, entries, events)
 
     async def _history(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
         start = -1 if after is None else _after_position(after)
@@ -163,8 +163,10 @@ class State:
 def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, bytes]) -> bytes:
     types: dict[str, dict[str, msgspec.Raw]] = {}
     for entry in entries:
-        value = _change(events[entry.position]).raw_value
-        assert value is not None
+        value = entry.value
+        if value is None:
+            value = _change(events[entry.position]).raw_value
+            assert value is not None
         types.setdefault(entry.type, {})[entry.key] = msgspec.Raw(value)
     return msgspec.json.encode({"offset": head["offset"], "types": types, "next": head["next"]})
 
@@ -194,6 +196,12 @@ def _change(raw: bytes) -> ChangeEvent:
     event = parse(raw, strict_timestamp=False)
     assert isinstance(event, ChangeEvent)
     return event
+
+
+def _tag(stream: Stream, at: int) -> bytes:
+    """Closing changes it, so that a 304 cannot hide the end of a stream."""
+    is_end = stream.closed and at == stream.tail
+    return b'"%d:%d:s%s"' % (stream.id, at, b"c" if is_end else b"")
 
 
 def _check(query: dict[str, str]) -> None:

@@ -1,8 +1,5 @@
 """The common part of both live states: entities, what transactions lay over them, who is told.
-
-Does no I/O but through its backend, and waits for nothing: the shells do. Reading needs no lock;
-what changes is changed under `lock`.
-"""
+Does no I/O but through its backend, and waits for nothing. Reading needs no lock."""
 
 from __future__ import annotations
 
@@ -72,21 +69,19 @@ class LiveCore:
         return self.backend.get(type, key)
 
     def items(self, type: str) -> Found:
-        overlay = self._overlay(type)
-        return _merged(self.backend.items(type), overlay) if overlay else self.backend.items(type)
+        return _merged(self.backend.items(type), self._overlay(type))
 
     def find(self, type: str, field: str, token: bytes) -> Found:
         """Candidates: all that have the token, and all that a transaction has changed."""
-        overlay = self._overlay(type)
-        return _merged(self.backend.find(type, field, token), overlay)
+        return _merged(self.backend.find(type, field, token), self._overlay(type))
 
     def count(self, type: str) -> int:
         return len(self.items(type)) if self._overlay(type) else self.backend.count(type)
 
     def types(self) -> list[str]:
-        types = self.backend.types()
-        changed = {entity[0]: None for ticket in self._overlays for entity in ticket.writes}
-        return [type for type in {**dict.fromkeys(types), **changed} if self.count(type)]
+        changed = [entity[0] for ticket in self._overlays for entity in list(ticket.writes)]
+        types = dict.fromkeys([*self.backend.types(), *changed])
+        return [type for type in types if not changed or self.count(type)]
 
     def _overlay(self, type: str) -> dict[str, bytes | None]:
         return {
@@ -104,14 +99,15 @@ class LiveCore:
     def gone(self, error: Gone) -> Plan:
         return self._rules.gone(error, self.position)
 
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
+        return self._rules.loaded(offset, entities)
+
     def commit(self, plan: Plan) -> list[Change]:
         """Make a plan true; what readers see differently since, in order."""
         with self.lock:
             if self.ended is not None:
                 raise self.ended
-            seen: list[Change] = []
-            if plan.trace is not None and self.on_change:
-                seen = self._trace(plan)
+            seen = self._trace(plan) if self.on_change else []
             if plan.writes or plan.clears or plan.position != self.position:
                 self.backend.commit(self.position, plan.position, plan.writes, clear=plan.clears)
             self.position = plan.position
@@ -148,11 +144,16 @@ class LiveCore:
 
     def await_txid(self, txid: str) -> Ticket:
         """A ticket that is seen when the transaction is."""
+        with self.lock:
+            ticket = self.begin(txid)
+            ticket.seen = txid in self._seen
+        return ticket
+
+    def begin(self, txid: str) -> Ticket:
+        """A ticket for a transaction to come: an earlier one of that name is not it."""
         ticket = Ticket(txid)
         with self.lock:
-            ticket.seen = txid in self._seen
-            if not ticket.seen:
-                self._tickets.append(ticket)
+            self._tickets.append(ticket)
         return ticket
 
     def forget(self, ticket: Ticket) -> None:
@@ -195,9 +196,9 @@ class LiveCore:
         return self._uncover(done)
 
     def _uncover(self, tickets: list[Ticket]) -> list[Change]:
-        entities = {entity: None for ticket in tickets for entity in ticket.writes}
         if not any(ticket in self._overlays for ticket in tickets):
             return []
+        entities = {entity: None for ticket in tickets for entity in ticket.writes}
         before = {entity: self.get(*entity) for entity in entities}
         self._overlays = tuple(ticket for ticket in self._overlays if ticket not in tickets)
         return _differing(Change(entity, before[entity], self.get(*entity)) for entity in entities)
@@ -215,21 +216,21 @@ class LiveCore:
                 now, cleared = {}, True
                 continue
             entity, value = step
-            if entity in now:
-                old = now[entity]
-            else:
-                old = None if cleared else self.backend.get(*entity)
+            under = None if cleared or entity in now else self.backend.get(*entity)
+            old = now.get(entity, under)
             changes.append(Change(entity, old, value))
             now[entity] = value
         covered = {entity for ticket in self._overlays for entity in ticket.writes}
         return [change for change in _differing(changes) if change.entity not in covered]
 
     def _everything(self) -> dict[Entity, bytes | None]:
-        types = self.backend.types()
-        return {(type, key): value for type in types for key, value in self.backend.items(type)}
+        backend = self.backend
+        return {(type, key): raw for type in backend.types() for key, raw in backend.items(type)}
 
 
 def _merged(found: Found, overlay: Mapping[str, bytes | None]) -> Found:
+    if not overlay:
+        return found
     merged = {**dict(found), **overlay}
     return [(key, value) for key, value in merged.items() if value is not None]
 

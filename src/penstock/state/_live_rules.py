@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from penstock.client._batches import Batch
 from penstock.errors import Gone, InvalidEvent, StateReset, ValidationFailed
 from penstock.protocol.offsets import START
-from penstock.state._event import ChangeEvent, ControlEvent, StateEvent
+from penstock.state._event import ChangeEvent, ControlEvent, Headers, StateEvent
 from penstock.state._live_plan import (
     Cleared,
     Count,
+    Entity,
     Exists,
     Plan,
     Position,
@@ -30,6 +31,8 @@ from penstock.state._parsing import decode_exactly, decode_loosely, in_array, pa
 from penstock.state.materialized import Checks, OnInvalid
 
 log = logging.getLogger("penstock.state")
+
+_INSERT: Final = Headers(operation="insert")
 
 ResetChoice: TypeAlias = Literal["clear", "keep"]
 OnReset: TypeAlias = Literal["clear", "raise"] | Callable[[ControlEvent | Gone], ResetChoice | None]
@@ -105,6 +108,19 @@ class Rules:
         if position.offset == START or self._choose(error) == "keep":
             raise error
         return Plan(position=Position(), clears=True, skips=True, trace=[Cleared()])
+
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
+        """A state that is there already, instead of the events that led to it."""
+        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()])
+        for number, (entity, value) in enumerate(entities.items()):
+            if self._schema is not None:
+                event = ChangeEvent(_INSERT, *entity, Raw(value))
+                if not self._is_valid(event, number, plan):
+                    continue
+            plan.writes[entity] = value
+            if plan.trace is not None:
+                plan.trace.append(Written(entity, value))
+        return plan
 
     # -- controls
 

@@ -59,7 +59,7 @@ class TransactionBase:
         self._schema = schema
         self._events: list[ChangeEvent] = []
         self._if_match = core.position.offset if conditional else None
-        self._ticket: Ticket = core.await_txid(self.txid)
+        self._ticket: Ticket = core.begin(self.txid)
         self._is_open = True
 
     def insert(self, type: str, key: str, value: Any, **options: Any) -> None:

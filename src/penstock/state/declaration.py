@@ -1,4 +1,4 @@
-"""The declaration of a state stream: a JSON Schema a type, and what becomes of events that break it.
+"""The declaration of a state stream: a JSON Schema a type, and what becomes of what breaks it.
 
 Pure rules: the document that clients send, the form that is kept with the stream, and the check of
 what is appended. Knows neither HTTP nor the log.

@@ -1,7 +1,8 @@
 """The server's index of declared streams: `(type, key)` → where its change events are in the log.
 
-Values stay in the log. Rows are ordered by position, which is what offsets name and grows with the
-ordinal, so that a state at any offset is a lookup. A cache: whatever is lost is read again.
+Rows are ordered by position, which is what offsets name and grows with the ordinal, so that a state
+at any offset is a lookup. The state at the end is kept beside it, with its values. A cache: what is
+lost is read from the log again.
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ from penstock.state._event import OPERATIONS, ControlEvent
 from penstock.state._parsing import decode_exactly, decode_loosely, parse
 
 FORMAT: Final = 1
+VALUE_BYTES_MAX: Final = 4096
+"""Larger values stay in the log alone."""
+CACHE_KIB: Final = 32 * 1024
 DELETE: Final = OPERATIONS.index("delete")
 RESET: Final = len(OPERATIONS)
 
 IndexFault = sqlite3.Error
 """What every method may raise when the database or its disk fails."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same may work later: a full or busy disk, not a broken database."""
+    return isinstance(error, sqlite3.OperationalError)
+
 
 _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS streams (
@@ -37,11 +47,16 @@ CREATE TABLE IF NOT EXISTS changes (
 CREATE TABLE IF NOT EXISTS resets (
   stream INTEGER NOT NULL, position INTEGER NOT NULL, length INTEGER NOT NULL,
   ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entities (
+  stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
+  length INTEGER NOT NULL, value BLOB, PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT};
 """
 # SQLite takes the other columns of a group from the row that has the greatest position.
-_PAGE: Final = """SELECT type, key, max(position), length, operation FROM changes
+_PAGE: Final = """SELECT type, key, max(position), length, NULL, operation FROM changes
 WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key"""
+_LAST_PAGE: Final = """SELECT type, key, position, length, value, -1 FROM entities
+WHERE stream = ? AND (type, key) >= (?, ?)"""
 _ONE: Final = """SELECT type, key, position, length, operation FROM changes
 WHERE stream = ? AND type = ? AND key = ? AND position > ? AND position < ?
 ORDER BY position DESC LIMIT 1"""
@@ -55,6 +70,7 @@ _DROP: Final = (
     "DELETE FROM streams WHERE id = ?",
     "DELETE FROM changes WHERE stream = ?",
     "DELETE FROM resets WHERE stream = ?",
+    "DELETE FROM entities WHERE stream = ?",
 )
 
 
@@ -67,12 +83,21 @@ class Standing(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entity of a state, and where the event is that set its value."""
+    """An entity of a state, where the event is that set its value, and its value if at hand."""
 
     type: str
     key: str
     position: int
     length: int
+    value: bytes | None = None
+
+
+class Page(NamedTuple):
+    """Some entities of the state at a position."""
+
+    at: int
+    entities: list[Entry]
+    more: bool
 
 
 class Past(NamedTuple):
@@ -85,10 +110,11 @@ class Past(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entities, at which position."""
+    """Which entities, at which position; with `latest` a later one will do as well."""
 
     stream: int
     at: int
+    latest: bool = False
     type: str | None = None
     key: str | None = None
     prefix: str = ""
@@ -107,18 +133,25 @@ class StateIndex:
         if path is None:
             self._connect(":memory:")
             return
-        self._files.make_folder(path.parent)
         try:
+            self._files.make_folder(path.parent)
             self._connect(str(path))
             if self._one("PRAGMA user_version") not in ((0,), (FORMAT,)):
                 self.recreate()
+        except OSError as error:
+            raise sqlite3.OperationalError(str(error)) from error
+        except sqlite3.OperationalError:
+            raise  # the disk, not what is on it
         except sqlite3.DatabaseError:
             self.recreate()
 
     def _connect(self, where: str) -> None:
         self._db = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
         # Not synced at every commit: after a power cut it is consistent, and at worst behind.
-        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+        self._db.executescript(
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+            f"PRAGMA cache_size=-{CACHE_KIB}; PRAGMA wal_autocheckpoint=4000;"
+        )
         if self._one("PRAGMA user_version") == (0,):
             self._db.executescript(_SCHEMA)
 
@@ -166,8 +199,19 @@ class StateIndex:
         mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]
         with self._db:
             self._db.execute("BEGIN")
+            # In the order of the table: neighbours are on the same page.
+            batch.changes.sort()
             self._db.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", batch.changes)
             self._db.executemany("INSERT INTO resets VALUES (?, ?, ?, ?)", batch.resets)
+            if batch.resets:
+                self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
+            self._db.executemany(
+                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?)", batch.set_entities()
+            )
+            self._db.executemany(
+                "DELETE FROM entities WHERE stream = ? AND type = ? AND key = ?",
+                batch.gone_entities(),
+            )
             self._db.execute(
                 "UPDATE streams SET position = ?, ordinal = ?, skip_until = ?, "
                 "skipped = skipped + ?, mark_bytes = ?, mark_crc = ? WHERE id = ?",
@@ -183,23 +227,30 @@ class StateIndex:
 
     # -- asking; None if the index is behind what is asked for
 
-    def page(self, wanted: Wanted) -> tuple[list[Entry], bool] | None:
-        """Entities in the order of type and key, and whether there are more."""
-        if not self._reaches(wanted):
+    def page(self, wanted: Wanted) -> Page | None:
+        """Entities in the order of type and key."""
+        standing = self.standing(wanted.stream)
+        if standing is None or standing.position < wanted.at:
             return None
+        if wanted.latest:
+            wanted = wanted._replace(at=standing.position)
         reset = self._reset(wanted)
         if wanted.type is not None and wanted.key is not None:
             where = (wanted.stream, wanted.type, wanted.key, reset, wanted.at)
             row = self._one(_ONE, *where)
-            return ([] if row is None or row[4] == DELETE else [Entry(*row[:4])]), False
+            found = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
+            return Page(wanted.at, found, more=False)
         low = (wanted.type or "", wanted.prefix)
         if wanted.after is not None:
             low = max(low, (wanted.after[0], wanted.after[1] + "\0"))  # the next possible key
-        found: list[Entry] = []
+        if wanted.at == standing.position:
+            cursor = self._db.execute(_LAST_PAGE, (wanted.stream, *low))
+        else:
+            cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
+        entities: list[Entry] = []
         size = 0
-        cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
         try:
-            for type, key, position, length, operation in cursor:
+            for type, key, position, length, value, operation in cursor:
                 if wanted.type is not None and type != wanted.type:
                     break
                 if not key.startswith(wanted.prefix):
@@ -207,12 +258,12 @@ class StateIndex:
                 if operation == DELETE:
                     continue
                 size += length
-                if found and (len(found) >= wanted.limit or size > wanted.bytes_max):
-                    return found, True
-                found.append(Entry(type, key, position, length))
+                if entities and (len(entities) >= wanted.limit or size > wanted.bytes_max):
+                    return Page(wanted.at, entities, more=True)
+                entities.append(Entry(type, key, position, length, value))
         finally:
             cursor.close()
-        return found, False
+        return Page(wanted.at, entities, more=False)
 
     def history(self, wanted: Wanted, after: int) -> list[Past] | None:
         """What happened to an entity after a position, oldest first."""
@@ -239,7 +290,16 @@ class StateIndex:
 class _Batch:
     """Rows for consecutive messages of a stream."""
 
-    __slots__ = ("_stream", "changes", "ordinal", "position", "resets", "skip_until", "skipped")
+    __slots__ = (
+        "_entities",
+        "_stream",
+        "changes",
+        "ordinal",
+        "position",
+        "resets",
+        "skip_until",
+        "skipped",
+    )
 
     def __init__(self, stream: int, position: int, ordinal: int, skip_until: int) -> None:
         self._stream = stream
@@ -249,6 +309,17 @@ class _Batch:
         self.skipped = 0
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
+        # What is left of them at the end: position, length and value, or None if deleted.
+        self._entities: dict[tuple[str, str], tuple[int, int, bytes | None] | None] = {}
+
+    def set_entities(self) -> list[tuple[object, ...]]:
+        return sorted(
+            ((self._stream, *key, *last) for key, last in self._entities.items() if last),
+            key=lambda row: row[1:3],
+        )
+
+    def gone_entities(self) -> list[tuple[object, ...]]:
+        return [(self._stream, *key) for key, last in self._entities.items() if last is None]
 
     def add_all(self, wire: bytes) -> None:
         lines = wire.split(b",\n")[:-1]  # no line feed is part of a message
@@ -272,8 +343,14 @@ class _Batch:
         if not isinstance(event, ControlEvent):
             operation = OPERATIONS.index(event.headers.operation)
             self.changes.append((self._stream, event.type, event.key, *place, operation))
+            value = event._value
+            kept = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
+            is_gone = operation == DELETE
+            last = None if is_gone else (self.position, length, kept)
+            self._entities[event.type, event.key] = last
         elif event.control == "reset":
             self.resets.append((self._stream, *place))
+            self._entities.clear()
             self.skip_until = self._resumes_at(event.offset)
 
     def _resumes_at(self, offset: str | None) -> int:

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import Overloaded, PenstockError, ShuttingDown, StreamNotFound
+from penstock.errors import InternalError, Overloaded, PenstockError, ShuttingDown, StreamNotFound
 from penstock.log.files import Files
 from penstock.state.declaration import META
-from penstock.state.index import IndexFault, StateIndex
+from penstock.state.index import IndexFault, StateIndex, is_passing
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE: Final = Path("state") / "index.sqlite"
-BATCH_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 256 * 1024
+BATCH_BYTES: Final = 1024 * 1024
+"""Indexed in one transaction: fewer cost less, longer ones keep others waiting."""
 WAIT_S: Final = 10.0
 """How long a reader waits for the index to reach what it asked for."""
 RETRY_S: Final = 1.0
@@ -60,13 +62,16 @@ class Keeper:
         """Take up what the index has on disk: catch up, and drop what is gone."""
         if self._path is None or not Files().exists(self._path):
             return
-        self._index = StateIndex(self._path)
-        for stream_id, path in self._index.streams():
-            stream = self._find(stream_id, path)
-            if stream is None:
-                self._index.drop(stream_id)
-            else:
-                self.follow(stream)
+        try:
+            index = self._opened()
+            for stream_id, path in index.streams():
+                stream = self._find(stream_id, path)
+                if stream is None:
+                    index.drop(stream_id)
+                else:
+                    self.follow(stream)
+        except IndexFault as error:  # the streams themselves can be served
+            _log.error("the state index cannot be opened: %s", error)
 
     def close(self) -> None:
         """Finish the batch at hand and let go; the rest is caught up with at the next start."""
@@ -155,8 +160,11 @@ class Keeper:
         """All of [start, end), in the pieces that the engine allows."""
         parts = []
         while start < end:
-            stop = min(start + BATCH_BYTES, end)
-            parts.append(await self._engine.read(stream, start, stop))
+            stop = min(start + PIECE_BYTES, end)
+            piece = self._engine.read_now(stream, start, stop)
+            if piece is None:
+                piece = await self._engine.read(stream, start, stop)
+            parts.append(piece)
             start = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -198,6 +206,10 @@ class Keeper:
                 _log.error("the state index failed, trying again: %s", error)
                 self._queue[follow.stream.id] = follow
                 await self._repair(error)
+            except Exception:  # noqa: BLE001 - one stream must not end the keeping of all
+                _log.exception("cannot index %s", follow.stream.path)
+                follow.fail(InternalError("The state index failed; the server's log says why."))
+                self._follows.pop(follow.stream.id, None)
 
     async def _step(self, follow: _Follow) -> None:
         stream = follow.stream
@@ -246,10 +258,13 @@ class Keeper:
         self._checked.clear()
         for follow in self._follows.values():
             follow.position = None
-        if self._path is not None and type(error).__name__ == "DatabaseError":
-            await self._ask(lambda index: index.recreate())
-        else:
-            await asyncio.sleep(RETRY_S)
+        if self._path is not None and not is_passing(error):
+            try:
+                await self._ask(lambda index: index.recreate())
+                return
+            except IndexFault as again:
+                _log.error("the state index cannot be made anew: %s", again)
+        await asyncio.sleep(RETRY_S)
 
     def _find(self, stream_id: int, path: str) -> Stream | None:
         """The stream, if it is still the one that was indexed."""

@@ -17,6 +17,8 @@ from penstock.client._follow import FollowOptions
 from penstock.client.stream import Stream
 from penstock.client.sync import _Shell
 from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.protocol.offsets import START
+from penstock.state._bootstrap import Bootstrap, check, load_state
 from penstock.state._live_core import LiveCore
 from penstock.state._live_plan import Count, Plan, Question
 from penstock.state._live_rules import OnReset, Rules
@@ -38,7 +40,8 @@ class LiveState(LiveReader):
     `SqliteBackend(path)`. Events that are invalid, by their form or by the `schema`, are left out
     and counted; `on_invalid` may also be `"raise"`, or a function that gets each error.
     `on_reset` is `"clear"`, `"raise"` or a function. `indexes` names the fields of each
-    collection that `where` finds entities by. May be used by many threads.
+    collection that `where` finds entities by. `bootstrap="state"` starts from the state that a
+    Penstock server keeps, if it does, instead of from all events. May be used by many threads.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class LiveState(LiveReader):
         indexes: Mapping[str, Iterable[str]] | None = None,
         on_invalid: OnInvalid = "skip",
         on_reset: OnReset = "clear",
+        bootstrap: Bootstrap = "stream",
         producer_id: str | None = None,
     ) -> None:
         check_names(type(self), schema)
+        check(bootstrap, on_reset)
         rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
         self._stream = stream
         self._schema = schema
+        self._bootstrap = bootstrap
         self._core = LiveCore(
             stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
         )
@@ -117,11 +123,14 @@ class LiveState(LiveReader):
         """
         return Transaction(self, txid=txid, conditional=conditional)
 
-    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+    def _can_wait(self) -> None:
         if self._thread is None:
             raise RuntimeError("the live state follows nothing yet: start it first")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback cannot wait for what only comes after it")
+
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+        self._can_wait()
         core = self._core
         with self._changed:
             self._changed.wait_for(lambda: is_over() or core.ended is not None, timeout_s)
@@ -136,6 +145,7 @@ class LiveState(LiveReader):
     def _follow_on(self) -> None:
         cause: BaseException | None = None
         try:
+            self._load()
             while self._follow() and not self._stopping.is_set():
                 pass
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
@@ -143,6 +153,15 @@ class LiveState(LiveReader):
         with self._changed:
             self._core.end(cause)
             self._changed.notify_all()
+
+    def _load(self) -> None:
+        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        if self._bootstrap != "state" or self._core.position.offset != START:
+            return
+        client = self._stream.client
+        loaded = client.run(load_state(self._stream.url, client.retry))
+        if loaded is not None:
+            self._commit(self._core.loaded(*loaded))
 
     def _follow(self) -> bool:
         """Follow until the stream is closed (false) or has to be read from somewhere else."""

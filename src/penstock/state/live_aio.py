@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from penstock.client.aio_stream import AsyncStream
 from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.protocol.offsets import START
+from penstock.state._bootstrap import Bootstrap, check, load_state
 from penstock.state._live_core import LiveCore
 from penstock.state._live_plan import Count, Plan, Question
 from penstock.state._live_rules import OnReset, Rules
@@ -37,12 +39,15 @@ class AsyncLiveState(LiveReader):
         indexes: Mapping[str, Iterable[str]] | None = None,
         on_invalid: OnInvalid = "skip",
         on_reset: OnReset = "clear",
+        bootstrap: Bootstrap = "stream",
         producer_id: str | None = None,
     ) -> None:
         check_names(type(self), schema)
+        check(bootstrap, on_reset)
         rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
         self._stream = stream
         self._schema = schema
+        self._bootstrap = bootstrap
         self._core = LiveCore(
             stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
         )
@@ -99,9 +104,12 @@ class AsyncLiveState(LiveReader):
         """
         return AsyncTransaction(self, txid=txid, conditional=conditional)
 
-    async def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+    def _can_wait(self) -> None:
         if self._task is None:
             raise RuntimeError("the live state follows nothing yet: start it first")
+
+    async def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+        self._can_wait()
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_over():
@@ -120,12 +128,22 @@ class AsyncLiveState(LiveReader):
     async def _follow_on(self) -> None:
         cause: Exception | None = None
         try:
+            await self._load()
             while await self._follow():
                 pass
         except Exception as error:  # noqa: BLE001 - raised by whoever waits
             cause = error
         self._core.end(cause)
         self._notify()
+
+    async def _load(self) -> None:
+        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        if self._bootstrap != "state" or self._core.position.offset != START:
+            return
+        client = self._stream.client
+        loaded = await client.run(load_state(self._stream.url, client.retry))
+        if loaded is not None:
+            await self._commit(self._core.loaded(*loaded))
 
     async def _follow(self) -> bool:
         """Follow until the stream is closed (false) or has to be read from somewhere else."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import StoreLocked, StoreTooNew
@@ -45,8 +45,8 @@ class SqliteBackend:
 
     blocking = True
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
-        self._path = os.fspath(path)
+    def __init__(self, path: str | Path, *, name: str | None = None) -> None:
+        self._path = str(path)
         self._name = name
         self._indexes: Indexes = {}
         self._reading = threading.Lock()

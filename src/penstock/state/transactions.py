@@ -26,10 +26,11 @@ class Transaction(TransactionBase):
         has been repeated under the same producer headers before. TimeoutError only means that the
         echo is late: the changes are stored.
         """
+        state = self._state
+        state._can_wait()
         messages = self._finish()
         if not messages:
             return self._settle()
-        state = self._state
         with state._sending:
             try:
                 stored = state._stream.append_many(
@@ -72,10 +73,11 @@ class AsyncTransaction(TransactionBase):
 
     async def commit(self, timeout_s: float | None = None) -> None:
         """Append the changes, and wait for their echo: as `Transaction.commit`."""
+        state = self._state
+        state._can_wait()
         messages = self._finish()
         if not messages:
             return self._settle()
-        state = self._state
         async with state._sending:
             try:
                 stored = await state._stream.append_many(

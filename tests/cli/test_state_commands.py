@@ -1,0 +1,61 @@
+"""state and schema as processes."""
+
+from __future__ import annotations
+
+import json
+
+from tests.helpers.cli import Cli
+
+DOCUMENT = {"types": {"user": {"schema": {"type": "object", "required": ["name"]}}}}
+
+
+def event(key: str, value: object, operation: str = "upsert") -> dict[str, object]:
+    return {"type": "user", "key": key, "value": value, "headers": {"operation": operation}}
+
+
+def test_a_stream_is_declared_checked_and_shown(cli: Cli) -> None:
+    cli.make("team")
+    assert cli.failed("schema", "get", "team")[0] == 3
+    (cli.folder / "team.json").write_text(json.dumps(DOCUMENT))
+    assert cli.ok("schema", "set", "team", "team.json") == "version 1 of team, mode reject\n"
+    assert json.loads(cli.ok("schema", "get", "team"))["types"] == DOCUMENT["types"]
+    code, error = cli.failed("append", "team", json.dumps(event("1", {})))
+    assert (code, "name" in error) == (1, True)
+    code, error = cli.failed("schema", "set", "team", "-", stdin=b'{"types": {"a": {}}}')
+    assert (code, "types.a" in error) == (1, True)
+
+    lines = "\n".join(json.dumps(event(str(n), {"name": n} if n else 1)) for n in range(3))
+    done = cli.run("schema", "check", "team", "-", stdin=lines.encode())
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0].startswith("0: user '0': value: 1 is not of type")
+    assert "(/value, type)" in done.stdout
+    assert done.stdout.splitlines()[1] == "3 events, 1 invalid"
+    assert cli.ok("schema", "check", "team") == "0 events, 0 invalid\n"
+
+
+def test_state_is_shown_as_it_is_and_as_it_was(cli: Cli) -> None:
+    stream = cli.make("people", event("1", {"name": "Ann"}), event("2", {"name": "Bob"}))
+    before = stream.head().offset
+    delete = {"type": "user", "key": "2", "headers": {"operation": "delete"}}
+    stream.append_many([event("1", {"name": "Anna"}), delete, event("3", {"name": "Cy"})])
+
+    assert cli.ok("state", "get", "people", "user", "1") == '{"name":"Anna"}\n'
+    assert cli.ok("state", "get", "people", "user", "1", "--at", before) == '{"name":"Ann"}\n'
+    code, error = cli.failed("state", "get", "people", "user", "2")
+    assert (code, "there is no user '2'" in error) == (3, True)
+    assert cli.ok("state", "show", "people").splitlines() == [
+        "TYPE  KEY  VALUE",
+        'user  1    {"name":"Anna"}',
+        'user  3    {"name":"Cy"}',
+    ]
+    shown = cli.ok("state", "show", "people", "user", "--prefix", "3", "--json")
+    assert json.loads(shown) == {"type": "user", "key": "3", "value": {"name": "Cy"}}
+    assert cli.ok("state", "diff", "people", before).splitlines() == [
+        '~ user 1  {"name":"Ann"} -> {"name":"Anna"}',
+        '- user 2  {"name":"Bob"}',
+        '+ user 3  {"name":"Cy"}',
+    ]
+    steps = cli.ok("state", "history", "people", "user", "2", "--json").splitlines()
+    assert [json.loads(step)["operation"] for step in steps] == ["upsert", "delete"]
+    assert "delete" in cli.ok("state", "history", "people", "user", "2").splitlines()[2]
+    assert cli.failed("state", "show", "nothing")[0] == 3
