@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.config import Settings
-from penstock.errors import Overloaded
+from penstock.errors import Damaged, Overloaded
 from penstock.http.app import App
 from penstock.log import open_engine
 from penstock.log.disk import DiskStore
@@ -341,6 +341,32 @@ def test_a_reader_is_not_kept_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) 
             assert await server.state("s") == {("user", "1"): 1}
 
     asyncio.run(run())
+
+
+@on_stores
+async def test_a_stream_that_cannot_be_read_fails_alone_and_is_taken_up_again(
+    folder: Path | None,
+) -> None:
+    async with rig(folder) as server:
+        for path in ("bad", "good"):
+            await server.create(path)
+        plan = server.engine.plan
+
+        async def damaged(stream: Any, *arguments: Any, **options: Any) -> int:
+            if stream.path == "bad":
+                raise Damaged("a block does not match its checksum")
+            return await plan(stream, *arguments, **options)
+
+        server.engine.plan = damaged  # type: ignore[method-assign]
+        for path in ("bad", "good"):
+            await server.append(path, change("user", "1", 1))
+        with pytest.raises(Damaged):
+            await server.state("bad")
+        assert await server.state("good") == {("user", "1"): 1}
+        assert server.engine.stats.watchers == 0
+        server.engine.plan = plan  # type: ignore[method-assign]
+        await server.append("bad", change("user", "2", 2))
+        assert await server.state("bad") == {("user", "1"): 1, ("user", "2"): 2}
 
 
 @on_stores

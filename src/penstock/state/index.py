@@ -193,7 +193,7 @@ class StateIndex:
         """Take in the messages of wire bytes that start at `start`; how many were no events."""
         row = self._one("SELECT position, ordinal, skip_until FROM streams WHERE id = ?", stream)
         if row is None or row[0] != start:
-            raise sqlite3.DatabaseError(f"stream {stream} is not indexed up to {start}")
+            raise sqlite3.OperationalError(f"stream {stream} is not indexed up to {start}")
         batch = _Batch(stream, start, row[1], row[2])
         batch.add_all(wire)
         mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]

@@ -199,17 +199,24 @@ class Keeper:
             try:
                 await self._step(follow)
             except PenstockError as error:
-                _log.error("cannot index %s: %s", follow.stream.path, error.detail)
-                follow.fail(error)
-                self._follows.pop(follow.stream.id, None)
+                if not follow.stream.deleted:
+                    _log.error("cannot index %s: %s", follow.stream.path, error.detail)
+                self._give_up(follow, error)
             except IndexFault as error:
                 _log.error("the state index failed, trying again: %s", error)
                 self._queue[follow.stream.id] = follow
                 await self._repair(error)
             except Exception:  # noqa: BLE001 - one stream must not end the keeping of all
                 _log.exception("cannot index %s", follow.stream.path)
-                follow.fail(InternalError("The state index failed; the server's log says why."))
-                self._follows.pop(follow.stream.id, None)
+                failure = InternalError("The state index failed; the server's log says why.")
+                self._give_up(follow, failure)
+
+    def _give_up(self, follow: _Follow, error: PenstockError) -> None:
+        """Until the next append or question; others may be luckier."""
+        self._follows.pop(follow.stream.id, None)
+        follow.watching = False
+        self._engine.unwatch(follow.stream, follow)
+        follow.fail(error)
 
     async def _step(self, follow: _Follow) -> None:
         stream = follow.stream
