@@ -41,16 +41,15 @@ class LogBody(RangeBody):
         while self._at < self._stop:
             end = self._next()
             yield self._took(await self._engine.read(self._stream, self._at, end), end)
+        if self._stream.is_json:
+            yield b"]"  # by itself: to add it to the last piece would copy that once more
 
     def _next(self) -> int:
-        return min(self._at + PIECE_BYTES - 2, self._stop)  # room for the brackets
+        return min(self._at + PIECE_BYTES - 1, self._stop)  # room for the bracket
 
     def _took(self, data: bytes, end: int) -> bytes:
-        if self._stream.is_json:
-            if not self._begun:
-                data = b"[" + data
-            if end == self._stop:
-                data += b"]"
+        if self._stream.is_json and not self._begun:
+            data = b"[" + data
         self._begun = True
         self._at = end
         return data

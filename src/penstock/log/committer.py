@@ -17,7 +17,6 @@ from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log.files import is_disk_full
 from penstock.log.journal import JournalBroken
 
-
 COLLECT_TURNS_MAX = 8
 """Turns of the loop that a batch may go on growing; each costs about ten microseconds."""
 

@@ -205,15 +205,16 @@ class Stream:
         """Bytes [start, end), all of them at or after `flushed`."""
         chunks = self.chunks
         index = bisect_right(chunks, start, key=_start) - 1
-        parts: list[bytes] = []
+        parts: list[memoryview] = []
         while start < end:
             chunk = chunks[index]
             offset = start - chunk.start
-            part = chunk.data[offset : offset + end - start]
-            parts.append(bytes(part))
+            # Views, so that the bytes are copied once; gone before a chunk can grow again.
+            part = memoryview(chunk.data)[offset : offset + end - start]
+            parts.append(part)
             start += len(part)
             index += 1
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def drop_memory(self, flushed: int) -> None:
         """Bytes before `flushed` are in segments now."""
