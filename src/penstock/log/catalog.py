@@ -172,7 +172,7 @@ class Catalog:
         self._reader, self._writer = _connect(f"{uri}?mode=rwc"), _connect(f"{uri}?mode=rwc")
         for connection in (self._reader, self._writer):
             connection.executescript(
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
+                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8192;"
             )
         self._writer.executescript(SCHEMA)
 
