@@ -105,7 +105,7 @@ def _watch(
             for mark, info in _changes(known, found):
                 click.echo(_change_as_json(mark, info) if as_json else _change(mark, info, is_long))
         known = found
-        time.sleep(interval_s)
+        time.sleep(interval_s)  # the pause between two looks that --watch asks for
 
 
 def _changes(

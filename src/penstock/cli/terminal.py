@@ -35,6 +35,7 @@ def styled(text: str, **style: object) -> str:
     """Coloured for a terminal that wants it, else as it is. For stdout."""
     if not has_colour(sys.stdout):
         return text
+    # click has no type for "any of its style arguments".
     return click.style(text, **style)  # type: ignore[arg-type]
 
 
