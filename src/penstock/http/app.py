@@ -89,7 +89,7 @@ class App:
         try:
             response = self._guard.refuse(head, public=head.path in _PUBLIC)
             if response is None:
-                self._router.find(head)
+                head.route = self._router.find(head)
                 return None
             if response.status in _GUARDED:
                 self.traffic.count_error(_GUARDED[response.status])
@@ -103,7 +103,7 @@ class App:
             if request.method == "OPTIONS":
                 answer: Answer = preflight()
             else:
-                handler, path = self._router.find(request)
+                handler, path = request.route or self._router.find(request)
                 answer = handler(path, request)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             answer = self.traffic.failed(error)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.errors import Overloaded, PenstockError, RequestTimeout
 from penstock.http.answering import Answering
+from penstock.http.head import Received
 from penstock.http.hub import REFUSED_MAX
 from penstock.http.problems import problem
 from penstock.http.reader import BODY, IDLE, Reader
@@ -52,8 +53,24 @@ class Connection(Answering):
             return  # read on only to let the client take its answer
         if self._held:
             self._held += data
+        elif self._current is not None or self._paused or not self._reader.is_idle:
+            self._feed(data)
+        elif (request := self._hub.heads.recall(data)) is not None:
+            self._repeat(request)
         else:
             self._feed(data)
+            self._hub.heads.keep(data, self._reader.last)
+
+    def _repeat(self, request: Received) -> None:
+        """A whole request whose head was parsed before."""
+        request.peer = self._reader.peer
+        if self._hub.is_rate_limited:
+            request.refusal = self._hub.refuse(request)
+        self._run(request)
+        if self._current is not None:
+            self.deadline = inf
+        elif self._transport is not None:
+            self._settle()
 
     def eof_received(self) -> bool:
         self._eof = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import InternalError, PenstockError
 from penstock.http.guard import fixed_headers
+from penstock.http.heads import Heads
 from penstock.http.message import Application, Request, Response
 from penstock.http.problems import problem
 from penstock.http.reader import Limits
@@ -62,6 +63,8 @@ class Hub:
         "eof_s",
         "events",
         "header_s",
+        "heads",
+        "is_rate_limited",
         "keepalive_s",
         "limits",
         "linger_s",
@@ -78,6 +81,8 @@ class Hub:
         self.loop = loop
         self.limits = Limits(settings)
         self.encoder = Encoder(fixed_headers(settings))
+        self.heads = Heads()
+        self.is_rate_limited = settings.rate_limit_per_s > 0
         self.connections: set[Connection] = set()
         self.events: set[EventConnection] = set()
         self.connections_max = settings.connections_max

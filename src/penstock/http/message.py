@@ -16,10 +16,12 @@ class Request:
     """One request. `path` and `query` are raw: still percent-encoded, without the `?`.
 
     Header names are lower-case; a repeated header is joined with b", ". `body` is empty while
-    the head alone is known (see `Application.refuse`).
+    the head alone is known (see `Application.refuse`). `route` is what the Application found while
+    it looked at the head, kept for `handle`. Headers are read only: requests with equal heads share
+    them.
     """
 
-    __slots__ = ("body", "headers", "method", "path", "peer", "query")
+    __slots__ = ("body", "headers", "method", "path", "peer", "query", "route")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Request:
         self.headers = {} if headers is None else headers
         self.body = body
         self.peer = peer
+        self.route: Any = None
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.path!r}?{self.query!r} {len(self.body)} bytes)"
@@ -154,8 +157,9 @@ class Application(Protocol):
     def refuse(self, head: Request) -> Response | None:
         """An answer that needs no body: unknown route, auth, rate limit, too large. Never raises.
 
-        Called exactly once for every request, so `handle` need not check these again. After a
-        refusal the body is not read (a connection with unread body bytes is closed).
+        Called exactly once for every request, so `handle` need not check these again. Only where
+        no rate limit is set, None holds for every request with the same head. After a refusal the
+        body is not read (a connection with unread body bytes is closed).
         """
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:

@@ -81,6 +81,7 @@ class Reader:
         "continue_due",
         "finished",
         "held_bytes",
+        "last",
         "peer",
         "ready",
         "truncated",
@@ -93,6 +94,7 @@ class Reader:
         self.peer = peer
         self.begun = 0
         self.held_bytes = 0  # of bodies being received or waiting in `ready`
+        self.last: Received | None = None  # completed by the last `feed`
         self.finished = False
         self.truncated = False  # input was left unread: close with care
         self.continue_due = False
@@ -120,6 +122,11 @@ class Reader:
         if self._request is not None:
             return BODY
         return IDLE if self._headers is None else HEAD
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two requests, with none waiting: what comes next begins a new one."""
+        return self._request is None and self._headers is None and not (self.ready or self.finished)
 
     def take(self) -> Received:
         """The next complete request."""
@@ -149,6 +156,7 @@ class Reader:
         PenstockError: what was wrong with the input. It must be answered last, then the
         connection closed.
         """
+        self.last = None
         if self.finished:
             self.truncated = True
             return b""
@@ -293,6 +301,7 @@ class Reader:
         request.headers = headers
         request.body = b""
         request.peer = self.peer
+        request.route = None
         request.http_1_0 = version == "1.0"
         request.keep_alive = parser.should_keep_alive()
         request.refusal = self._refuse(request)
@@ -362,4 +371,5 @@ class Reader:
             self._chunks = []
         if not request.keep_alive:
             self.finished = True
+        self.last = request
         self.ready.append(request)
