@@ -2,62 +2,133 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.http import heads
 from penstock.http.head import Received
-from penstock.http.message import Response
+from penstock.http.message import Request, Response
 from tests.http.wire import FakeApp, Native, chunked, get, native, on_loop, post, until
 
 
-def parsed(server: Native) -> int:
-    """How many requests went through the parser: only those are shown to `refuse`."""
-    return len(server.app.heads)
+class Counting(heads.Heads):
+    """Counts the requests that did not need the parser."""
+
+    __slots__ = ("recalled",)
+
+    def __init__(self) -> None:
+        super().__init__(line_bytes_max=8192)
+        self.recalled = 0
+
+    def recall(self, data: bytes) -> Received | None:
+        request = super().recall(data)
+        self.recalled += request is not None
+        return request
+
+
+class Forgetful(Counting):
+    __slots__ = ()
+
+    def keep(self, data: bytes, request: Received | None) -> None:
+        pass
+
+
+class RoutedApp(FakeApp):
+    """Finds a route for what it lets in, as the real one does."""
+
+    def refuse(self, head: Request) -> Response | None:
+        head.route = ("handler", head.path)
+        return super().refuse(head)
+
+
+@asynccontextmanager
+async def counting(app: FakeApp | None = None, **settings: Any) -> AsyncIterator[Native]:
+    async with native(app or RoutedApp(), **settings) as server:
+        server.hub.heads = Counting()
+        yield server
 
 
 @on_loop
 async def test_a_repeated_head_is_parsed_once_for_all_connections() -> None:
-    async with native() as server:
+    async with counting() as server:
         for body in (b"one", b"two", b"six"):
             client = await server.connect()
             assert (await client.ask(post("/a?q=1", body, "X-A: b"))).body == b"/a|" + body
             assert (await client.ask(post("/a?q=1", body, "X-A: b"))).body == b"/a|" + body
-        assert parsed(server) == 1
+        assert server.hub.heads.recalled == 5
+        assert len(server.app.heads) == 1  # what was let in once is not asked again
         first, *others = server.app.requests
         for request in others:
             assert request is not first
             assert (request.method, request.path, request.query) == ("POST", b"/a", b"q=1")
             assert (request.headers, request.peer) == (first.headers, "127.0.0.1")
+            assert request.route == ("handler", b"/a")
 
 
 @on_loop
-async def test_a_get_without_a_body_is_remembered_too() -> None:
-    async with native() as server:
+async def test_repeated_headers_are_parsed_once_whatever_the_path() -> None:
+    async with counting() as server:
         client = await server.connect()
-        for _ in range(3):
-            assert (await client.ask(get("/a"))).body == b"/a|"
-        assert parsed(server) == 1
+        for n, line in enumerate(("/a", "/b%2F", "/c/d?offset=-1", "/e?", "/f?a=b&c?/")):
+            body = b"%d" % n
+            await client.ask(post(line, body, "X-A: b"))
+        assert server.hub.heads.recalled == 4
+        assert len(server.app.heads) == 5  # every new head is looked at
+        seen = [(r.method, r.path, r.query) for r in server.app.requests]
+        assert seen == [
+            ("POST", b"/a", b""),
+            ("POST", b"/b%2F", b""),
+            ("POST", b"/c/d", b"offset=-1"),
+            ("POST", b"/e", b""),
+            ("POST", b"/f", b"a=b&c?/"),
+        ]
+        assert (await client.ask(get("/a"))).body == b"/a|"
+        assert (await client.ask(get("/b"))).body == b"/b|"
+        assert server.hub.heads.recalled == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("GET /a#b HTTP/1.1", 400),
+        ("GET http://test/a HTTP/1.1", 400),
+        ("GET * HTTP/1.1", 400),
+        ("GET /a HTTP/1.1 ", 400),
+        ("GET /a HTTP/2.0", 400),
+        ("get /a HTTP/1.1", 400),
+        ("GET /a\x7f HTTP/1.1", 400),
+        ("GET /" + "a" * 20000 + " HTTP/1.1", 414),
+    ],
+)
+@on_loop
+async def test_known_headers_do_not_let_a_bad_line_in(line: str, status: int) -> None:
+    async with counting() as server:
+        client = await server.connect()
+        await client.ask(get("/a"))
+        assert (await client.ask(f"{line}\r\nHost: test\r\n\r\n".encode())).status == status
+        assert server.hub.heads.recalled == 0
 
 
 @on_loop
 async def test_a_known_head_with_less_or_more_behind_it_goes_through_the_parser() -> None:
     request = post("/a", b"abc")
-    async with native() as server:
+    async with counting() as server:
         client = await server.connect()
         await client.ask(request)
         await client.send(request[:-2])
         await until(lambda: any(each._reader.phase for each in server.hub.connections))
         assert (await client.ask(request[-2:])).body == b"/a|abc"
-        assert parsed(server) == 2
         answer = await client.ask(request + request)
         assert [answer.body, (await client.answer()).body] == [b"/a|abc"] * 2
-        assert parsed(server) == 4
         assert (await client.ask(b"\r\n\r\n" + request)).body == b"/a|abc"
-        assert parsed(server) == 5
+        assert server.hub.heads.recalled == 0
         assert (await client.ask(request)).body == b"/a|abc"
-        assert parsed(server) == 5
+        assert server.hub.heads.recalled == 1
 
 
 @pytest.mark.parametrize(
@@ -73,58 +144,58 @@ async def test_a_known_head_with_less_or_more_behind_it_goes_through_the_parser(
 )
 @on_loop
 async def test_heads_that_do_not_come_again_are_not_kept(request_bytes: bytes) -> None:
-    async with native() as server:
+    async with counting() as server:
         client = await server.connect()
         for _ in range(2):
             assert (await client.ask(request_bytes)).body == b"/a|abc"
-        assert parsed(server) == 2
+        assert server.hub.heads.recalled == 0
 
 
 @on_loop
 async def test_connection_close_is_never_kept() -> None:
-    async with native() as server:
+    async with counting() as server:
         for _ in range(2):
             client = await server.connect()
             await client.send(get("/a", "Connection: close"))
             assert b"connection: close" in await client.rest()
-        assert parsed(server) == 2
+        assert server.hub.heads.recalled == 0
 
 
 @on_loop
 async def test_a_refusal_is_decided_every_time() -> None:
-    app = FakeApp()
+    app = RoutedApp()
     app.refusals[b"/a"] = Response(401)
-    async with native(app) as server:
+    async with counting(app) as server:
         client = await server.connect()
         assert (await client.ask(post("/a", b"abc"))).status == 401
         app.refusals.clear()
         assert (await client.ask(post("/a", b"abc"))).status == 200
+        app.refusals[b"/b"] = Response(401)
+        assert (await client.ask(post("/b", b"abc"))).status == 401
+        assert (await client.ask(post("/b", b"abc"))).status == 401
 
 
 @on_loop
 async def test_with_a_rate_limit_every_request_is_counted() -> None:
-    app = FakeApp()
-    async with native(app, rate_limit_per_s=5) as server:
+    app = RoutedApp()
+    async with counting(app, rate_limit_per_s=5) as server:
         client = await server.connect()
         assert (await client.ask(post("/a", b"abc"))).status == 200
         app.refusals[b"/a"] = Response(429)
         assert (await client.ask(post("/a", b"abc"))).status == 429
-        assert (parsed(server), len(app.requests)) == (2, 1)
+        assert server.hub.heads.recalled == 1
+        assert (len(app.heads), len(app.requests)) == (2, 1)
 
 
 @on_loop
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "HEADS_MAX", 8)
-    async with native() as server:
+    monkeypatch.setattr(heads, "KNOWN_MAX", 8)
+    async with counting() as server:
         client = await server.connect()
         for n in range(30):
-            assert (await client.ask(get(f"/{n}"))).body == f"/{n}|".encode()
+            assert (await client.ask(get(f"/{n}", f"X: {n}"))).body == f"/{n}|".encode()
             assert len(server.hub.heads._known) <= 8
-
-
-class Forgetful(heads.Heads):
-    def keep(self, data: bytes, request: Received | None) -> None:
-        pass
+            assert len(server.hub.heads._blocks) <= 8
 
 
 PIECES = st.sampled_from(
@@ -148,7 +219,7 @@ def test_any_input_means_the_same_with_and_without_memory(
     sends: list[list[tuple[bytes, int]]],
 ) -> None:
     def seen(*, remember: bool) -> list[tuple[str, bytes, bytes]]:
-        app = FakeApp()
+        app = RoutedApp()
 
         @on_loop
         async def run() -> None:

@@ -56,16 +56,17 @@ class Connection(Answering):
         elif self._current is not None or self._paused or not self._reader.is_idle:
             self._feed(data)
         elif (request := self._hub.heads.recall(data)) is not None:
-            self._repeat(request)
+            self._repeat(request, data)
         else:
             self._feed(data)
             self._hub.heads.keep(data, self._reader.last)
 
-    def _repeat(self, request: Received) -> None:
-        """A whole request whose head was parsed before."""
+    def _repeat(self, request: Received, data: bytes) -> None:
+        """A whole request whose headers were parsed before."""
         request.peer = self._reader.peer
-        if self._hub.is_rate_limited:
+        if request.route is None or self._hub.is_rate_limited:
             request.refusal = self._hub.refuse(request)
+            self._hub.heads.keep(data, request)
         self._run(request)
         if self._current is not None:
             self.deadline = inf

@@ -1,19 +1,28 @@
-"""Heads seen before: a client that repeats a head byte for byte is not parsed again.
+"""Heads and header blocks seen before: what comes again byte for byte is not parsed again.
 
-Writers send the same head with every append of one size. What follows from a head alone (its
-parts, its route, that it was let in) is kept here and given to the next request that begins with
-the same bytes. Only whole requests with a plain Content-Length, or none, take this way; all others
-go through the parser.
+A client sends the same headers with every request of one kind; only the request line and the body
+change, and for a writer to one stream only the body. Kept here is what a whole head means, with
+the route that was found for it, and what a block of headers means. Only whole requests with a plain
+Content-Length, or none, take this way; all others, and every line or block that is not known to be
+harmless, go through the parser.
 """
 
 from __future__ import annotations
 
+import re
+
 from penstock.http.head import Received
 
-HEADS_MAX = 1024
-HEAD_BYTES_MAX = 1024
+KNOWN_MAX = 1024  # of heads, and of blocks
+HEAD_BYTES_MAX = 2048
 _END = b"\r\n\r\n"
-# With these the body does not simply follow, or the head comes only once: it names a place in a
+# Narrower than HTTP allows: what the parser would find to be the same, and nothing to refuse.
+_LINE = re.compile(
+    rb"(GET|HEAD|POST|PUT|DELETE) (/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)"
+    rb"(?:\?([A-Za-z0-9._~!$&'()*+,;=:@%/?-]*))? HTTP/1\.1\r\n"
+)
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE")}
+# With these the body does not simply follow, or the block comes only once: it names a place in a
 # sequence.
 _PARSED = (b"transfer-encoding", b"expect", b"producer-seq", b"stream-seq", b"if-match")
 
@@ -21,33 +30,59 @@ _PARSED = (b"transfer-encoding", b"expect", b"producer-seq", b"stream-seq", b"if
 class Heads:
     """One per server. Bounded: when it is full it begins anew."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_blocks", "_known", "_line_bytes_max")
 
-    def __init__(self) -> None:
+    def __init__(self, *, line_bytes_max: int) -> None:
+        self._line_bytes_max = min(line_bytes_max, HEAD_BYTES_MAX)
         self._known: dict[bytes, tuple[int, Received]] = {}
+        self._blocks: dict[bytes, tuple[int, dict[bytes, bytes]]] = {}
 
     def recall(self, data: bytes) -> Received | None:
-        """The request that `data` is, whole and alone; None if its head is not known."""
+        """The request that `data` is, whole and alone; None if its headers are not known.
+
+        One with a route is the same as one that was let in before.
+        """
         end = data.find(_END, 0, HEAD_BYTES_MAX) + 4
         known = self._known.get(data[:end])
-        if known is None or len(data) != end + known[0]:
+        if known is None:
+            return self._read_line(data, end)
+        length, first = known
+        if len(data) != end + length:
             return None
-        first = known[1]
         request = Received.__new__(Received)
         request.method = first.method
         request.path = first.path
         request.query = first.query
         request.headers = first.headers
         request.body = data[end:]
-        request.peer = ""
         request.route = first.route
         request.http_1_0 = False
         request.keep_alive = True
         request.refusal = None
         return request
 
+    def _read_line(self, data: bytes, end: int) -> Received | None:
+        line = _LINE.match(data, 0, self._line_bytes_max)
+        if line is None:
+            return None
+        known = self._blocks.get(data[line.end() : end])
+        if known is None or len(data) != end + known[0]:
+            return None
+        method, path, query = line.groups(b"")
+        request = Received.__new__(Received)
+        request.method = _METHODS[method]
+        request.path = path
+        request.query = query
+        request.headers = known[1]
+        request.body = data[end:]
+        request.route = None
+        request.http_1_0 = False
+        request.keep_alive = True
+        request.refusal = None
+        return request
+
     def keep(self, data: bytes, request: Received | None) -> None:
-        """`request` was the last in `data`, which began with a head: remember that, if it is its.
+        """`request` was the last in `data`, which began with a head: remember it.
 
         The lengths add up only where `data` is one head and one body. Other requests before this
         one, or a blank line, would make it longer.
@@ -61,8 +96,12 @@ class Heads:
             return
         if any(name in headers for name in _PARSED):
             return
-        if len(self._known) >= HEADS_MAX:
-            self._known.clear()
-        first = Received(request.method, request.path, request.query, headers)
-        first.route = request.route
-        self._known[data[:end]] = (length, first)
+        block = data[data.index(b"\r\n") + 2 : end]
+        if block not in self._blocks:
+            if len(self._blocks) >= KNOWN_MAX:
+                self._blocks.clear()
+            self._blocks[block] = (length, headers)
+        if request.route is not None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[data[:end]] = (length, request)

@@ -81,8 +81,8 @@ class Hub:
         self.loop = loop
         self.limits = Limits(settings)
         self.encoder = Encoder(fixed_headers(settings))
-        self.heads = Heads()
         self.is_rate_limited = settings.rate_limit_per_s > 0
+        self.heads = Heads(line_bytes_max=settings.request_line_bytes_max)
         self.connections: set[Connection] = set()
         self.events: set[EventConnection] = set()
         self.connections_max = settings.connections_max

@@ -17,8 +17,7 @@ class Request:
 
     Header names are lower-case; a repeated header is joined with b", ". `body` is empty while
     the head alone is known (see `Application.refuse`). `route` is what the Application found while
-    it looked at the head, kept for `handle`. Headers are read only: requests with equal heads share
-    them.
+    it looked at the head, kept for `handle`. Headers are read only: requests share equal ones.
     """
 
     __slots__ = ("body", "headers", "method", "path", "peer", "query", "route")
@@ -157,9 +156,9 @@ class Application(Protocol):
     def refuse(self, head: Request) -> Response | None:
         """An answer that needs no body: unknown route, auth, rate limit, too large. Never raises.
 
-        Called exactly once for every request, so `handle` need not check these again. Only where
-        no rate limit is set, None holds for every request with the same head. After a refusal the
-        body is not read (a connection with unread body bytes is closed).
+        Called once for every request, so `handle` need not check these again; not called again for
+        a head that was let in and given a `route`, unless there is a rate limit. After a
+        refusal the body is not read (a connection with unread body bytes is closed).
         """
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
