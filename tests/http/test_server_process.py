@@ -83,6 +83,18 @@ async def test_second_signal_does_not_wait() -> None:
         await client.close()
 
 
+@on_loop
+async def test_input_that_is_no_request_is_counted_as_an_error() -> None:
+    with running_server() as server:
+        broken, client = await connect(server), await connect(server)
+        assert (await broken.ask(b"NOT HTTP\r\n\r\n")).status == 400
+        metrics = (await client.ask(get("/metrics"))).body.decode()
+        await broken.close()
+        await client.close()
+    assert 'penstock_errors_total{code="bad-request"} 1.0' in metrics
+    assert 'penstock_requests_total{method="other",status="4xx"} 1.0' in metrics
+
+
 def test_taken_port_is_said_and_the_store_left_alone(server: Server) -> None:
     with (
         pytest.raises(ServerDidNotStart, match="in use by another program"),

@@ -104,6 +104,15 @@ async def test_producer_appends_are_200_and_their_repetition_204(client: Client)
     assert gap.headers["producer-received-seq"] == "5"
 
 
+@with_app()
+async def test_a_closed_stream_says_so_even_to_a_stale_producer(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    producer = {"content_type": TEXT, "producer_id": "p", "producer_seq": "0"}
+    await client.post("a", b"x", **producer, producer_epoch="3", stream_closed="true")
+    stale = await client.post("a", b"z", **producer, producer_epoch="2")
+    assert (stale.status, stale.headers["stream-closed"]) == (409, "true")
+
+
 @pytest.mark.parametrize(
     "headers",
     [

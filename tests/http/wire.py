@@ -14,7 +14,9 @@ from typing import Any, ParamSpec
 import uvloop
 
 from penstock.config import Settings
+from penstock.errors import PenstockError
 from penstock.http.message import Application, EventBody, Request, Response, Sink
+from penstock.http.problems import problem
 from penstock.http.server import Server, listen
 
 P = ParamSpec("P")
@@ -51,6 +53,9 @@ class FakeApp:
     def refuse(self, head: Request) -> Response | None:
         self.heads.append(head)
         return self.refusals.get(head.path)
+
+    def unreadable(self, error: PenstockError) -> Response:
+        return problem(error)
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         self.requests.append(request)

@@ -146,8 +146,6 @@ class Reference:
         if (close and not body) or (producer is not None and producer == line.closed_by):
             line.touched = self.now
             return line.token(), True, True, known
-        if producer is not None and known is not None and producer.epoch < known.epoch:
-            raise Refused("stale-epoch", Producer_Epoch=known.epoch)
         raise Refused("stream-closed", Stream_Closed="true", Stream_Next_Offset=line.token())
 
     def delete(self, path: str) -> None:

@@ -14,6 +14,7 @@ from penstock.errors import (
     BodyTooLarge,
     InvalidOffset,
     InvalidParameter,
+    PenstockError,
     RateLimited,
     Unauthorized,
 )
@@ -30,7 +31,7 @@ from penstock.http.router import Answer, Methods, Router
 from penstock.http.schema import Schema
 from penstock.http.state import State
 from penstock.http.streams import Streams
-from penstock.http.traffic import Traffic
+from penstock.http.traffic import OTHER, Traffic
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
 
@@ -96,6 +97,10 @@ class App:
         except Exception as error:  # noqa: BLE001 - becomes the answer
             response = self.traffic.failed(error)
         return self.traffic.count(head.method, response)
+
+    def unreadable(self, error: PenstockError) -> Response:
+        """The answer to input that never became a request."""
+        return self.traffic.count(OTHER, self.traffic.failed(error))
 
     def handle(self, request: Request) -> Answer:
         """Answer a request that was not refused. Never raises."""

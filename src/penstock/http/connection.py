@@ -13,7 +13,6 @@ from penstock.errors import Overloaded, PenstockError, RequestTimeout
 from penstock.http.answering import Answering
 from penstock.http.head import Received
 from penstock.http.hub import REFUSED_MAX
-from penstock.http.problems import problem
 from penstock.http.reader import BODY, IDLE, Reader
 from penstock.http.writer import CONTINUE
 
@@ -120,7 +119,7 @@ class Connection(Answering):
             try:
                 rest = reader.feed(data, self._hub.pipeline_max)
             except PenstockError as error:
-                reader.give_up(problem(error))
+                reader.give_up(self._hub.app.unreadable(error))
                 rest = b""
             self._advance()
             if self._transport is None:
@@ -186,7 +185,7 @@ class Connection(Answering):
 
     def _give_up(self, error: PenstockError) -> None:
         """Answer what came before, then `error`, then close."""
-        self._reader.give_up(problem(error))
+        self._reader.give_up(self._hub.app.unreadable(error))
         self._held = b""
         self._continue()
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from penstock.errors import PenstockError
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -160,6 +163,9 @@ class Application(Protocol):
         a head that was let in and given a `route`, unless there is a rate limit. After a
         refusal the body is not read (a connection with unread body bytes is closed).
         """
+
+    def unreadable(self, error: PenstockError) -> Response:
+        """The answer to input that is no request: malformed, too long, too slow. Never raises."""
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Answer a complete request; a Later or a coroutine when it has to wait. Never raises.

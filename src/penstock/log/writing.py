@@ -182,8 +182,6 @@ class Writing:
             self._streams.touch(stream, now)
             known = state if producer is not None and state is not None else None
             return self._answer(stream, Appended(tail, True, True, known))
-        if producer is not None and state is not None and producer.epoch < state.epoch:
-            decide(state, producer)
         check_open(closed=True, tail=tail)
         raise AssertionError("a closed stream refuses appends")
 
