@@ -37,6 +37,9 @@ class Forgetful(Counting):
     def keep(self, data: bytes, request: Received | None) -> None:
         pass
 
+    def keep_again(self, data: bytes, request: Received) -> None:
+        pass
+
 
 class RoutedApp(FakeApp):
     """Finds a route for what it lets in, as the real one does."""
@@ -190,12 +193,17 @@ async def test_with_a_rate_limit_every_request_is_counted() -> None:
 @on_loop
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "KNOWN_MAX", 8)
+    monkeypatch.setattr(heads, "MISSES_MAX", 16)
     async with counting() as server:
         client = await server.connect()
         for n in range(30):
             assert (await client.ask(get(f"/{n}", f"X: {n}"))).body == f"/{n}|".encode()
             assert len(server.hub.heads._known) <= 8
             assert len(server.hub.heads._blocks) <= 8
+        assert len(server.app.heads) == 30
+        for _ in range(20):  # new ones find their way in, in time
+            await client.ask(get("/new"))
+        assert len(server.app.heads) < 50
 
 
 PIECES = st.sampled_from(

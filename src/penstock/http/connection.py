@@ -65,7 +65,7 @@ class Connection(Answering):
         request.peer = self._reader.peer
         if request.route is None or self._hub.is_rate_limited:
             request.refusal = self._hub.refuse(request)
-            self._hub.heads.keep(data, request)
+            self._hub.heads.keep_again(data, request)
         self._run(request)
         if self._current is not None:
             self.deadline = inf

@@ -14,6 +14,9 @@ import re
 from penstock.http.head import Received
 
 KNOWN_MAX = 1024  # of heads, and of blocks
+# When there are more heads than that, keeping each new one costs more than it saves: what is kept
+# stays for this many misses before it begins anew.
+MISSES_MAX = 64 * KNOWN_MAX
 HEAD_BYTES_MAX = 2048
 _END = b"\r\n\r\n"
 # Narrower than HTTP allows: what the parser would find to be the same, and nothing to refuse.
@@ -30,11 +33,12 @@ _PARSED = (b"transfer-encoding", b"expect", b"producer-seq", b"stream-seq", b"if
 class Heads:
     """One per server. Bounded: when it is full it begins anew."""
 
-    __slots__ = ("_blocks", "_known", "_line_bytes_max")
+    __slots__ = ("_blocks", "_known", "_line_bytes_max", "_misses")
 
     def __init__(self, *, line_bytes_max: int) -> None:
         self._line_bytes_max = min(line_bytes_max, HEAD_BYTES_MAX)
         self._known: dict[bytes, tuple[int, Received]] = {}
+        self._misses = 0
         self._blocks: dict[bytes, tuple[int, dict[bytes, bytes]]] = {}
 
     def recall(self, data: bytes) -> Received | None:
@@ -101,7 +105,21 @@ class Heads:
             if len(self._blocks) >= KNOWN_MAX:
                 self._blocks.clear()
             self._blocks[block] = (length, headers)
-        if request.route is not None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[data[:end]] = (length, request)
+        self._keep_whole(data[:end], length, request)
+
+    def keep_again(self, data: bytes, request: Received) -> None:
+        """`data` was `request`, found by its headers: from now on by its whole head."""
+        if request.refusal is None:
+            body_bytes = len(request.body)
+            self._keep_whole(data[: len(data) - body_bytes], body_bytes, request)
+
+    def _keep_whole(self, head: bytes, length: int, request: Received) -> None:
+        if request.route is None:
+            return
+        if len(self._known) >= KNOWN_MAX:
+            self._misses += 1
+            if self._misses < MISSES_MAX:
+                return
+            self._misses = 0
+            self._known.clear()
+        self._known[head] = (length, request)
