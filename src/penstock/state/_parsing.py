@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from penstock.errors import InvalidEvent
+from penstock.protocol.timestamps import is_rfc3339
 from penstock.state._event import ChangeEvent, ControlEvent, Headers, StateEvent
 from penstock.state._json import SHALLOW_BYTES_MAX, check_depth, write_json
 from penstock.state._reading import read_event
-from penstock.state.timestamps import is_rfc3339
 
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
