@@ -156,13 +156,14 @@ async def test_types_and_prefixes_narrow_the_answer(client: Client) -> None:
 async def test_a_page_is_bounded_in_bytes_too(client: Client) -> None:
     await client.put("s", content_type=JSON)
     await declare(client, "s", ANY)
+    size = limits.STATE_PAGE_BYTES * 2 // 5
     for number in range(5):
-        await post(client, "s", change("blob", str(number), "x" * 400_000))
+        await post(client, "s", change("blob", str(number), "x" * size))
     page = (await state(client, "s")).json()
     assert list(page["types"]["blob"]) == ["0", "1"]
     assert page["next"] is not None
     history = (await state(client, "s", "type=blob&key=1&history=true")).json()
-    assert len(history["history"][0]["value"]) == 400_000
+    assert len(history["history"][0]["value"]) == size
 
 
 @with_app()
@@ -203,7 +204,7 @@ async def test_what_makes_no_sense_is_refused(client: Client) -> None:
     for query in (
         "key=1", "prefix=1", "type=a&key=1&prefix=1", "history=true", "history=yes",
         "type=a&history=true", "after=WyJhIiwiYiJd", "offset=-1&after=!!", "offset=-1&after=WzFd",
-        "limit=0", "limit=10001", "offset=x",
+        "limit=0", f"limit={limits.STATE_LIMIT_MAX + 1}", "offset=x",
         "offset=0000000000000001_0000000000000099",
     ):  # fmt: skip
         assert (await state(client, "s", query)).status == 400, query

@@ -72,6 +72,7 @@ class State:
             query.get("prefix", ""),
             limit=limit,
             bytes_max=limits.STATE_PAGE_BYTES,
+            as_json=True,
         )
         if query.get("history") == "true":
             body = await self._history(stream, wanted, query.get("after"))
@@ -94,12 +95,15 @@ class State:
     async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:
         if after is not None:
             wanted = wanted._replace(after=_after_entity(after))
-        at, entries, more = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
-        last = entries[-1] if more else None
+        page = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+        at, entries, joined = page.at, page.entities, page.joined
+        last = joined.last if joined is not None else entries[-1][:2] if entries else None
         head = {
             "offset": self._engine.token(stream, at),
-            "next": None if last is None else _cursor([last.type, last.key]),
+            "next": _cursor(list(last)) if last is not None and page.more else None,
         }
+        if joined is not None:
+            return at, _wrap(head, joined.types)
         missing = [(entry.position, entry.length) for entry in entries if entry.value is None]
         events = await self._read(stream, missing)
         if len(entries) <= INLINE_EVENTS_MAX:
@@ -158,6 +162,13 @@ class State:
             for position, length in places[first:index]:
                 found[position] = wire[position - start : position - start + length - 2]
         return found
+
+
+def _wrap(head: dict[str, Any], types: list[tuple[str, bytes]]) -> bytes:
+    encode = msgspec.json.encode
+    objects = b",".join(b"%s:{%s}" % (encode(type), members) for type, members in types)
+    ends = encode(head["offset"]), objects, encode(head["next"])
+    return b'{"offset":%s,"types":{%s},"next":%s}' % ends
 
 
 def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, bytes]) -> bytes:

@@ -109,9 +109,12 @@ class Rules:
             raise error
         return Plan(position=Position(), clears=True, skips=True, trace=[Cleared()])
 
-    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes], *, trace: bool = False) -> Plan:
         """A state that is there already, instead of the events that led to it."""
-        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()])
+        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()] if trace else None)
+        if self._schema is None and not trace:
+            plan.writes.update(entities)
+            return plan
         for number, (entity, value) in enumerate(entities.items()):
             if self._schema is not None:
                 event = ChangeEvent(_INSERT, *entity, Raw(value))

@@ -17,6 +17,7 @@ from penstock.log.files import Files
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state._event import OPERATIONS, ControlEvent
+from penstock.state._joined import Joined, join
 from penstock.state._parsing import decode_exactly, decode_loosely, parse
 
 FORMAT: Final = 1
@@ -93,11 +94,12 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some entities of the state at a position."""
+    """Some entities of the state at a position, or in their place what they are as JSON."""
 
     at: int
     entities: list[Entry]
     more: bool
+    joined: Joined | None = None
 
 
 class Past(NamedTuple):
@@ -110,7 +112,10 @@ class Past(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entities, at which position; with `latest` a later one will do as well."""
+    """Which entities, at which position; with `latest` a later one will do as well.
+
+    `as_json` takes them joined if the index can do that.
+    """
 
     stream: int
     at: int
@@ -121,6 +126,7 @@ class Wanted(NamedTuple):
     after: tuple[str, str] | None = None
     limit: int = 1000
     bytes_max: int = 1024 * 1024
+    as_json: bool = False
 
 
 class StateIndex:
@@ -244,6 +250,11 @@ class StateIndex:
         if wanted.after is not None:
             low = max(low, (wanted.after[0], wanted.after[1] + "\0"))  # the next possible key
         if wanted.at == standing.position:
+            if wanted.as_json and wanted.type is None:
+                limits = {"limit": wanted.limit, "bytes_max": wanted.bytes_max}
+                joined = join(self._all, wanted.stream, low, **limits)
+                if joined is not None:
+                    return Page(wanted.at, [], joined.more, joined)
             cursor = self._db.execute(_LAST_PAGE, (wanted.stream, *low))
         else:
             cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
@@ -282,6 +293,9 @@ class StateIndex:
         sql = "SELECT max(position) FROM resets WHERE stream = ? AND position < ?"
         row = self._one(sql, wanted.stream, wanted.at)
         return -1 if row is None or row[0] is None else int(row[0])
+
+    def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
 
     def _one(self, sql: str, *values: object) -> Any:
         return self._db.execute(sql, values).fetchone()
