@@ -81,6 +81,7 @@ def test_without_an_offset_it_begins_with_the_state_of_now(cli: Cli) -> None:
 
 
 def _ready(process: subprocess.Popen[bytes]) -> bool:
+    assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 0.05)[0])
 
 
