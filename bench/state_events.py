@@ -1,15 +1,18 @@
-"""The events that the state benchmarks use, and a server that has them as a stream."""
+"""The events that the state benchmarks use, and servers that have them as a declared stream."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from bench.client import Client
+from bench import servers
+from bench.client import JSON, ROOT, Client
 from bench.rounds import note
 from bench.servers import Server
 
@@ -17,20 +20,21 @@ TYPES = ("user", "message", "presence")
 BATCH = 1000
 DELETED = 0.1
 """Share of the events after the first of each key that delete it; the next one sets it again."""
-CATCH_UP_SECONDS_MAX = 600.0
+INDEX_SECONDS_MAX = 600.0
+STREAM = "entities"
 DECLARATION = b'{"types": {}, "mode": "reject"}'
 
 
 def event(random_: random.Random, number: int, id: int, operation: str) -> dict[str, object]:
     """About 200 bytes, as an application would send it."""
-    type_ = TYPES[id % len(TYPES)]
+    type_, key = key_of(id)
     value = {
         "id": id, "name": f"name {random_.randrange(10**6)}", "city": "Oslo", "online": True,
         "score": random_.random(),
     }  # fmt: skip
     headers = {"operation": operation, "txid": f"tx-{number}", "timestamp": "2025-01-15T10:30:00Z"}
     body = {} if operation == "delete" else {"value": value}
-    return {"type": type_, "key": f"{type_}:{id}", **body, "headers": headers}
+    return {"type": type_, "key": key, **body, "headers": headers}
 
 
 def history(events: int, keys: int) -> Iterator[dict[str, object]]:
@@ -65,30 +69,59 @@ def arrays(events: int, keys: int, batch: int = BATCH) -> Iterator[bytes]:
         yield msgspec.json.encode(waiting)
 
 
-def stream_name(events: int, keys: int) -> str:
-    return f"state-{events}-{keys}"
+class Filled(NamedTuple):
+    """A server that has one declared stream, indexed to its end."""
+
+    server: Server
+    events: int
+    keys: int
+    middle: str  # the offset after half of the events
+    indexed_s: float  # from the declaration to the first answer
+    index_bytes: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
 
 
-def fill(server: Server, events: int, keys: int) -> float:
-    """A declared stream on a server, indexed to its end; seconds from the declaration to there."""
-    name = stream_name(events, keys)
+def key_of(id: int) -> tuple[str, str]:
+    type_ = TYPES[id % len(TYPES)]
+    return type_, f"{type_}:{id}"
+
+
+def fill(server: Server, events: int, keys: int) -> Filled:
+    middle, path = "", ROOT + STREAM
     with Client(server.port) as client:
-        path = client.create(name)
-        for array in arrays(events, keys):
+        client.create(STREAM)
+        for number, array in enumerate(arrays(events, keys), 1):
             client.append(path, array)
-        # Declared at the end, so that appends and the index do not take turns.
+            if number == events // BATCH // 2:
+                middle = client.tail(path)
+        # Declared at the end: appends and the index do not take turns.
         started = time.monotonic()
-        json = {"Content-Type": "application/json"}
-        client.request("PUT", f"/v1/schema/{name}", DECLARATION, json)
-        while time.monotonic() - started < CATCH_UP_SECONDS_MAX:
-            # Waits itself, 10 s at most, then answers 503.
-            answer = client.request("GET", f"/v1/state/{name}?limit=1", allow=(200, 503))
-            if answer.status == 200:
-                took_s = time.monotonic() - started
-                note(f"    {name}: indexed in {took_s:.1f} s")
-                return took_s
-    raise RuntimeError(f"{name} was not indexed in {CATCH_UP_SECONDS_MAX:.0f} s")
+        client.request("PUT", f"/v1/schema/{STREAM}", DECLARATION, JSON)
+        status = 503
+        while status != 200 and time.monotonic() - started < INDEX_SECONDS_MAX:
+            # Waits for the index by itself, and says 503 if that takes too long.
+            status = client.request("GET", f"/v1/state/{STREAM}?limit=1", allow=(200, 503)).status
+        indexed_s = time.monotonic() - started
+    if status != 200:
+        raise servers.ServerFailed(f"{events} events were not indexed in {indexed_s:.0f} s")
+    index_bytes = sum(file.stat().st_size for file in (server.data / "state").iterdir())
+    note(f"    {keys:,} keys, {events:,} events: indexed in {indexed_s:.1f} s")
+    return Filled(server, events, keys, middle, indexed_s, index_bytes)
 
 
-def folder_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+@contextlib.contextmanager
+def serving(folder: Path, sizes: Sequence[tuple[int, int]]) -> Iterator[list[Filled]]:
+    """A server for each (events, keys)."""
+    up: list[Server] = []
+    try:
+        filled = []
+        for events, keys in sizes:
+            up.append(servers.start("ours", folder / f"state-{keys}"))
+            filled.append(fill(up[-1], events, keys))
+        yield filled
+    finally:
+        for server in up:
+            server.stop()

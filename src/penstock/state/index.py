@@ -53,9 +53,12 @@ CREATE TABLE IF NOT EXISTS entities (
   length INTEGER NOT NULL, value BLOB, PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT};
 """
-# SQLite takes the other columns of a group from the row that has the greatest position.
-_PAGE: Final = """SELECT type, key, max(position), length, NULL, operation FROM changes
-WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key"""
+# SQLite takes the other columns of a group from the row that has the greatest position. Most of the
+# values are those of the end: only what has changed since has to be read from the log.
+_PAGE: Final = """SELECT past.type, past.key, past.position, past.length, value, operation FROM (
+  SELECT stream, type, key, max(position) AS position, length, operation FROM changes
+  WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key
+) AS past LEFT JOIN entities USING (stream, type, key, position)"""
 _LAST_PAGE: Final = """SELECT type, key, position, length, value, -1 FROM entities
 WHERE stream = ? AND (type, key) >= (?, ?)"""
 _ONE: Final = """SELECT type, key, position, length, operation FROM changes
