@@ -8,7 +8,6 @@ collection cannot be emptied outside a transaction).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +16,11 @@ import httpx2
 import pytest
 
 from penstock.client.stream import Stream
-from penstock.state import LiveState, MaterializedState
+from penstock.state import LiveState
 from tests.conformance.suite import find_node
 from tests.helpers.server import Server, running_server
 from tests.state.npm_state import PACKAGES, NpmState, npm_state
+from tests.state.readers import declare, ours
 
 pytestmark = [
     pytest.mark.conformance,
@@ -43,7 +43,6 @@ SCHEMA = {
         for type in TYPES
     }
 }
-State = dict[tuple[str, str], Any]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +55,6 @@ def server() -> Iterator[Server]:
 def npm() -> Iterator[NpmState]:
     with npm_state() as running:
         yield running
-
-
-def declare(stream: Stream) -> None:
-    url = stream.url.replace("/v1/stream/", "/v1/schema/")
-    httpx2.put(url, json=SCHEMA).raise_for_status()
 
 
 def change(operation: str, type: str, key: str, n: int, **headers: str) -> dict[str, Any]:
@@ -83,42 +77,6 @@ def random_events(seed: int, count: int, *, resets: bool) -> list[dict[str, Any]
     return events
 
 
-def materialized(stream: Stream) -> State:
-    state = MaterializedState()
-
-    def on_control(event: Any) -> None:
-        if event.control == "reset":
-            state.clear()
-
-    state.apply_json(stream.read_bytes(), on_control=on_control)
-    return {
-        (type, key): value for type in state.types for key, value in state.get_type(type).items()
-    }
-
-
-def lived(stream: Stream) -> State:
-    with LiveState(stream) as state:
-        state.wait_up_to_date(20)
-        return {
-            (t, k): value for t, values in state.to_dict().items() for k, value in values.items()
-        }
-
-
-def served(stream: Stream) -> State:
-    answer = httpx2.get(stream.url.replace("/v1/stream/", "/v1/state/"))
-    answer.raise_for_status()
-    types = json.loads(answer.content)["types"]
-    return {(type, key): value for type, values in types.items() for key, value in values.items()}
-
-
-def ours(stream: Stream) -> State:
-    """What all of ours say, which is the same."""
-    found = materialized(stream)
-    assert lived(stream) == found
-    assert served(stream) == found
-    return found
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_its_materialized_state_agrees_with_ours(stream: Stream, npm: NpmState, seed: int) -> None:
     events = random_events(seed, 400, resets=True)
@@ -135,7 +93,7 @@ def test_its_stream_db_agrees_with_ours_and_follows(
     stream: Stream, npm: NpmState, declared: bool
 ) -> None:
     if declared:
-        declare(stream)
+        declare(stream, SCHEMA)
     stream.append_many(random_events(9, 400, resets=False))
     found = npm.entries("open", url=stream.url, types=TYPES)
     assert len(found) > 4
@@ -148,7 +106,7 @@ def test_its_stream_db_agrees_with_ours_and_follows(
 
 
 def test_ours_reads_what_its_helpers_wrote(stream: Stream, npm: NpmState) -> None:
-    declare(stream)
+    declare(stream, SCHEMA)
     one, two = {"id": "1", "n": 1}, {"id": "1", "n": 2}
     headers = {"txid": "tx-1", "timestamp": "2025-01-15T10:30:00Z", "from": "npm"}
     changes: list[dict[str, Any]] = [
@@ -183,7 +141,7 @@ def test_ours_reads_what_its_helpers_wrote(stream: Stream, npm: NpmState) -> Non
 def test_what_its_helpers_write_is_refused_if_the_declaration_says_so(
     stream: Stream, npm: NpmState
 ) -> None:
-    declare(stream)
+    declare(stream, SCHEMA)
     change = {"type": "user", "operation": "insert", "value": {"id": "1", "n": "one"}}
     refused = npm.tell("write", url=stream.url, changes=[change])
     assert "422" in refused["error"]
@@ -209,7 +167,7 @@ def test_transactions_are_seen_from_both_sides(stream: Stream, npm: NpmState) ->
 
 
 def test_control_events_that_it_appends_mean_the_same_here(stream: Stream, npm: NpmState) -> None:
-    declare(stream)
+    declare(stream, SCHEMA)
     events = [
         change("insert", "user", "old", 1),
         {"headers": {"control": "reset"}},
