@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -299,3 +300,27 @@ async def test_answers_while_appends_go_on_are_each_of_one_moment(client: Client
     await writing
     assert seen == sorted(seen)
     assert await types(client, "s") == {"a": {"x": 149}, "b": {"y": 149}}
+
+
+@with_app()
+async def test_odd_timestamps_from_before_the_declaration_are_tolerated_with_a_warning(
+    client: Client,
+) -> None:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("penstock.state")
+    logger.addHandler(handler)
+    try:
+        await client.put("s", content_type=JSON)
+        old = change("user", "1", 1)
+        old["headers"]["timestamp"] = "yesterday"
+        await post(client, "s", old, change("user", "2", 2))
+        assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
+        assert told == []  # who asks for the state of any stream cannot fill the log
+        await declare(client, "s", ANY)
+        assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
+        assert told == ["s: timestamps of 1 events are not RFC 3339"]
+        assert (await post(client, "s", old)).status == 422
+    finally:
+        logger.removeHandler(handler)

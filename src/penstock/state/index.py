@@ -18,7 +18,7 @@ from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state._event import OPERATIONS, ControlEvent
 from penstock.state._joined import Joined, join
-from penstock.state._parsing import decode_exactly, decode_loosely, parse
+from penstock.state._parsing import decode_exactly, decode_loosely, odd_timestamps, parse
 
 FORMAT: Final = 1
 VALUE_BYTES_MAX: Final = 4096
@@ -139,6 +139,7 @@ class StateIndex:
         """Without a path it lives in memory."""
         self._path = path
         self._files = Files()
+        self.odd_timestamps = 0  # of events taken in since the start
         if path is None:
             self._connect(":memory:")
             return
@@ -227,6 +228,7 @@ class StateIndex:
                 (batch.position, batch.ordinal, batch.skip_until, batch.skipped,
                  len(mark), zlib.crc32(mark), stream),
             )  # fmt: skip
+        self.odd_timestamps += batch.odd_timestamps
         return batch.skipped
 
     def skipped(self, stream: int) -> int:
@@ -311,6 +313,7 @@ class _Batch:
         "_entities",
         "_stream",
         "changes",
+        "odd_timestamps",
         "ordinal",
         "position",
         "resets",
@@ -324,6 +327,7 @@ class _Batch:
         self.ordinal = ordinal
         self.skip_until = skip_until
         self.skipped = 0
+        self.odd_timestamps = 0
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
         # What is left of them at the end: position, length and value, or None if deleted.
@@ -346,6 +350,7 @@ class _Batch:
             events = decode_loosely(array)
         if events is None:
             events = [_parsed(line) for line in lines]
+        self.odd_timestamps = odd_timestamps(filter(None, events))
         for line, event in zip(lines, events, strict=True):
             length = len(line) + 2
             if event is None:

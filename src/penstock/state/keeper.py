@@ -236,7 +236,7 @@ class Keeper:
         if start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
             wire = await self.read(stream, start, end)
-            self.skipped += await self._ask(lambda index: index.apply(stream.id, start, wire))
+            self.skipped += await self._ask(lambda index: self._apply(index, stream, start, wire))
             self.indexed_bytes += end - start
             follow.position = end
         follow.arrived()
@@ -244,6 +244,14 @@ class Keeper:
             self._queue[stream.id] = follow
         elif follow.is_idle:
             self._follows.pop(stream.id, None)
+
+    def _apply(self, index: StateIndex, stream: Stream, start: int, wire: bytes) -> int:
+        known = index.odd_timestamps
+        skipped = index.apply(stream.id, start, wire)
+        if index.odd_timestamps > known:
+            odd = index.odd_timestamps - known
+            _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
+        return skipped
 
     async def _drop(self, follow: _Follow) -> bool:
         """Let go of a stream that was undeclared; false if it has been declared again since."""
