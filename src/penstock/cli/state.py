@@ -10,7 +10,7 @@ import click
 
 from penstock.cli import Failure
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
-from penstock.cli.entities import ask, entities, pages, text
+from penstock.cli.entities import Entity, ask, entities, pages, text
 from penstock.cli.exits import NOT_FOUND
 from penstock.cli.system import columns
 from penstock.cli.tables import aligned
@@ -50,15 +50,19 @@ command.add_command(watch)
 @click.argument("type")
 @click.argument("key")
 @at_option
+@click.option("--json", "as_json", is_flag=True, help="Print an object with the offset, too.")
 @server_options
-def get(server: Server, stream: str, type: str, key: str, at: str) -> None:
-    """Print the value of one entity as JSON; exit code 3 if there is none."""
+def get(server: Server, stream: str, type: str, key: str, at: str, as_json: bool) -> None:
+    """Print the value of one entity, which is JSON; exit code 3 if there is none."""
     with server.stream(stream) as found:
         answer = ask(found, {"type": type, "key": key, "offset": offset_of(at)})
     values = answer["types"].get(type, {})
     if key not in values:
         raise Failure(f"there is no {type} {key!r} in the state of {stream}", NOT_FOUND)
-    click.echo(text(values[key]))
+    if as_json:
+        click.echo(text({**Entity(type, key, values[key])._asdict(), "offset": answer["offset"]}))
+    else:
+        click.echo(text(values[key]))
 
 
 @command.command("show")
