@@ -77,8 +77,12 @@ async def test_small_answers_and_answers_that_do_not_fit_in_memory_go_out_as_the
     assert compressor.held_bytes == 0
 
 
-def test_head_says_what_get_would_without_its_body() -> None:
-    with running_server(memory=True) as server, httpx2.Client(base_url=server.url) as http:
+@pytest.mark.parametrize("asgi", [False, True])
+def test_head_says_what_get_would_without_its_body(asgi: bool) -> None:
+    with (
+        running_server(memory=True, asgi=asgi) as server,
+        httpx2.Client(base_url=server.url) as http,
+    ):
         http.put("/v1/stream/s", headers={"Content-Type": JSON}).raise_for_status()
         http.put("/v1/schema/s", json=DOCUMENT).raise_for_status()
         http.post("/v1/stream/s", json=change("user", "1", 1)).raise_for_status()
@@ -89,3 +93,5 @@ def test_head_says_what_get_would_without_its_body() -> None:
             for name in ("content-length", "etag", "vary", "content-type", "cache-control"):
                 assert headed.headers[name] == got.headers[name]
         assert http.head("/v1/schema/none").status_code == 404
+        assert http.delete("/v1/schema/s").status_code == 204
+        assert http.head("/v1/schema/s").status_code == 404
