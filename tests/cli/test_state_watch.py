@@ -140,7 +140,7 @@ def test_a_reset_that_names_a_place_ahead_skips_to_it(cli: Cli) -> None:
 
 def test_a_pipe_without_json_gets_the_lines_of_diff(cli: Cli) -> None:
     stream = cli.make("plain", event("1", "a"), event("1", "b"), delete("1"), delete("2"))
-    stream.append_many([event("\x1b[31m", 1), {"no": "event"}])
+    stream.append_many([event("\x1b[31m", 1), event("a\nb\t", 2), {"no": "event"}])
     stream.close()
     done = cli.run("state", "watch", "plain", "--at", "start")
     assert done.stdout.splitlines() == [
@@ -149,7 +149,10 @@ def test_a_pipe_without_json_gets_the_lines_of_diff(cli: Cli) -> None:
         '- user 1  "b"',
         "- user 2  (none)",
         "+ user \ufffd[31m  1",
+        "+ user a\\nb\\t  2",
     ]
+    assert len(cli.ok("state", "show", "plain").splitlines()) == 3
+    assert len(cli.ok("state", "diff", "plain", "start").splitlines()) == 2
     assert (done.returncode, done.stderr) == (0, "1 message was no event\n")
 
 
@@ -187,6 +190,8 @@ def test_a_table_that_does_not_fit_has_what_changed_last(cli: Cli) -> None:
         assert "user  005" not in shown
         row = next(line for line in terminal.wait_for("…\x1b").splitlines() if "150" in line)
         assert row.count("x") < 30
+        terminal.type("\x03")
+        assert "x" * 30 not in terminal.end()[1]
 
 
 def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:

@@ -72,5 +72,10 @@ def ask(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
     return found
 
 
+def word(name: str) -> str:
+    """A type or key on one line: they may hold any character."""
+    return name.replace("\n", "\\n").replace("\t", "\\t")
+
+
 def text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -10,7 +10,7 @@ import click
 
 from penstock.cli import Failure
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
-from penstock.cli.entities import Entity, ask, entities, pages, text
+from penstock.cli.entities import Entity, ask, entities, pages, text, word
 from penstock.cli.exits import NOT_FOUND
 from penstock.cli.system import columns
 from penstock.cli.tables import aligned
@@ -86,7 +86,7 @@ def show(
             for entity in shown:
                 click.echo(text(entity._asdict()))
             return
-        rows = [(entity.type, entity.key, text(entity.value)) for entity in shown]
+        rows = [(word(type), word(key), text(value)) for type, key, value in shown]
     _table(("TYPE", "KEY", "VALUE"), rows)
 
 
@@ -146,7 +146,7 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
             click.echo(text({**change, **{k: s[place] for k, s in sides.items() if place in s}}))
         else:
             colour = {"+": "green", "-": "red", "~": "yellow"}[mark]
-            line = f"{mark} {place[0]} {place[1]}  {' -> '.join(values)}"
+            line = f"{mark} {word(place[0])} {word(place[1])}  {' -> '.join(values)}"
             click.echo(styled(printable(line), fg=colour))
 
 

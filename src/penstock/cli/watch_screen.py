@@ -9,7 +9,7 @@ from typing import Protocol
 
 import click
 
-from penstock.cli.entities import Change, Place, text
+from penstock.cli.entities import Change, Place, text, word
 from penstock.cli.system import terminal_size
 from penstock.cli.tables import aligned, amount
 from penstock.cli.terminal import has_cursor, printable, styled
@@ -75,7 +75,8 @@ def _line(change: Change) -> str:
     values = [value for value in (change.old, change.new) if value is not None]
     if not values:  # what was not there has been deleted
         values = ["(none)"]
-    return printable(f"{change.mark} {change.type} {change.key}  {' -> '.join(values)}")
+    place = f"{word(change.type)} {word(change.key)}"
+    return printable(f"{change.mark} {place}  {' -> '.join(values)}")
 
 
 class Table:
@@ -100,7 +101,8 @@ class Table:
                 self._recent[entity] = None
         width, height = terminal_size()
         self._compose(values, last, offset, max(height - _FRAME_LINES, 1))
-        drawn = "".join(f"{_cut(line, width)}{_TO_LINE_END}\n" for line in self.lines)
+        self.lines = [_cut(line, width) for line in self.lines]
+        drawn = "".join(f"{line}{_TO_LINE_END}\n" for line in self.lines)
         click.echo(f"{_HOME}{drawn}{_TO_SCREEN_END}", nl=False)
 
     def _compose(
@@ -110,7 +112,7 @@ class Table:
         kept = _last(self._recent, rows - len(gone))
         shown = sorted([*gone, *kept])
         cells = [
-            (printable(type), printable(key), _value(values, last, (type, key)))
+            (printable(word(type)), printable(word(key)), _value(values, last, (type, key)))
             for type, key in shown
         ]
         head, *lines = aligned([("TYPE", "KEY", "VALUE"), *cells])
