@@ -20,9 +20,10 @@ PenstockError
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
-├── InvalidEvent 422
-│   └── ValidationFailed
-├── InvalidSchema 422
+├── Unprocessable 422
+│   ├── InvalidEvent
+│   │   └── ValidationFailed
+│   └── InvalidSchema
 ├── RateLimited 429 · TooManyProducers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500
@@ -239,16 +240,32 @@ class UriTooLong(PenstockError):
     status, code, title = 414, "uri-too-long", "Request line too long"
 
 
-class InvalidEvent(PenstockError):
-    """What is no event of the State Protocol, or one that its schema refuses.
+class Unprocessable(PenstockError):
+    """What was sent could be read and is still not acceptable.
 
     `field` names the place (`headers.operation`, `value.email`), `rule` what was broken there,
-    `index` the event's place in its array, `path` the place as a JSON Pointer, `raw` is the event
-    itself: each where it is known.
+    `index` which item of an array it was, `path` the place as a JSON Pointer: each where it is
+    known. A client takes them from the server's problem document.
     """
 
-    status, code, title = 422, "invalid-event", "Invalid state event"
+    status, code, title = 422, "unprocessable", "Content was refused"
+    index: int | None = None
     path: str | None = None
+    field: str | None = None
+    rule: str | None = None
+
+    @property
+    def members(self) -> dict[str, object]:
+        return _known(index=self.index, path=self.path, field=self.field, rule=self.rule)
+
+
+class InvalidEvent(Unprocessable):
+    """What is no event of the State Protocol, or one that its schema refuses.
+
+    `raw` is the event itself, where it is known.
+    """
+
+    code, title = "invalid-event", "Invalid state event"
 
     def __init__(
         self,
@@ -265,10 +282,6 @@ class InvalidEvent(PenstockError):
         self.index = index
         self.raw = raw
 
-    @property
-    def members(self) -> dict[str, object]:
-        return _known(index=self.index, path=self.path, field=self.field, rule=self.rule)
-
 
 class ValidationFailed(InvalidEvent):
     """A well-formed event whose type, key or value its schema refuses; `__cause__` has more."""
@@ -276,18 +289,14 @@ class ValidationFailed(InvalidEvent):
     code, title = "validation-failed", "Event does not match its schema"
 
 
-class InvalidSchema(PenstockError):
+class InvalidSchema(Unprocessable):
     """A declaration that cannot be used; `field` names the place."""
 
-    status, code, title = 422, "invalid-schema", "Invalid declaration of a state stream"
+    code, title = "invalid-schema", "Invalid declaration of a state stream"
 
     def __init__(self, detail: str, *, field: str | None = None) -> None:
         super().__init__(detail)
         self.field = field
-
-    @property
-    def members(self) -> dict[str, object]:
-        return _known(field=self.field)
 
 
 class RateLimited(PenstockError):

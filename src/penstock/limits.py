@@ -28,8 +28,8 @@ SPLITS_MAX: Final = 4096  # ranges one split request can ask for
 # State
 SCHEMA_BYTES_MAX: Final = 256 * KIB  # declaration of a state stream, kept with it
 STATE_LIMIT: Final = 1000  # entities on one page of a state, unless asked for
-STATE_LIMIT_MAX: Final = 10_000  # entities on one page of a state
-STATE_PAGE_BYTES: Final = MIB  # events behind one page of a state, if it has more than one
+STATE_LIMIT_MAX: Final = 20_000  # entities on one page of a state
+STATE_PAGE_BYTES: Final = 4 * MIB  # events behind one page of a state, if it has more than one
 STATE_FOLD_BYTES_MAX: Final = 4 * MIB  # streams up to this size have state without a declaration
 
 # Bodies and chunks

@@ -41,6 +41,8 @@ def test_state_is_shown_as_it_is_and_as_it_was(cli: Cli) -> None:
 
     assert cli.ok("state", "get", "people", "user", "1") == '{"name":"Anna"}\n'
     assert cli.ok("state", "get", "people", "user", "1", "--at", before) == '{"name":"Ann"}\n'
+    whole = {"type": "user", "key": "1", "value": {"name": "Ann"}, "offset": before}
+    assert cli.json("state", "get", "people", "user", "1", "--at", before) == whole
     code, error = cli.failed("state", "get", "people", "user", "2")
     assert (code, "there is no user '2'" in error) == (3, True)
     assert cli.ok("state", "show", "people").splitlines() == [
@@ -59,3 +61,14 @@ def test_state_is_shown_as_it_is_and_as_it_was(cli: Cli) -> None:
     assert [json.loads(step)["operation"] for step in steps] == ["upsert", "delete"]
     assert "delete" in cli.ok("state", "history", "people", "user", "2").splitlines()[2]
     assert cli.failed("state", "show", "nothing")[0] == 3
+
+
+def test_a_declaration_is_taken_back(cli: Cli) -> None:
+    cli.make("loose")
+    document = json.dumps(DOCUMENT).encode()
+    cli.ok("schema", "set", "loose", "-", stdin=document)
+    assert cli.ok("schema", "rm", "loose") == "undeclared loose\n"
+    cli.ok("append", "loose", '{"any": "thing"}')
+    code, error = cli.failed("schema", "rm", "loose")
+    assert (code, "not declared" in error) == (3, True)
+    assert cli.failed("schema", "rm", "absent")[0] == 3

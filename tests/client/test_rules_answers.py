@@ -86,6 +86,30 @@ def test_numbers_in_headers_are_attributes_of_the_error() -> None:
     assert errors.SequenceGap("gap").expected is None
 
 
+@pytest.mark.parametrize(
+    ("code", "cls"),
+    [
+        ("validation-failed", errors.ValidationFailed),
+        ("invalid-event", errors.InvalidEvent),
+        ("invalid-schema", errors.InvalidSchema),
+        ("somebody-elses", errors.Unprocessable),
+        (None, errors.Unprocessable),
+    ],
+)
+def test_refused_content_says_which_item_where_and_by_which_rule(
+    code: str | None, cls: type[errors.Unprocessable]
+) -> None:
+    place = {"index": 1, "path": "/value/email", "field": "value.email", "rule": "format"}
+    body = msgspec.json.encode({"code": code, "detail": "no email", **place})
+    error = error_of(_request("POST"), Answer(422, PROBLEM, body))
+    assert type(error) is cls
+    assert error.members == place
+    odd = msgspec.json.encode({"code": code, "index": "1", "path": 7, "field": None, "rule": []})
+    error = error_of(_request("POST"), Answer(422, PROBLEM, odd))
+    assert isinstance(error, errors.Unprocessable)
+    assert error.members == {}
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"detail":7}', b"[" * 100_000])
 def test_broken_problem_document_still_gives_an_error(body: bytes) -> None:
     error = error_of(_request("GET"), Answer(404, PROBLEM, body))

@@ -145,6 +145,8 @@ def test_the_state_at_every_offset_is_the_fold_of_what_is_before_it(batches: lis
         assert page is not None
         expected = fold(messages)
         assert {(entry.type, entry.key) for entry in page.entities} == set(expected)
+        for entry in page.entities:
+            assert entry.value is None or json.loads(entry.value) == expected[entry[:2]]
         for type, key in expected:
             one = index.page(Wanted(1, at, type=type, key=key))
             assert one is not None

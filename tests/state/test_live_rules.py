@@ -293,3 +293,17 @@ def test_equal_values_have_equal_tokens(one: Any, other: Any) -> None:
 def test_numbers_are_equal_whatever_their_spelling() -> None:
     assert token(1) == token(1.0)
     assert len({token(1), token(True), token("1"), token(None), token([1]), token({})}) == 6
+
+
+def test_odd_timestamps_are_tolerated_with_one_warning_a_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    change = b'{"type":"t","key":"k","value":1,"headers":{"operation":"insert","timestamp":"%s"}}'
+    odd = [change % text for text in (b"yesterday", b"2025-01-15", b"")]
+    assert plan(Rules(), batch(*odd)).writes == {("t", "k"): b"1"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"timestamps of 3 events up to {C} are not RFC 3339"
+    ]
+    caplog.clear()
+    plan(Rules(), batch(change % b"2025-01-15T10:30:00Z"))
+    assert caplog.records == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -156,13 +157,14 @@ async def test_types_and_prefixes_narrow_the_answer(client: Client) -> None:
 async def test_a_page_is_bounded_in_bytes_too(client: Client) -> None:
     await client.put("s", content_type=JSON)
     await declare(client, "s", ANY)
+    size = limits.STATE_PAGE_BYTES * 2 // 5
     for number in range(5):
-        await post(client, "s", change("blob", str(number), "x" * 400_000))
+        await post(client, "s", change("blob", str(number), "x" * size))
     page = (await state(client, "s")).json()
     assert list(page["types"]["blob"]) == ["0", "1"]
     assert page["next"] is not None
     history = (await state(client, "s", "type=blob&key=1&history=true")).json()
-    assert len(history["history"][0]["value"]) == 400_000
+    assert len(history["history"][0]["value"]) == size
 
 
 @with_app()
@@ -203,7 +205,7 @@ async def test_what_makes_no_sense_is_refused(client: Client) -> None:
     for query in (
         "key=1", "prefix=1", "type=a&key=1&prefix=1", "history=true", "history=yes",
         "type=a&history=true", "after=WyJhIiwiYiJd", "offset=-1&after=!!", "offset=-1&after=WzFd",
-        "limit=0", "limit=10001", "offset=x",
+        "limit=0", f"limit={limits.STATE_LIMIT_MAX + 1}", "offset=x",
         "offset=0000000000000001_0000000000000099",
     ):  # fmt: skip
         assert (await state(client, "s", query)).status == 400, query
@@ -298,3 +300,27 @@ async def test_answers_while_appends_go_on_are_each_of_one_moment(client: Client
     await writing
     assert seen == sorted(seen)
     assert await types(client, "s") == {"a": {"x": 149}, "b": {"y": 149}}
+
+
+@with_app()
+async def test_odd_timestamps_from_before_the_declaration_are_tolerated_with_a_warning(
+    client: Client,
+) -> None:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("penstock.state")
+    logger.addHandler(handler)
+    try:
+        await client.put("s", content_type=JSON)
+        old = change("user", "1", 1)
+        old["headers"]["timestamp"] = "yesterday"
+        await post(client, "s", old, change("user", "2", 2))
+        assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
+        assert told == []  # who asks for the state of any stream cannot fill the log
+        await declare(client, "s", ANY)
+        assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
+        assert told == ["s: timestamps of 1 events are not RFC 3339"]
+        assert (await post(client, "s", old)).status == 422
+    finally:
+        logger.removeHandler(handler)

@@ -29,7 +29,8 @@ def command() -> None:
     Examples:
       penstock schema set team team.json
       penstock schema get team
-      penstock schema check team < events.jsonl
+      penstock schema check team - < events.jsonl
+      penstock schema rm team
     """
 
 
@@ -56,6 +57,18 @@ def get(server: Server, stream: str) -> None:
     """Print how STREAM is declared, as JSON that `set` takes."""
     with server.stream(stream) as found:
         click.echo(json.dumps(json.loads(_declaration(found)), indent=2, ensure_ascii=False))
+
+
+@command.command("rm")
+@stream_argument()
+@server_options
+def remove(server: Server, stream: str) -> None:
+    """Take the declaration of STREAM back: it takes any JSON again. Its messages stay."""
+    from penstock.client._requests import Request
+
+    with server.stream(stream) as found:
+        found.client.request(Request("DELETE", _url(found)))
+    click.echo(printable(f"undeclared {stream}"))
 
 
 @command.command("check")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
 from penstock.cli import Failure
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
+from penstock.cli.entities import Entity, ask, entities, pages, text, word
 from penstock.cli.exits import NOT_FOUND
 from penstock.cli.system import columns
 from penstock.cli.tables import aligned
 from penstock.cli.terminal import printable, styled
 from penstock.cli.values import offset_of
-
-if TYPE_CHECKING:
-    from penstock.client.stream import Stream
+from penstock.cli.watch import watch
 
 _VALUE_WIDTH_MIN = 20
 
@@ -28,12 +26,6 @@ at_option: Callable[[Any], Any] = click.option(
     default="end",
     help="The state at this offset instead of at the end.",
 )
-
-
-class Entity(NamedTuple):
-    type: str
-    key: str
-    value: Any
 
 
 @click.group("state")
@@ -46,7 +38,11 @@ def command() -> None:
       penstock state get team user 1
       penstock state history team user 1
       penstock state diff team start
+      penstock state watch team
     """
+
+
+command.add_command(watch)
 
 
 @command.command("get")
@@ -54,15 +50,19 @@ def command() -> None:
 @click.argument("type")
 @click.argument("key")
 @at_option
+@click.option("--json", "as_json", is_flag=True, help="Print an object with the offset, too.")
 @server_options
-def get(server: Server, stream: str, type: str, key: str, at: str) -> None:
-    """Print the value of one entity as JSON; exit code 3 if there is none."""
+def get(server: Server, stream: str, type: str, key: str, at: str, as_json: bool) -> None:
+    """Print the value of one entity, which is JSON; exit code 3 if there is none."""
     with server.stream(stream) as found:
-        answer = _ask(found, {"type": type, "key": key, "offset": offset_of(at)})
+        answer = ask(found, {"type": type, "key": key, "offset": offset_of(at)})
     values = answer["types"].get(type, {})
     if key not in values:
         raise Failure(f"there is no {type} {key!r} in the state of {stream}", NOT_FOUND)
-    click.echo(_text(values[key]))
+    if as_json:
+        click.echo(text({**Entity(type, key, values[key])._asdict(), "offset": answer["offset"]}))
+    else:
+        click.echo(text(values[key]))
 
 
 @command.command("show")
@@ -79,14 +79,14 @@ def show(
     if prefix is not None and type is None:
         raise click.UsageError("--prefix needs TYPE")
     given = {"type": type, "prefix": prefix}
-    query = {name: text for name, text in given.items() if text is not None}
+    query = {name: word for name, word in given.items() if word is not None}
     with server.stream(stream) as found:
-        entities = _all(found, offset_of(at), query)
+        shown = entities(found, offset_of(at), query)
         if as_json:
-            for entity in entities:
-                click.echo(_text(entity._asdict()))
+            for entity in shown:
+                click.echo(text(entity._asdict()))
             return
-        rows = [(entity.type, entity.key, _text(entity.value)) for entity in entities]
+        rows = [(word(type), word(key), text(value)) for type, key, value in shown]
     _table(("TYPE", "KEY", "VALUE"), rows)
 
 
@@ -101,10 +101,10 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
     """List what happened to one entity, oldest first."""
     query = {"type": type, "key": key, "history": "true"}
     with server.stream(stream) as found:
-        steps = [step for page in _pages(found, offset_of(at), query) for step in page["history"]]
+        steps = [step for page in pages(found, offset_of(at), query) for step in page["history"]]
     if as_json:
         for step in steps:
-            click.echo(_text(step))
+            click.echo(text(step))
         return
     _table(
         ("OFFSET", "OPERATION", "VALUE"),
@@ -112,7 +112,7 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
             (
                 step["offset"],
                 step.get("operation") or step["control"],
-                _text(step["value"]) if "value" in step else "",
+                text(step["value"]) if "value" in step else "",
             )
             for step in steps
         ],
@@ -132,48 +132,22 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
     """
     with server.stream(stream) as found:
         old, new = (
-            {(entity.type, entity.key): entity.value for entity in _all(found, offset_of(at), {})}
+            {(type, key): value for type, key, value in entities(found, offset_of(at), {})}
             for at in (before, after)
         )
     for place in sorted(old.keys() | new.keys()):
         mark = "+" if place not in old else "-" if place not in new else "~"
-        values = [_text(state[place]) for state in (old, new) if place in state]
+        values = [text(state[place]) for state in (old, new) if place in state]
         if mark == "~" and values[0] == values[1]:
             continue
         if as_json:
             change = {"change": mark, "type": place[0], "key": place[1]}
             sides = {"old": old, "new": new}
-            click.echo(_text({**change, **{k: s[place] for k, s in sides.items() if place in s}}))
+            click.echo(text({**change, **{k: s[place] for k, s in sides.items() if place in s}}))
         else:
             colour = {"+": "green", "-": "red", "~": "yellow"}[mark]
-            line = f"{mark} {place[0]} {place[1]}  {' -> '.join(values)}"
+            line = f"{mark} {word(place[0])} {word(place[1])}  {' -> '.join(values)}"
             click.echo(styled(printable(line), fg=colour))
-
-
-def _all(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Entity]:
-    for page in _pages(stream, offset, query):
-        for type, values in page["types"].items():
-            for key, value in values.items():
-                yield Entity(type, key, value)
-
-
-def _pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Every page of one state: the first says which offset the others have to be of."""
-    query = {**query, "offset": offset}
-    while True:
-        page = _ask(stream, query)
-        yield page
-        if page["next"] is None:
-            return
-        query = {**query, "offset": page["offset"], "after": page["next"]}
-
-
-def _ask(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
-    from penstock.client._requests import Request
-
-    url = stream.url.replace("/v1/stream/", "/v1/state/", 1)
-    found: dict[str, Any] = json.loads(stream.client.request(Request("GET", url, {}, query)).body)
-    return found
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
@@ -184,7 +158,3 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     click.echo(styled(first, bold=True))
     for line in rest:
         click.echo(line[:width])
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -27,6 +27,12 @@ def columns() -> int:
     return shutil.get_terminal_size().columns
 
 
+def terminal_size() -> tuple[int, int]:
+    """Columns and lines."""
+    size = shutil.get_terminal_size()
+    return size.columns, size.lines
+
+
 def config_folder() -> Path:
     """Where a user's settings live, by the XDG rules."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")

@@ -23,12 +23,13 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def has_cursor(stream: TextIO) -> bool:
+    """Whether what was written can be written over."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def has_colour(stream: TextIO) -> bool:
-    return (
-        stream.isatty()
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM", "dumb") != "dumb"
-    )
+    return has_cursor(stream) and not os.environ.get("NO_COLOR")
 
 
 def styled(text: str, **style: object) -> str:
@@ -50,7 +51,7 @@ class Progress:
     def __init__(self, label: str, *, total: int | None = None) -> None:
         self._label = printable(label)
         self._total = total
-        self._shown = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = has_cursor(sys.stderr)
         self._started_s = time.monotonic()
         self._next_s = 0.0
         self._first: int | None = None

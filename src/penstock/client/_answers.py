@@ -165,6 +165,8 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     if cls is None or cls.status != answer.status:
         cls = _class_of(request.method, answer.status, headers)
     error = cls(_detail(request, answer, problem, cls.title))
+    if isinstance(error, errors.Unprocessable):
+        _place(error, problem)
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
     return error
@@ -206,6 +208,15 @@ def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title:
     return f"{detail or title} ({where})"  # an answer to HEAD has no words of its own
 
 
+def _place(error: errors.Unprocessable, problem: Mapping[str, Any]) -> None:
+    """Which item was refused, where in it, and by which rule, as far as the server says so."""
+    index = problem.get("index")
+    error.index = index if isinstance(index, int) else None
+    for name in ("path", "field", "rule"):
+        text = problem.get(name)
+        setattr(error, name, text if isinstance(text, str) else None)
+
+
 def _number(answer: Answer, name: str) -> int | None:
     text = answer.headers.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else None
@@ -230,6 +241,7 @@ _BY_STATUS: Final[dict[int, type[PenstockError]]] = {
     412: errors.TailMoved,
     413: errors.BodyTooLarge,
     414: errors.UriTooLong,
+    422: errors.Unprocessable,
     429: errors.RateLimited,
     431: errors.HeadersTooLarge,
 }

@@ -62,7 +62,7 @@ class App:
         checks = Checks(self._keeper.accepted)
         engine.add_check(META, checks)
         self._keeper.start()
-        schema = Schema(engine, self._keeper)
+        schema = Schema(engine, self._keeper, self._compressor)
         self._router = Router(
             streams={
                 "GET": self._read,
@@ -79,8 +79,12 @@ class App:
                 b"/v1/streams": _readable(Listing(engine, settings).get),
             },
             about={
-                b"/v1/schema/": {**_readable(schema.get), "PUT": schema.put},
-                b"/v1/state/": _readable(State(engine, self._keeper).get),
+                b"/v1/schema/": {
+                    **_readable(schema.get),
+                    "PUT": schema.put,
+                    "DELETE": schema.delete,
+                },
+                b"/v1/state/": _readable(State(engine, self._keeper, self._compressor).get),
             },
             path_bytes_max=settings.path_bytes_max,
         )

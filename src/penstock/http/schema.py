@@ -1,29 +1,35 @@
-"""`/v1/schema/<stream>`: declares a JSON stream a state stream, and says how it is declared."""
+"""`/v1/schema/<stream>`: declares a JSON stream a state stream, says how it is declared, and
+takes the declaration back."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import NotJsonStream, SchemaNotFound
 from penstock.http.message import Headers, Request, Response
+from penstock.http.packing import JSON, not_modified, packed
 from penstock.http.reads import NO_CACHE
 from penstock.log.writing import not_found
-from penstock.protocol import etag
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 
 if TYPE_CHECKING:
+    from penstock.http.compress import Compressor
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.keeper import Keeper
 
+_JSON: Final = (b"content-type", JSON.encode())
+
 
 class Schema:
-    __slots__ = ("_engine", "_keeper")
+    __slots__ = ("_compressor", "_engine", "_keeper")
 
-    def __init__(self, engine: Engine, keeper: Keeper) -> None:
+    def __init__(self, engine: Engine, keeper: Keeper, compressor: Compressor) -> None:
         self._engine = engine
         self._keeper = keeper
+        self._compressor = compressor
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         """201 for a stream's first declaration, 200 for a later one, or for the same again."""
@@ -51,20 +57,33 @@ class Schema:
             )
         await self._engine.set_meta(path, META, encode(new) if new is not old else known)
         self._keeper.follow(stream)
-        return _answer(stream, new, 201 if old is None else 200)
+        return Response(201 if old is None else 200, [*_headers(stream, new), _JSON], encode(new))
 
-    def get(self, path: str, request: Request) -> Response:
+    async def get(self, path: str, request: Request) -> Response:
         stream = self._engine.find(path, touch=False)
         value = stream.meta.get(META)
         if value is None:
-            raise SchemaNotFound(
-                f"{path!r} is not declared a state stream; PUT a declaration to /v1/schema/{path}."
-            )
-        declaration = decode(value)
-        seen = request.headers.get(b"if-none-match")
-        if seen is not None and etag.matches(seen.decode("latin-1"), _tag(stream, declaration)):
-            return Response(304, [(b"etag", _tag(stream, declaration).encode()), NO_CACHE])
-        return _answer(stream, declaration, 200)
+            raise _not_declared(path)
+        tag = _tag(stream, value)
+        same = not_modified(request, [NO_CACHE], tag)
+        if same is not None:
+            return same
+        return await packed(self._compressor, request, [NO_CACHE], tag, value)
+
+    async def delete(self, path: str, request: Request) -> Response:
+        """204 when the stream is like any other again; what is in it stays as it is."""
+        stream = self._engine.find(path, touch=False)
+        if stream.deleting:
+            raise not_found(path)
+        is_declared = META in stream.pending_meta
+        if not is_declared and META not in stream.meta:
+            raise _not_declared(path)
+        # If somebody else's removal is on its way, this waits until it is durable.
+        await self._engine.set_meta(path, META, None)
+        if not is_declared:
+            raise _not_declared(path)
+        self._keeper.forget(stream)
+        return Response(204, [NO_CACHE])
 
 
 def need_json(stream: Stream) -> None:
@@ -75,14 +94,16 @@ def need_json(stream: Stream) -> None:
         )
 
 
-def _answer(stream: Stream, declaration: Declaration, status: int) -> Response:
-    headers: Headers = [
-        (b"content-type", b"application/json"),
-        (b"etag", _tag(stream, declaration).encode()),
-        NO_CACHE,
-    ]
-    return Response(status, headers, encode(declaration))
+def _headers(stream: Stream, declaration: Declaration) -> Headers:
+    return [(b"etag", _tag(stream, encode(declaration)).encode()), NO_CACHE]
 
 
-def _tag(stream: Stream, declaration: Declaration) -> str:
-    return f'"{stream.id}:v{declaration.version}"'
+def _tag(stream: Stream, value: bytes) -> str:
+    """By content: versions begin again when a stream is undeclared and declared anew."""
+    return f'"{stream.id}:{blake2b(value, digest_size=12).hexdigest()}"'
+
+
+def _not_declared(path: str) -> SchemaNotFound:
+    return SchemaNotFound(
+        f"{path!r} is not declared a state stream; PUT a declaration to /v1/schema/{path}."
+    )

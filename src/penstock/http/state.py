@@ -17,17 +17,18 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidParameter, NotDeclared
 from penstock.http.message import Headers, Request, Response
+from penstock.http.packing import not_modified, packed
 from penstock.http.query import parse_count, parse_query
 from penstock.http.reads import NO_CACHE, UP_TO_DATE
 from penstock.http.schema import need_json
 from penstock.http.streams import CLOSED
-from penstock.protocol import etag
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
 from penstock.state.events import OPERATIONS, ChangeEvent, parse
 from penstock.state.index import RESET, Entry, Past, StateIndex, Wanted
 
 if TYPE_CHECKING:
+    from penstock.http.compress import Compressor
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.keeper import Keeper
@@ -43,11 +44,12 @@ INLINE_EVENTS_MAX: Final = 200
 
 
 class State:
-    __slots__ = ("_engine", "_keeper")
+    __slots__ = ("_compressor", "_engine", "_keeper")
 
-    def __init__(self, engine: Engine, keeper: Keeper) -> None:
+    def __init__(self, engine: Engine, keeper: Keeper, compressor: Compressor) -> None:
         self._engine = engine
         self._keeper = keeper
+        self._compressor = compressor
 
     async def get(self, path: str, request: Request) -> Response:
         query = parse_query(request.query, _PARAMETERS)
@@ -55,9 +57,9 @@ class State:
         stream = self._engine.find(path, touch=True)
         need_json(stream)
         at = await self._engine.position(stream, query.get("offset", NOW))
-        seen = request.headers.get(b"if-none-match")
-        if seen is not None and etag.matches(seen.decode("latin-1"), _tag(stream, at).decode()):
-            return Response(304, self._headers(stream, at))
+        same = not_modified(request, self._headers(stream, at), _tag(stream, at))
+        if same is not None:
+            return same
         limit = limits.STATE_LIMIT
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
@@ -70,19 +72,18 @@ class State:
             query.get("prefix", ""),
             limit=limit,
             bytes_max=limits.STATE_PAGE_BYTES,
+            as_json=True,
         )
         if query.get("history") == "true":
             body = await self._history(stream, wanted, query.get("after"))
         else:
             at, body = await self._page(stream, wanted, query.get("after"))
-        headers = self._headers(stream, at)
-        headers.append((b"content-type", b"application/json"))
-        return Response(200, headers, body)
+        headers, tag = self._headers(stream, at), _tag(stream, at)
+        return await packed(self._compressor, request, headers, tag, body)
 
     def _headers(self, stream: Stream, at: int) -> Headers:
         headers: Headers = [
             (b"stream-next-offset", self._engine.token(stream, at).encode()),
-            (b"etag", _tag(stream, at)),
             NO_CACHE,
         ]
         if at == stream.tail:
@@ -94,12 +95,15 @@ class State:
     async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:
         if after is not None:
             wanted = wanted._replace(after=_after_entity(after))
-        at, entries, more = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
-        last = entries[-1] if more else None
+        page = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+        at, entries, joined = page.at, page.entities, page.joined
+        last = joined.last if joined is not None else entries[-1][:2] if entries else None
         head = {
             "offset": self._engine.token(stream, at),
-            "next": None if last is None else _cursor([last.type, last.key]),
+            "next": _cursor(list(last)) if last is not None and page.more else None,
         }
+        if joined is not None:
+            return at, _wrap(head, joined.types)
         missing = [(entry.position, entry.length) for entry in entries if entry.value is None]
         events = await self._read(stream, missing)
         if len(entries) <= INLINE_EVENTS_MAX:
@@ -160,6 +164,13 @@ class State:
         return found
 
 
+def _wrap(head: dict[str, Any], types: list[tuple[str, bytes]]) -> bytes:
+    encode = msgspec.json.encode
+    objects = b",".join(b"%s:{%s}" % (encode(type), members) for type, members in types)
+    ends = encode(head["offset"]), objects, encode(head["next"])
+    return b'{"offset":%s,"types":{%s},"next":%s}' % ends
+
+
 def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, bytes]) -> bytes:
     types: dict[str, dict[str, msgspec.Raw]] = {}
     for entry in entries:
@@ -198,10 +209,10 @@ def _change(raw: bytes) -> ChangeEvent:
     return event
 
 
-def _tag(stream: Stream, at: int) -> bytes:
+def _tag(stream: Stream, at: int) -> str:
     """Closing changes it, so that a 304 cannot hide the end of a stream."""
     is_end = stream.closed and at == stream.tail
-    return b'"%d:%d:s%s"' % (stream.id, at, b"c" if is_end else b"")
+    return f'"{stream.id}:{at}:s{"c" if is_end else ""}"'
 
 
 def _check(query: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ echoed is printable ASCII, so nothing a client sends can break a header line or 
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,15 +20,12 @@ from penstock.errors import (
     InvalidStreamSeq,
     InvalidTtl,
 )
+from penstock.protocol.timestamps import unix_us
 
 _INTEGER_DIGITS_MAX = len(str(limits.INTEGER_MAX))
 
-_RFC3339 = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,18}))?"
-    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
-)
+_TIME_CHARACTERS_MAX = 44  # with 18 digits after the point and an offset
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNIX_EPOCH_DAY = _UNIX_EPOCH.date().toordinal()
 
 _WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MIME = re.compile(
@@ -67,8 +64,7 @@ def parse_ttl(text: str) -> int:
 
 def parse_expires_at(text: str) -> int:
     """Stream-Expires-At: an RFC 3339 time with any offset, as microseconds since 1970 (UTC)."""
-    match = _RFC3339.fullmatch(text)
-    us = None if match is None else _unix_us(match)
+    us = unix_us(text) if len(text) <= _TIME_CHARACTERS_MAX else None
     if us is None:
         raise InvalidExpiresAt(
             f"Stream-Expires-At {text[:64]!a} is not an RFC 3339 time with a time zone, such as "
@@ -229,23 +225,3 @@ def _integer(text: str) -> int | None:
 
 def _is_printable(text: str) -> bool:
     return text.isascii() and text.isprintable()
-
-
-def _unix_us(match: re.Match[str]) -> int | None:
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
-    try:
-        days = date(year, month, day).toordinal() - _UNIX_EPOCH_DAY
-    except ValueError:
-        return None
-    seconds = days * 86_400 + hour * 3600 + minute * 60 + second
-    if match[8] is not None:
-        offset_hour, offset_minute = int(match[9]), int(match[10])
-        if offset_hour > 23 or offset_minute > 59:
-            return None
-        offset = offset_hour * 3600 + offset_minute * 60
-        seconds += -offset if match[8] == "+" else offset
-    # A leap second can only be the last one of a day in UTC.
-    if hour > 23 or minute > 59 or second > 60 or (second == 60 and seconds % 86_400 != 0):
-        return None
-    fraction = (match[7] or "")[:6].ljust(6, "0")
-    return seconds * 1_000_000 + int(fraction)

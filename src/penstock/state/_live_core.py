@@ -100,7 +100,7 @@ class LiveCore:
         return self._rules.gone(error, self.position)
 
     def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
-        return self._rules.loaded(offset, entities)
+        return self._rules.loaded(offset, entities, trace=bool(self.on_change))
 
     def commit(self, plan: Plan) -> list[Change]:
         """Make a plan true; what readers see differently since, in order."""
@@ -184,16 +184,23 @@ class LiveCore:
             return self._uncover([ticket])
 
     def _notice(self, txids: Mapping[str, None]) -> list[Change]:
-        for txid in txids:
-            self._seen.pop(txid, None)
-            self._seen[txid] = None
-        while len(self._seen) > limits.LIVE_TXIDS_MAX:
-            del self._seen[next(iter(self._seen))]
+        self._remember(txids)
         done = [ticket for ticket in self._tickets if ticket.txid in txids or self.is_seen(ticket)]
         for ticket in done:
             ticket.seen = True
         self._tickets = [ticket for ticket in self._tickets if not ticket.seen]
         return self._uncover(done)
+
+    def _remember(self, txids: Mapping[str, None]) -> None:
+        """Keep the last ones, in the order they were seen last."""
+        seen = self._seen
+        if not seen.keys().isdisjoint(txids):
+            for txid in txids:
+                seen.pop(txid, None)
+        seen.update(txids)
+        # All at once and seldom: a dictionary is slow to give up its oldest, one by one.
+        if len(seen) > 2 * limits.LIVE_TXIDS_MAX:
+            self._seen = dict.fromkeys(list(seen)[-limits.LIVE_TXIDS_MAX :])
 
     def _uncover(self, tickets: list[Ticket]) -> list[Change]:
         if not any(ticket in self._overlays for ticket in tickets):

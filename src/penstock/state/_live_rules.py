@@ -27,7 +27,13 @@ from penstock.state._live_plan import (
     Question,
     Written,
 )
-from penstock.state._parsing import decode_exactly, decode_loosely, in_array, parse_many
+from penstock.state._parsing import (
+    decode_exactly,
+    decode_loosely,
+    in_array,
+    odd_timestamps,
+    parse_many,
+)
 from penstock.state.materialized import Checks, OnInvalid
 
 log = logging.getLogger("penstock.state")
@@ -71,6 +77,9 @@ class Rules:
         if open_txid is not None:
             plan.txids[open_txid] = None
         events, places = self._events(batch.data, plan)
+        odd = odd_timestamps(events)
+        if odd:
+            log.warning("timestamps of %d events up to %s are not RFC 3339", odd, batch.next_offset)
         skip_below = 0
         last_txid: Any = None
         event: Any  # a cast for each would be a good part of the cost of this loop
@@ -109,9 +118,12 @@ class Rules:
             raise error
         return Plan(position=Position(), clears=True, skips=True, trace=[Cleared()])
 
-    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes], *, trace: bool = False) -> Plan:
         """A state that is there already, instead of the events that led to it."""
-        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()])
+        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()] if trace else None)
+        if self._schema is None and not trace:
+            plan.writes.update(entities)
+            return plan
         for number, (entity, value) in enumerate(entities.items()):
             if self._schema is not None:
                 event = ChangeEvent(_INSERT, *entity, Raw(value))

@@ -4,17 +4,17 @@ each event. Only where that fails are events read one by one, by the reader that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from penstock.errors import InvalidEvent
+from penstock.protocol.timestamps import is_rfc3339
 from penstock.state._event import ChangeEvent, ControlEvent, Headers, StateEvent
 from penstock.state._json import SHALLOW_BYTES_MAX, check_depth, write_json
 from penstock.state._reading import read_event
-from penstock.state.timestamps import is_rfc3339
 
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -116,6 +116,16 @@ def _check(events: list[Any], *, strict_timestamp: bool) -> bool:
         if strict_timestamp and timestamp is not UNSET and not is_rfc3339(timestamp):
             return False
     return True
+
+
+def odd_timestamps(events: Iterable[Any]) -> int:
+    """How many events have a timestamp that a strict reader would refuse."""
+    odd = 0
+    for event in events:
+        timestamp = event.headers.timestamp
+        if timestamp is not UNSET and not is_rfc3339(timestamp):
+            odd += 1
+    return odd
 
 
 def _read_one_by_one(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from penstock.errors import InvalidEvent
+from penstock.protocol.timestamps import is_rfc3339
 from penstock.state._event import (
     ABSENT,
     CONTROLS,
@@ -22,7 +23,6 @@ from penstock.state._event import (
     UnknownFields,
 )
 from penstock.state._json import check_depth, decode_value
-from penstock.state.timestamps import is_rfc3339
 
 _QUOTED_CHARACTERS_MAX: Final = 64
 _Fields = dict[str, Raw]

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from msgspec import UNSET
 
 from penstock.errors import InvalidEvent
+from penstock.protocol.timestamps import format_timestamp, is_rfc3339
 from penstock.state._event import (
     CONTROLS,
     OPERATIONS,
@@ -24,7 +25,6 @@ from penstock.state._event import (
 )
 from penstock.state._json import encode_value
 from penstock.state._parsing import parse, parse_many
-from penstock.state.timestamps import format_timestamp, is_rfc3339
 
 __all__ = [
     "CONTROLS",

@@ -17,7 +17,8 @@ from penstock.log.files import Files
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state._event import OPERATIONS, ControlEvent
-from penstock.state._parsing import decode_exactly, decode_loosely, parse
+from penstock.state._joined import Joined, join
+from penstock.state._parsing import decode_exactly, decode_loosely, odd_timestamps, parse
 
 FORMAT: Final = 1
 VALUE_BYTES_MAX: Final = 4096
@@ -52,9 +53,12 @@ CREATE TABLE IF NOT EXISTS entities (
   length INTEGER NOT NULL, value BLOB, PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT};
 """
-# SQLite takes the other columns of a group from the row that has the greatest position.
-_PAGE: Final = """SELECT type, key, max(position), length, NULL, operation FROM changes
-WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key"""
+# SQLite takes the other columns of a group from the row that has the greatest position. Most of the
+# values are those of the end: only what has changed since has to be read from the log.
+_PAGE: Final = """SELECT past.type, past.key, past.position, past.length, value, operation FROM (
+  SELECT stream, type, key, max(position) AS position, length, operation FROM changes
+  WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key
+) AS past LEFT JOIN entities USING (stream, type, key, position)"""
 _LAST_PAGE: Final = """SELECT type, key, position, length, value, -1 FROM entities
 WHERE stream = ? AND (type, key) >= (?, ?)"""
 _ONE: Final = """SELECT type, key, position, length, operation FROM changes
@@ -93,11 +97,12 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some entities of the state at a position."""
+    """Some entities of the state at a position, or in their place what they are as JSON."""
 
     at: int
     entities: list[Entry]
     more: bool
+    joined: Joined | None = None
 
 
 class Past(NamedTuple):
@@ -110,7 +115,10 @@ class Past(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entities, at which position; with `latest` a later one will do as well."""
+    """Which entities, at which position; with `latest` a later one will do as well.
+
+    `as_json` takes them joined if the index can do that.
+    """
 
     stream: int
     at: int
@@ -121,6 +129,7 @@ class Wanted(NamedTuple):
     after: tuple[str, str] | None = None
     limit: int = 1000
     bytes_max: int = 1024 * 1024
+    as_json: bool = False
 
 
 class StateIndex:
@@ -130,6 +139,7 @@ class StateIndex:
         """Without a path it lives in memory."""
         self._path = path
         self._files = Files()
+        self.odd_timestamps = 0  # of events taken in since the start
         if path is None:
             self._connect(":memory:")
             return
@@ -218,6 +228,7 @@ class StateIndex:
                 (batch.position, batch.ordinal, batch.skip_until, batch.skipped,
                  len(mark), zlib.crc32(mark), stream),
             )  # fmt: skip
+        self.odd_timestamps += batch.odd_timestamps
         return batch.skipped
 
     def skipped(self, stream: int) -> int:
@@ -244,6 +255,11 @@ class StateIndex:
         if wanted.after is not None:
             low = max(low, (wanted.after[0], wanted.after[1] + "\0"))  # the next possible key
         if wanted.at == standing.position:
+            if wanted.as_json and wanted.type is None:
+                limits = {"limit": wanted.limit, "bytes_max": wanted.bytes_max}
+                joined = join(self._all, wanted.stream, low, **limits)
+                if joined is not None:
+                    return Page(wanted.at, [], joined.more, joined)
             cursor = self._db.execute(_LAST_PAGE, (wanted.stream, *low))
         else:
             cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
@@ -283,6 +299,9 @@ class StateIndex:
         row = self._one(sql, wanted.stream, wanted.at)
         return -1 if row is None or row[0] is None else int(row[0])
 
+    def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
     def _one(self, sql: str, *values: object) -> Any:
         return self._db.execute(sql, values).fetchone()
 
@@ -294,6 +313,7 @@ class _Batch:
         "_entities",
         "_stream",
         "changes",
+        "odd_timestamps",
         "ordinal",
         "position",
         "resets",
@@ -307,6 +327,7 @@ class _Batch:
         self.ordinal = ordinal
         self.skip_until = skip_until
         self.skipped = 0
+        self.odd_timestamps = 0
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
         # What is left of them at the end: position, length and value, or None if deleted.
@@ -329,6 +350,7 @@ class _Batch:
             events = decode_loosely(array)
         if events is None:
             events = [_parsed(line) for line in lines]
+        self.odd_timestamps = odd_timestamps(filter(None, events))
         for line, event in zip(lines, events, strict=True):
             length = len(line) + 2
             if event is None:

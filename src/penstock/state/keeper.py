@@ -99,6 +99,11 @@ class Keeper:
         """Bring the index up to the tail of a stream."""
         self._enqueue(self._follow(stream))
 
+    def forget(self, stream: Stream) -> None:
+        """The stream is not declared any more: what is kept of it goes."""
+        self._checked.discard(stream.id)
+        self.follow(stream)
+
     async def reach(self, stream: Stream, position: int) -> None:
         """Wait until a stream is indexed up to `position`."""
         follow = self._follow(stream)
@@ -223,13 +228,15 @@ class Keeper:
         if stream.deleted:
             await self._ask(lambda index: index.drop(stream.id))
             raise StreamNotFound(f"{stream.path!r} was deleted")
+        if META not in stream.meta and await self._drop(follow):
+            return
         if follow.position is None:
             follow.position = await self._take_up(stream)
         start = follow.position
         if start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
             wire = await self.read(stream, start, end)
-            self.skipped += await self._ask(lambda index: index.apply(stream.id, start, wire))
+            self.skipped += await self._ask(lambda index: self._apply(index, stream, start, wire))
             self.indexed_bytes += end - start
             follow.position = end
         follow.arrived()
@@ -237,6 +244,25 @@ class Keeper:
             self._queue[stream.id] = follow
         elif follow.is_idle:
             self._follows.pop(stream.id, None)
+
+    def _apply(self, index: StateIndex, stream: Stream, start: int, wire: bytes) -> int:
+        known = index.odd_timestamps
+        skipped = index.apply(stream.id, start, wire)
+        if index.odd_timestamps > known:
+            odd = index.odd_timestamps - known
+            _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
+        return skipped
+
+    async def _drop(self, follow: _Follow) -> bool:
+        """Let go of a stream that was undeclared; false if it has been declared again since."""
+        stream = follow.stream
+        follow.position = None
+        await self._ask(lambda index: index.drop(stream.id))
+        if META in stream.meta:
+            return False
+        self._queue.pop(stream.id, None)
+        self._give_up(follow, _undeclared(stream))
+        return True
 
     async def _take_up(self, stream: Stream) -> int:
         """Where the index stands, if that is still what the log says; else from the start."""
@@ -334,4 +360,10 @@ class _Follow:
 def _behind() -> Overloaded:
     return Overloaded(
         "The state index is still catching up with the stream; try again.", Retry_After="1"
+    )
+
+
+def _undeclared(stream: Stream) -> Overloaded:
+    return Overloaded(
+        f"{stream.path!r} has been undeclared in this moment; ask again.", Retry_After="1"
     )
