@@ -2,7 +2,7 @@
 
 Its MaterializedState and its StreamDB read our streams and agree with ours; ours reads what its
 helpers wrote. Two ways of StreamDB are its own and left out of the comparison: an update keeps the
-fields that the new value lacks, and a reset ends it (with every @tanstack/db that it allows, a
+fields that the new value lacks, and a reset ends it (with @tanstack/db 0.6.11, a
 collection cannot be emptied outside a transaction).
 """
 
