@@ -11,8 +11,7 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404
-├── MethodNotAllowed 405
-├── RequestTimeout 408
+├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   └── NotJsonStream · NotDeclared
@@ -21,9 +20,7 @@ PenstockError
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
 ├── Unprocessable 422
-│   ├── InvalidEvent
-│   │   └── ValidationFailed
-│   └── InvalidSchema
+│   └── InvalidSchema · InvalidEvent ─ ValidationFailed
 ├── RateLimited 429 · TooManyProducers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500
@@ -180,6 +177,11 @@ class StreamExists(Conflict):
 
 class StreamClosed(Conflict):
     code, title = "stream-closed", "Stream is closed"
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the server knows of the producer that asked, if it says one."""
+        return self._number("Producer-Epoch")
 
 
 class ContentTypeMismatch(Conflict):

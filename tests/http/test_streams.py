@@ -111,6 +111,7 @@ async def test_a_closed_stream_says_so_even_to_a_stale_producer(client: Client) 
     await client.post("a", b"x", **producer, producer_epoch="3", stream_closed="true")
     stale = await client.post("a", b"z", **producer, producer_epoch="2")
     assert (stale.status, stale.headers["stream-closed"]) == (409, "true")
+    assert stale.headers["producer-epoch"] == "3"
 
 
 @pytest.mark.parametrize(

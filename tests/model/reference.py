@@ -146,7 +146,10 @@ class Reference:
         if (close and not body) or (producer is not None and producer == line.closed_by):
             line.touched = self.now
             return line.token(), True, True, known
-        raise Refused("stream-closed", Stream_Closed="true", Stream_Next_Offset=line.token())
+        epoch = {} if known is None else {"Producer_Epoch": known.epoch}
+        raise Refused(
+            "stream-closed", Stream_Closed="true", Stream_Next_Offset=line.token(), **epoch
+        )
 
     def delete(self, path: str) -> None:
         self.find(path, touch=False)

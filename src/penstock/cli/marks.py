@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.errors import ProtocolError, SequenceGap, StaleEpoch, TailMoved
+from penstock.errors import ProtocolError, SequenceGap, StaleEpoch, StreamClosed, TailMoved
 from penstock.limits import INTEGER_MAX
 from penstock.protocol.headers import is_json
 
@@ -39,6 +39,8 @@ def known_epoch(stream: Stream, producer_id: str) -> int | None:
     except StaleEpoch as error:
         if error.epoch is None:
             raise ProtocolError("A stale epoch was answered without Producer-Epoch.") from None
+        return error.epoch
+    except StreamClosed as error:
         return error.epoch
     except SequenceGap as error:
         return 0 if error.expected else None

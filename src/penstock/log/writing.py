@@ -32,9 +32,9 @@ from penstock.protocol.json_mode import frame
 from penstock.protocol.lifecycle import (
     StreamConfig,
     check_content_type,
-    check_open,
     check_stream_seq,
     create_matches,
+    stream_closed,
 )
 from penstock.protocol.producer import Duplicate, ProducerState, decide
 
@@ -182,8 +182,11 @@ class Writing:
             self._streams.touch(stream, now)
             known = state if producer is not None and state is not None else None
             return self._answer(stream, Appended(tail, True, True, known))
-        check_open(closed=True, tail=tail)
-        raise AssertionError("a closed stream refuses appends")
+        error = stream_closed(tail)
+        if state is not None:
+            # Closed is said before stale; a writer that lost its place can still find it.
+            error.headers["Producer-Epoch"] = str(state.epoch)
+        raise error
 
     def delete(self, path: str) -> asyncio.Future[None]:
         self._check_running()

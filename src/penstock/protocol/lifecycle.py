@@ -62,12 +62,16 @@ def expires_at_us(config: StreamConfig, touched_us: int) -> int | None:
 def check_open(*, closed: bool, tail: str) -> None:
     """Refuse to append to a closed stream; `tail` is its final offset."""
     if closed:
-        raise StreamClosed(
-            f"The stream was closed at offset {tail} and takes no more data. Append to a new "
-            "stream instead.",
-            Stream_Closed="true",
-            Stream_Next_Offset=tail,
-        )
+        raise stream_closed(tail)
+
+
+def stream_closed(tail: str) -> StreamClosed:
+    return StreamClosed(
+        f"The stream was closed at offset {tail} and takes no more data. Append to a new "
+        "stream instead.",
+        Stream_Closed="true",
+        Stream_Next_Offset=tail,
+    )
 
 
 def check_content_type(*, stream: str, request: str | None) -> None:
