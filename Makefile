@@ -82,7 +82,7 @@ bench-state: setup $(NODE_STAMP) ## state beside the npm package, bare SQLite an
 	$(BIN)/python -m bench.state
 
 soak: setup ## the long tests
-	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
 	$(BIN)/python -m penstock.cli.docs
