@@ -116,6 +116,9 @@ class Settings:
     json_depth_max: int = _STREAM.count(
         limits.JSON_DEPTH_MAX, "Deepest nesting of a JSON message.", most=512
     )
+    fork_depth_max: int = _STREAM.count(
+        limits.FORK_DEPTH_MAX, "Longest chain of forks of forks.", most=200
+    )
     active_streams_max: int = _STREAM.count(
         limits.ACTIVE_STREAMS_MAX, "Most idle streams that are kept in memory."
     )

@@ -97,7 +97,7 @@ class Channel:
         """Write what a reader is missing: at once if memory has it, else in a task."""
         stream, sink = self.stream, reader.sink
         assert sink is not None
-        if stream.deleted:
+        if stream.is_gone:
             reader.finish()
             return
         missing = stream.tail - reader.position
@@ -119,7 +119,7 @@ class Channel:
             while reader.catch_up is catch_up and (sink := reader.sink) is not None:
                 if sink.congested:
                     await catch_up.room()
-                elif stream.deleted:
+                elif stream.is_gone:
                     reader.finish()
                 else:
                     start, end = reader.position, stream.tail

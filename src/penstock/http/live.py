@@ -70,9 +70,10 @@ class Live:
         if start is None:
             start = await self.engine.position(stream, offset)
             stream = self._same(stream)
-        if stream.tail <= start and not (stream.closed or stream.deleted or self._draining):
+        if stream.tail <= start and not (stream.closed or stream.is_gone or self._draining):
             await self._wait(stream)
-        if stream.deleted:
+        if stream.is_gone:
+            self._same(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
         cursor = self._first_cursor(client_cursor)
         if stream.tail > start:

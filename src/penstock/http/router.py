@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from penstock.errors import MethodNotAllowed, RouteNotFound
+from penstock.errors import InvalidPath, MethodNotAllowed, RouteNotFound
 from penstock.http.message import Request, Response
 from penstock.protocol.headers import parse_stream_path
 
@@ -74,13 +74,27 @@ class Router:
         return path
 
     def _canonical(self, raw: bytes, prefix: bytes) -> str:
-        path = parse_stream_path(raw[len(prefix) :], bytes_max=self._path_bytes_max)
-        # Looked at in canonical form: %5F%5Fds is the same segment.
-        if path == RESERVED or path.startswith(RESERVED + "/"):
-            raise RouteNotFound(
-                f"`{RESERVED}` is reserved for control APIs; this one is not served."
-            )
-        return path
+        return _canonical(raw[len(prefix) :], self._path_bytes_max)
+
+
+def parse_source(text: str, *, bytes_max: int) -> str:
+    """The stream that Stream-Forked-From names: the path of its URL on this server.
+
+    Where this server is mounted below another path, that path may stand before."""
+    mount, found, raw = text.encode("latin-1").partition(STREAM_PREFIX)
+    if not found or (mount and not mount.startswith(b"/")):
+        raise InvalidPath(
+            "Stream-Forked-From is the path of the source's URL on this server: /v1/stream/<path>."
+        )
+    return _canonical(raw, bytes_max)
+
+
+def _canonical(raw: bytes, bytes_max: int) -> str:
+    path = parse_stream_path(raw, bytes_max=bytes_max)
+    # Looked at in canonical form: %5F%5Fds is the same segment.
+    if path == RESERVED or path.startswith(RESERVED + "/"):
+        raise RouteNotFound(f"`{RESERVED}` is reserved for control APIs; this one is not served.")
+    return path
 
 
 def _pick(methods: Methods, method: str) -> Handler:

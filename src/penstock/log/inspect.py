@@ -13,13 +13,14 @@ from pathlib import Path
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import Damaged, StoreDamaged, StreamNotFound
-from penstock.log.catalog import CATALOG_ERRORS, Row
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
 from penstock.log.offline import Folder, file_bytes, open_folder
 from penstock.log.preview import Preview, preview
 from penstock.log.recovery import read_format, stream_from_row
 from penstock.log.report import Progress, Report
+from penstock.log.rows import Row
 from penstock.log.stream import Stream
 from penstock.log.verify_journal import JournalCheck, JournalFile
 from penstock.protocol.headers import Producer

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.errors import Damaged
-from penstock.log.catalog import CATALOG_ERRORS, Row
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.offline import Folder, file_bytes
 from penstock.log.report import Progress, Report
+from penstock.log.rows import Row
 from penstock.log.stream import Stream
 from penstock.log.verify_journal import JournalCheck
 from penstock.log.verify_segments import Owner, SegmentCheck
