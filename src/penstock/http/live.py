@@ -16,6 +16,7 @@ from penstock.http.fanout import Channel
 from penstock.http.message import Headers, Request, Response
 from penstock.http.reads import NO_CACHE, UP_TO_DATE, Answer, Reads
 from penstock.http.streams import CLOSED, NO_STORE
+from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Live:
         if stream.is_gone:
             self._same(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
+        if start < stream.earliest:
+            raise trimmed(stream)
         cursor = self._first_cursor(client_cursor)
         if stream.tail > start:
             end = await self._reads.chunk_end(stream, start)

@@ -115,6 +115,7 @@ class Streams:
         headers: Headers = [
             (b"content-type", config.content_type.encode("latin-1")),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
+            (b"stream-earliest-offset", self._engine.earliest(stream).offset.encode()),
             NO_STORE,
         ]
         if config.ttl_s is not None:

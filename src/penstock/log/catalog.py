@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS streams (
   applied_lsn INTEGER NOT NULL, meta TEXT, inline BLOB, crc INTEGER NOT NULL,
   forked_from INTEGER, fork_position INTEGER, soft_deleted INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS streams_deadline ON streams (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX IF NOT EXISTS streams_meta ON streams (path) WHERE meta IS NOT NULL;
 CREATE TABLE IF NOT EXISTS segments (
   stream_id INTEGER NOT NULL, base INTEGER NOT NULL, length INTEGER NOT NULL,
   first_ordinal INTEGER NOT NULL, open_ordinal INTEGER NOT NULL, open_time_us INTEGER NOT NULL,
@@ -189,6 +190,15 @@ class Catalog:
             (*values, limit),
         )
         return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
+
+    def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
+        """(id, path) of streams that have the meta value `name`, in path order."""
+        rows = self._reader.execute(
+            "SELECT id, path FROM streams WHERE meta IS NOT NULL AND path > ?1 "
+            "AND instr(meta, ?2) AND NOT soft_deleted ORDER BY path LIMIT ?3",
+            (after, json.dumps(name) + ":", limit),
+        )
+        return rows.fetchall()
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         """(deadline, id, path) of streams whose deadline has passed, after the given pair."""

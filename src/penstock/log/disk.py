@@ -279,6 +279,25 @@ class DiskStore:
             after = page[-1].path
         return list(islice(merge(changed, stored), limit))
 
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        fresh = self._upkeep.fresh()
+        changed = sorted(
+            stream.path
+            for stream in fresh.values()
+            if name in stream.meta and not stream.is_gone and stream.path > after
+        )
+        stored: list[str] = []
+        while len(stored) < limit:
+            with as_damage():
+                page = self._catalog.list_meta(name, after, limit)
+            stored += [
+                path for id, path in page if id not in fresh and not self._upkeep.is_gone(id)
+            ]
+            if len(page) < limit:
+                break
+            after = page[-1][1]
+        return list(islice(merge(changed, stored), limit))
+
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         with as_damage():
             return self._catalog.expired(now_us, after, limit)

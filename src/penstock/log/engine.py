@@ -15,7 +15,8 @@ from penstock.log.decisions import gone, not_found
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
-from penstock.log.requests import Append, Appended, Created, Fork
+from penstock.log.requests import Append, Appended, Created, Fork, Trimmed
+from penstock.log.retention import Retention
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
@@ -46,12 +47,23 @@ class Engine:
             self._streams.link(stream)
         reaper = Reaper(self._streams, self.store, self._clock, self._writing.expire)
         self.reap = reaper.reap
+        self.retention = Retention(
+            self._streams,
+            self.store,
+            self._clock,
+            self._settings.retention,
+            self._writing.trim_at,
+        )
+        self._retention_task = asyncio.create_task(
+            self.retention.run(self._settings.retention_interval_s)
+        )
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
 
     async def stop(self) -> None:
         """Refuse new writes, finish queued ones, checkpoint, let go."""
         self._writing.stop()
         self._reap_task.cancel()
+        self._retention_task.cancel()
         await self.store.close()
 
     def health(self) -> Health:
@@ -68,6 +80,10 @@ class Engine:
         self, path: str, fork: Fork, wanted: ForkConfig, body: bytes, *, closed: bool
     ) -> asyncio.Future[Created]:
         return self._writing.fork(path, fork, wanted, body, closed=closed)
+
+    def trim(self, path: str, before: str) -> asyncio.Future[Trimmed]:
+        """Retain nothing before an offset; answers where the stream begins now."""
+        return self._writing.trim(path, before)
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         return self._writing.append(path, request)
@@ -102,6 +118,10 @@ class Engine:
 
     def token(self, stream: Stream, position: int) -> str:
         return token(stream, position)
+
+    def earliest(self, stream: Stream) -> Trimmed:
+        """Where a stream begins, after what was trimmed: offset and, for JSON, message number."""
+        return Trimmed(token(stream, stream.earliest), stream.earliest_ordinal)
 
     async def position(self, stream: Stream, offset: str) -> int:
         return await self._ranges.position(stream, offset)

@@ -129,6 +129,10 @@ class MemoryStore:
         )
         return [self._streams[path].info() for path in paths[:limit]]
 
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        found = (path for path, stream in self._streams.items() if name in stream.meta)
+        return sorted(path for path in found if path > after)[:limit]
+
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         return []
 

@@ -83,6 +83,16 @@ class Ranges:
             position += len(window)
         return bound
 
+    async def boundary_from(self, stream: Stream, position: int) -> int:
+        """The first boundary at or after `position`."""
+        if not stream.is_json or position <= stream.earliest:
+            return position
+        return await self._boundary_after(stream, position - 1, stream.tail)
+
+    async def boundary_to(self, stream: Stream, start: int, position: int) -> int:
+        """The last boundary in [start, position]; `start` is one."""
+        return await self._boundary_before(stream, start, position) if stream.is_json else position
+
     async def _boundary_before(self, stream: Stream, start: int, limit: int) -> int:
         """The last boundary in (start, limit], or `start`."""
         end = limit

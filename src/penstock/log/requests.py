@@ -43,6 +43,14 @@ class Place(NamedTuple):
     is_default: bool
 
 
+class Trimmed(NamedTuple):
+    """Where a stream begins: the offset of its earliest retained message, and that one's number
+    if the stream is of JSON messages."""
+
+    offset: str
+    ordinal: int
+
+
 class Created(NamedTuple):
     offset: str
     created: bool

@@ -71,6 +71,9 @@ class Store(Protocol):
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
 
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        """Paths of streams that have the meta value `name`, in order, after `after`."""
+
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         """Streams kept elsewhere than in memory whose deadline has passed."""
 

@@ -15,13 +15,14 @@ from penstock.errors import EmptyBody, PenstockError, StreamExists, TailMoved, T
 from penstock.log import mutations
 from penstock.log.active import ActiveStreams
 from penstock.log.decisions import gone
-from penstock.log.forking import Forking, path_blocked
+from penstock.log.forking import path_blocked
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import Mutation, with_meta
 from penstock.log.requests import Append, Appended, Created
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
+from penstock.log.trimming import Trimming
 from penstock.protocol.headers import is_json
 from penstock.protocol.lifecycle import (
     StreamConfig,
@@ -36,7 +37,7 @@ Check = Callable[[bytes, Stream, bytes, int], None]
 """(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append."""
 
 
-class Writing(Forking):
+class Writing(Trimming):
     """The single owner of every stream's pending half; the store's observer."""
 
     def __init__(
