@@ -291,6 +291,7 @@ class Trio:
         """Everything acknowledged is there again; no TTL ends before it had its grace."""
         self.reap()
         self.disk._reap_task.cancel()
+        self.disk._retention_task.cancel()
         self.run(abandon(self.store))
         self.open_disk()
         self.agree_on_generations()
