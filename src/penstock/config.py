@@ -116,8 +116,17 @@ class Settings:
     json_depth_max: int = _STREAM.count(
         limits.JSON_DEPTH_MAX, "Deepest nesting of a JSON message.", most=512
     )
+    fork_depth_max: int = _STREAM.count(
+        limits.FORK_DEPTH_MAX, "Longest chain of forks of forks.", most=200
+    )
     active_streams_max: int = _STREAM.count(
         limits.ACTIVE_STREAMS_MAX, "Most idle streams that are kept in memory."
+    )
+    retention: str = _STREAM.rules(
+        "", "What is kept of streams without a policy of their own, by the start of their path."
+    )
+    retention_interval_s: float = _STREAM.seconds(
+        limits.RETENTION_INTERVAL_S, "How often data that is kept too long is looked for."
     )
     reap_interval_s: float = _STREAM.seconds(
         limits.REAP_INTERVAL_S, "How often expired streams are looked for."

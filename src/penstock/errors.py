@@ -2,7 +2,7 @@
 
 PenstockError
 ├── BadRequest 400
-│   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned
+│   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned · InvalidForkOffset
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
@@ -15,6 +15,7 @@ PenstockError
 ├── RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
+│   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
 │   └── NotJsonStream · NotDeclared
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
@@ -36,100 +37,62 @@ PenstockError
 
 from __future__ import annotations
 
-
-class PenstockError(Exception):
-    """Base of the tree. `detail` says what was wrong and what to do about it.
-
-    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
-    are then those of the answer.
-    """
-
-    status = 500
-    code = "internal"
-    title = "Internal error"
-
-    def __init__(self, detail: str, **headers: str) -> None:
-        """Header names are given with underscores: ``Stream_Closed="true"``."""
-        super().__init__(detail)
-        self.detail = detail
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    @property
-    def members(self) -> dict[str, object]:
-        """What a problem document says beside the usual: more for programs than for people."""
-        return {}
-
-    def _number(self, header: str) -> int | None:
-        text = self.headers.get(header, "")
-        return int(text) if text.isascii() and text.isdigit() else None
-
-
-class BadRequest(PenstockError):
-    status, code, title = 400, "bad-request", "Bad request"
-
-
-class InvalidOffset(BadRequest):
-    code, title = "invalid-offset", "Invalid offset"
-
-
-class OffsetBeyondTail(BadRequest):
-    code, title = "offset-beyond-tail", "Offset beyond the end of the stream"
-
-
-class OffsetNotAligned(BadRequest):
-    code, title = "offset-not-aligned", "Offset is not a message boundary"
-
-
-class InvalidTtl(BadRequest):
-    code, title = "invalid-ttl", "Invalid Stream-TTL"
-
-
-class InvalidExpiresAt(BadRequest):
-    code, title = "invalid-expires-at", "Invalid Stream-Expires-At"
-
-
-class ConflictingExpiry(BadRequest):
-    code, title = "conflicting-expiry", "Both Stream-TTL and Stream-Expires-At"
-
-
-class InvalidProducer(BadRequest):
-    code, title = "invalid-producer", "Invalid producer headers"
-
-
-class EpochStart(BadRequest):
-    code, title = "epoch-must-start-at-zero", "A new producer epoch starts at sequence 0"
-
-
-class InvalidStreamSeq(BadRequest):
-    code, title = "invalid-stream-seq", "Invalid Stream-Seq"
-
-
-class InvalidContentType(BadRequest):
-    code, title = "invalid-content-type", "Invalid Content-Type"
-
-
-class MissingContentType(BadRequest):
-    code, title = "missing-content-type", "Content-Type is required"
-
-
-class InvalidPath(BadRequest):
-    code, title = "invalid-path", "Invalid stream path"
-
-
-class InvalidParameter(BadRequest):
-    code, title = "invalid-parameter", "Invalid query parameter"
-
-
-class InvalidJson(BadRequest):
-    code, title = "invalid-json", "Invalid JSON"
-
-
-class EmptyArray(BadRequest):
-    code, title = "empty-array", "Empty JSON array"
-
-
-class EmptyBody(BadRequest):
-    code, title = "empty-body", "Empty body"
+from penstock.bad_requests import (
+    BadRequest as BadRequest,
+)
+from penstock.bad_requests import (
+    ConflictingExpiry as ConflictingExpiry,
+)
+from penstock.bad_requests import (
+    EmptyArray as EmptyArray,
+)
+from penstock.bad_requests import (
+    EmptyBody as EmptyBody,
+)
+from penstock.bad_requests import (
+    EpochStart as EpochStart,
+)
+from penstock.bad_requests import (
+    InvalidContentType as InvalidContentType,
+)
+from penstock.bad_requests import (
+    InvalidExpiresAt as InvalidExpiresAt,
+)
+from penstock.bad_requests import (
+    InvalidForkOffset as InvalidForkOffset,
+)
+from penstock.bad_requests import (
+    InvalidJson as InvalidJson,
+)
+from penstock.bad_requests import (
+    InvalidOffset as InvalidOffset,
+)
+from penstock.bad_requests import (
+    InvalidParameter as InvalidParameter,
+)
+from penstock.bad_requests import (
+    InvalidPath as InvalidPath,
+)
+from penstock.bad_requests import (
+    InvalidProducer as InvalidProducer,
+)
+from penstock.bad_requests import (
+    InvalidStreamSeq as InvalidStreamSeq,
+)
+from penstock.bad_requests import (
+    InvalidTtl as InvalidTtl,
+)
+from penstock.bad_requests import (
+    MissingContentType as MissingContentType,
+)
+from penstock.bad_requests import (
+    OffsetBeyondTail as OffsetBeyondTail,
+)
+from penstock.bad_requests import (
+    OffsetNotAligned as OffsetNotAligned,
+)
+from penstock.problem import PenstockError as PenstockError
+from penstock.problem import known
 
 
 class Unauthorized(PenstockError):
@@ -181,6 +144,18 @@ class StreamClosed(Conflict):
     code, title = "stream-closed", "Stream is closed"
 
 
+class PathBlocked(Conflict):
+    code, title = "path-blocked", "Path belongs to a deleted stream that still has forks"
+
+
+class ForkSourceDeleted(Conflict):
+    code, title = "fork-source-deleted", "Source is deleted and kept only for its forks"
+
+
+class ForkTooDeep(Conflict):
+    code, title = "fork-too-deep", "Chain of forks is too long"
+
+
 class ContentTypeMismatch(Conflict):
     code, title = "content-type-mismatch", "Content-Type does not match the stream"
 
@@ -221,6 +196,15 @@ class StreamRecreated(Gone):
 
 class StreamTrimmed(Gone):
     code, title = "stream-trimmed", "Offset is before the earliest retained one"
+
+    @property
+    def earliest(self) -> str | None:
+        """The earliest offset that can be read."""
+        return self.headers.get("Stream-Earliest-Offset")
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(earliest=self.earliest)
 
 
 class StreamSoftDeleted(Gone):
@@ -267,7 +251,7 @@ class InvalidEvent(PenstockError):
 
     @property
     def members(self) -> dict[str, object]:
-        return _known(index=self.index, path=self.path, field=self.field, rule=self.rule)
+        return known(index=self.index, path=self.path, field=self.field, rule=self.rule)
 
 
 class ValidationFailed(InvalidEvent):
@@ -287,7 +271,7 @@ class InvalidSchema(PenstockError):
 
     @property
     def members(self) -> dict[str, object]:
-        return _known(field=self.field)
+        return known(field=self.field)
 
 
 class RateLimited(PenstockError):
@@ -382,7 +366,3 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
-
-
-def _known(**members: object) -> dict[str, object]:
-    return {name: value for name, value in members.items() if value is not None}

@@ -22,6 +22,7 @@ PRODUCERS_PER_STREAM_MAX: Final = 10_000  # producers whose epoch and sequence o
 STREAM_SEQ_BYTES_MAX: Final = 256  # Stream-Seq header value
 JSON_DEPTH_MAX: Final = 128  # nesting inside one message; the batch array around it is not counted
 MESSAGES_PER_APPEND_MAX: Final = 2**20  # a batch costs about 70 bytes of memory a message to split
+FORK_DEPTH_MAX: Final = 100  # forks of forks; reading and loading go up the chain
 LIST_LIMIT_MAX: Final = 1000  # streams on one page of the listing
 SPLITS_MAX: Final = 4096  # ranges one split request can ask for
 
@@ -69,4 +70,5 @@ TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES  # durable bytes kept in memory unt
 ACTIVE_STREAMS_MAX: Final = 100_000  # streams held in memory
 OPEN_FILES_MAX: Final = 512  # segment files kept open
 DISK_RESERVE_BYTES: Final = 64 * MIB  # below this much free space appends are refused
+RETENTION_INTERVAL_S: Final = 60  # time between two looks for data that is kept too long
 REAP_INTERVAL_S: Final = 1  # time between two looks for expired streams

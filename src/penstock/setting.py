@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from penstock.errors import PenstockError
+from penstock.keep import RULES
 from penstock.units import (
     COUNT,
     FOLDER,
@@ -127,6 +128,9 @@ class Group:
 
     def text(self, default: str, help: str) -> str:
         return self._field(default, help, TEXT)
+
+    def rules(self, default: str, help: str) -> str:
+        return self._field(default, help, RULES)
 
     def secret(self, help: str, *, flag: str, env: str) -> str | None:
         return self._field(cast(str | None, None), help, SECRET, flag=flag, env=env)

@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.http.compress import Compressor
 from penstock.http.guard import Guard, preflight
 from penstock.http.health import Health
+from penstock.http.keeping import Keeping
 from penstock.http.listing import Listing
 from penstock.http.live import Live
 from penstock.http.message import Later, Request, Response
@@ -63,6 +64,7 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper)
+        keeping = Keeping(engine)
         self._router = Router(
             streams={
                 "GET": self._read,
@@ -81,6 +83,14 @@ class App:
             about={
                 b"/v1/schema/": {**_readable(schema.get), "PUT": schema.put},
                 b"/v1/state/": _readable(State(engine, self._keeper).get),
+            },
+            behind={
+                "trim": {"POST": keeping.trim},
+                "retention": {
+                    **_readable(keeping.policy),
+                    "PUT": keeping.set_policy,
+                    "DELETE": keeping.drop_policy,
+                },
             },
             path_bytes_max=settings.path_bytes_max,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import NotJsonStream, SchemaNotFound
 from penstock.http.message import Headers, Request, Response
 from penstock.http.reads import NO_CACHE
-from penstock.log.writing import not_found
+from penstock.log.decisions import not_found
 from penstock.protocol import etag
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import ProducerState
 
@@ -27,13 +26,33 @@ class Appended(NamedTuple):
     producer: ProducerState | None
 
 
+class Fork(NamedTuple):
+    """Where a new stream is to leave another; None is the tail that the source has by then."""
+
+    source: str
+    offset: str | None
+    sub_offset: int
+
+
+class Place(NamedTuple):
+    """A fork point that was found. `is_default`: the request named none."""
+
+    source: str
+    position: int
+    ordinal: int
+    is_default: bool
+
+
+class Trimmed(NamedTuple):
+    """Where a stream begins: the offset of its earliest retained message, and that one's number
+    if the stream is of JSON messages."""
+
+    offset: str
+    ordinal: int
+
+
 class Created(NamedTuple):
     offset: str
     created: bool
     closed: bool
     content_type: str
-
-
-def token(stream: Stream, position: int) -> str:
-    """How a position of this stream is spelled to clients."""
-    return f"{stream.id:016d}_{position:016d}"

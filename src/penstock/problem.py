@@ -1,0 +1,34 @@
+"""The root of the tree of errors; `errors` draws the tree and has every class."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of the tree. `detail` says what was wrong and what to do about it.
+
+    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
+    are then those of the answer.
+    """
+
+    status = 500
+    code = "internal"
+    title = "Internal error"
+
+    def __init__(self, detail: str, **headers: str) -> None:
+        """Header names are given with underscores: ``Stream_Closed="true"``."""
+        super().__init__(detail)
+        self.detail = detail
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What a problem document says beside the usual: more for programs than for people."""
+        return {}
+
+    def _number(self, header: str) -> int | None:
+        text = self.headers.get(header, "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+def known(**members: object) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}
