@@ -6,26 +6,27 @@ PenstockError
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
-│   └── InvalidJson · EmptyArray · EmptyBody
+│   ├── InvalidJson · EmptyArray · EmptyBody
+│   └── InvalidUrl · InvalidNotify
 ├── Unauthorized 401
 ├── Forbidden 403
-│   └── StaleEpoch
-├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404
+│   └── StaleEpoch · EgressRefused · MirrorReadOnly
+├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
-│   └── NotJsonStream · NotDeclared
+│   └── NotJsonStream · NotDeclared · FollowConflict
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
 ├── TailMoved 412
-├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── BodyTooLarge 413 · UriTooLong 414 · UnsupportedType 415 · HeadersTooLarge 431
 ├── InvalidEvent 422
 │   └── ValidationFailed
 ├── InvalidSchema 422
-├── RateLimited 429 · TooManyProducers 429
+├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
 ├── ServerError 500
-│   ├── Damaged 500 · InternalError 500
+│   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
 │   └── DiskFull 507
 ├── StoreError (opening a data folder; never an HTTP answer)
@@ -36,36 +37,20 @@ PenstockError
 
 from __future__ import annotations
 
-
-class PenstockError(Exception):
-    """Base of the tree. `detail` says what was wrong and what to do about it.
-
-    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
-    are then those of the answer.
-    """
-
-    status = 500
-    code = "internal"
-    title = "Internal error"
-
-    def __init__(self, detail: str, **headers: str) -> None:
-        """Header names are given with underscores: ``Stream_Closed="true"``."""
-        super().__init__(detail)
-        self.detail = detail
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    @property
-    def members(self) -> dict[str, object]:
-        """What a problem document says beside the usual: more for programs than for people."""
-        return {}
-
-    def _number(self, header: str) -> int | None:
-        text = self.headers.get(header, "")
-        return int(text) if text.isascii() and text.isdigit() else None
-
-
-class BadRequest(PenstockError):
-    status, code, title = 400, "bad-request", "Bad request"
+from penstock._error_base import BadRequest as BadRequest
+from penstock._error_base import Conflict as Conflict
+from penstock._error_base import Forbidden as Forbidden
+from penstock._error_base import PenstockError as PenstockError
+from penstock._error_base import ServerError as ServerError
+from penstock._error_stp import EgressFailed as EgressFailed
+from penstock._error_stp import EgressRefused as EgressRefused
+from penstock._error_stp import FollowConflict as FollowConflict
+from penstock._error_stp import FollowNotFound as FollowNotFound
+from penstock._error_stp import InvalidNotify as InvalidNotify
+from penstock._error_stp import InvalidUrl as InvalidUrl
+from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
+from penstock._error_stp import TooManyPeers as TooManyPeers
+from penstock._error_stp import UnsupportedType as UnsupportedType
 
 
 class InvalidOffset(BadRequest):
@@ -136,10 +121,6 @@ class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
 
 
-class Forbidden(PenstockError):
-    status, code, title = 403, "forbidden", "Forbidden"
-
-
 class StaleEpoch(Forbidden):
     code, title = "stale-epoch", "Producer epoch is stale"
 
@@ -167,10 +148,6 @@ class MethodNotAllowed(PenstockError):
 
 class RequestTimeout(PenstockError):
     status, code, title = 408, "request-timeout", "Request took too long to arrive"
-
-
-class Conflict(PenstockError):
-    status, code, title = 409, "conflict", "Conflict"
 
 
 class StreamExists(Conflict):
@@ -300,12 +277,6 @@ class TooManyProducers(PenstockError):
 
 class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
-
-
-class ServerError(PenstockError):
-    """The server could not do what was asked; the same request may work later."""
-
-    status, code, title = 500, "server-error", "Server error"
 
 
 class InternalError(ServerError):
