@@ -45,6 +45,10 @@ class Conflict(PenstockError):
     status, code, title = 409, "conflict", "Conflict"
 
 
+class Gone(PenstockError):
+    status, code, title = 410, "gone", "Gone"
+
+
 class ServerError(PenstockError):
     """The server could not do what was asked; the same request may work later."""
 

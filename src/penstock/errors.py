@@ -12,18 +12,19 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
+├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
-│   └── NotJsonStream · NotDeclared · FollowConflict
+│   └── NotJsonStream · NotDeclared · FollowConflict · TableExists · NotExpressible
 ├── Gone 410
-│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
+│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · UnsupportedType 415 · HeadersTooLarge 431
 ├── InvalidEvent 422
 │   └── ValidationFailed
-├── InvalidSchema 422
+├── InvalidSchema 422 · InvalidRow 422 · InvalidTable 422
 ├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
@@ -40,6 +41,7 @@ from __future__ import annotations
 from penstock._error_base import BadRequest as BadRequest
 from penstock._error_base import Conflict as Conflict
 from penstock._error_base import Forbidden as Forbidden
+from penstock._error_base import Gone as Gone
 from penstock._error_base import PenstockError as PenstockError
 from penstock._error_base import ServerError as ServerError
 from penstock._error_stp import EgressFailed as EgressFailed
@@ -51,6 +53,13 @@ from penstock._error_stp import InvalidUrl as InvalidUrl
 from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
 from penstock._error_stp import TooManyPeers as TooManyPeers
 from penstock._error_stp import UnsupportedType as UnsupportedType
+from penstock._error_table import InvalidRow as InvalidRow
+from penstock._error_table import InvalidTable as InvalidTable
+from penstock._error_table import NotAcceptable as NotAcceptable
+from penstock._error_table import NotExpressible as NotExpressible
+from penstock._error_table import RowsTrimmed as RowsTrimmed
+from penstock._error_table import TableExists as TableExists
+from penstock._error_table import TableNotFound as TableNotFound
 
 
 class InvalidOffset(BadRequest):
@@ -186,10 +195,6 @@ class NotJsonStream(Conflict):
 
 class NotDeclared(Conflict):
     code, title = "not-declared", "Stream is too large for state without a declaration"
-
-
-class Gone(PenstockError):
-    status, code, title = 410, "gone", "Gone"
 
 
 class StreamRecreated(Gone):
