@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.client._retry import Retry
     from penstock.client.stream import Stream
     from penstock.client.sync import Client
+    from penstock.stp.client.notifier import Notifier
+    from penstock.stp.client.table import Table
 
 ENV_URL: Final = "PENSTOCK_URL"
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
@@ -84,6 +86,25 @@ class Server:
         target = self.target(name)
         with _client(target.server, retry) as client:
             yield client.stream(target.path)
+
+    @contextmanager
+    def table(self, name: str) -> Iterator[Table]:
+        """The table that a name stands for: a State URL, CONTEXT:PATH, or a path on the server."""
+        from penstock.stp.client.table import Table
+
+        target = self.target(name)
+        with _client(target.server, None) as client:
+            yield Table(client, target.path)
+
+    @contextmanager
+    def notifier(self, name: str) -> Iterator[tuple[Notifier, str]]:
+        """A notifier, and the Notify URL that a name stands for."""
+        from penstock.stp.client._requests import notify_url
+        from penstock.stp.client.notifier import Notifier
+
+        target = self.target(name)
+        with _client(target.server, None) as client:
+            yield Notifier(client), notify_url(client.url, target.path)
 
     def _named(self, name: str) -> Context:
         found = self._contexts.get(name)

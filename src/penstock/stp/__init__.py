@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from penstock.stp.client._answers import Declared, TableHead, Written
     from penstock.stp.client._incoming import Conflict
     from penstock.stp.client._reading import TableRead, TableState
-    from penstock.stp.client.aio_table import AsyncTable, AsyncTableFollow
+    from penstock.stp.client.aio_table import AsyncTable, AsyncTableRows
     from penstock.stp.client.notifier import AsyncNotifier, Notifier
-    from penstock.stp.client.table import Table, TableFollow
+    from penstock.stp.client.table import Table, TableRows
     from penstock.stp.escaping import escape, unescape
-    from penstock.stp.fold import fold
+    from penstock.stp.folding import fold
     from penstock.stp.rows import (
         Change,
         Row,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncNotifier",
     "AsyncTable",
-    "AsyncTableFollow",
+    "AsyncTableRows",
     "Change",
     "Conflict",
     "Declared",
@@ -42,7 +42,7 @@ __all__ = [
     "Row",
     "RowDecoder",
     "Table",
-    "TableFollow",
+    "TableRows",
     "TableHead",
     "TableRead",
     "TableState",
@@ -61,7 +61,7 @@ __all__ = [
 _MODULES = {
     "penstock.errors": ("InvalidRow",),
     "penstock.stp.escaping": ("escape", "unescape"),
-    "penstock.stp.fold": ("fold",),
+    "penstock.stp.folding": ("fold",),
     "penstock.stp.rows": (
         "Change", "Row", "RowDecoder", "format_change", "format_row", "parse_change",
         "parse_changes", "parse_row", "parse_since_id",
@@ -69,8 +69,8 @@ _MODULES = {
     "penstock.stp.client._answers": ("Declared", "TableHead", "Written"),
     "penstock.stp.client._incoming": ("Conflict",),
     "penstock.stp.client._reading": ("TableRead", "TableState"),
-    "penstock.stp.client.table": ("Table", "TableFollow"),
-    "penstock.stp.client.aio_table": ("AsyncTable", "AsyncTableFollow"),
+    "penstock.stp.client.table": ("Table", "TableRows"),
+    "penstock.stp.client.aio_table": ("AsyncTable", "AsyncTableRows"),
     "penstock.stp.client.notifier": ("AsyncNotifier", "Notifier"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -53,7 +53,6 @@ class Follower:
         if not options.poll_s > 0:
             raise ValueError("poll_s must be above 0")
         self.reception = Reception(source, options.since_id)
-        self.processed = max(options.since_id, 0)
         self._options = options
         self._retry = options.retry or source.retry
         self._poll = Retry(
@@ -70,8 +69,7 @@ class Follower:
         if checkpoint is not None:
             saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
             if saved is not None:
-                self.reception = Reception(self.reception.source, int(saved))
-                self.processed = int(saved)
+                self.reception.restart(int(saved))
                 self._known = True
         while not self._is_idle():
             try:
@@ -108,10 +106,9 @@ class Follower:
         yield Emit(rows)
         # Time that the consumer took is not silence of the table.
         self._heard_s = self._now_s()
-        self.processed = rows[-1].seqno
         checkpoint = self._options.checkpoint
         if checkpoint is not None:
-            yield Call(checkpoint.save, (self._key(), str(self.processed)), blocking=True)
+            yield Call(checkpoint.save, (self._key(), str(rows[-1].seqno)), blocking=True)
 
     def _check_position(self) -> None:
         """A table that ends before a SeqNo it once had is another table."""
@@ -133,7 +130,6 @@ class Follower:
         elif (yield Call(policy, (error,))) is False:
             raise error
         self.reception.restart()
-        self.processed = 0
         self._known = False
 
     def _failed(self, error: PenstockError) -> Flow[None]:

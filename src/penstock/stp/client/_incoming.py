@@ -62,11 +62,6 @@ class Sieve:
                 del recent[seqno]
         return new, conflicts
 
-    def restart(self) -> None:
-        """Forget everything: the table was made anew."""
-        self.position = 0
-        self._recent.clear()
-
     def _judge(self, row: Row) -> Literal["repeated", "out-of-order"] | None:
         before = self._recent.get(row.seqno)
         if before is not None:

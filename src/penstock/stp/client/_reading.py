@@ -19,7 +19,7 @@ from penstock.errors import ConnectionFailed, InvalidRow, PenstockError, Protoco
 from penstock.stp.client import _answers, _requests
 from penstock.stp.client._incoming import Conflict, Sieve
 from penstock.stp.content_type import SequenceType
-from penstock.stp.fold import apply
+from penstock.stp.folding import apply
 from penstock.stp.rows import Row, RowDecoder
 
 OnConflict = Literal["warn", "raise", "ignore"] | Callable[[Conflict], Any]
@@ -64,6 +64,7 @@ class TableRead(msgspec.Struct, frozen=True, kw_only=True):
     last_seqno: int
     schema: str | None
     version: int | None
+    escape: bool
     conflicts: list[Conflict] = []
     truncated: bool = False
 
@@ -92,9 +93,7 @@ class Reception:
         self.last_seqno: int | None = None  # what the server says, of the last answer
         self.conflicts = 0
         self.conflicting: list[Conflict] = []
-        self.sieve = Sieve(max(since_id, 0))
-        self._tail = min(since_id, 0)
-        self._etag: tuple[int, str] | None = None
+        self._begin(since_id)
 
     @property
     def since_id(self) -> int:
@@ -163,10 +162,15 @@ class Reception:
             raise ProtocolError(f"{self.source.url} sends what is no row: {broken.detail}")
         return len(new)
 
-    def restart(self) -> None:
-        self.sieve.restart()
-        self._tail = 0
-        self._etag = None
+    def restart(self, since_id: int = 0) -> None:
+        """Begin again, there: what was seen before counts no more."""
+        self._begin(since_id)
+
+    def _begin(self, since_id: int) -> None:
+        self.begun_at = max(since_id, 0)
+        self.sieve = Sieve(self.begun_at)
+        self._tail = min(since_id, 0)
+        self._etag: tuple[int, str] | None = None
 
     def _ended(self, asked: int, count: int, answer: Answer) -> None:
         """The response came to its proper end."""
@@ -254,14 +258,15 @@ def read(source: Source, since_id: int, idle_timeout_s: float | None) -> Flow[Ta
         last_seqno=reception.sieve.position,
         schema=media.schema if media else None,
         version=media.version if media else None,
+        escape=media is not None and media.escape,
         conflicts=reception.conflicting,
         truncated=not whole,
     )
 
 
-def batches(source: Source, since_id: int, idle_timeout_s: float | None) -> Flow[None]:
+def batches(reception: Reception, idle_timeout_s: float | None) -> Flow[None]:
     """Emit all there is, in lists of rows as they arrive."""
-    yield from everything(Reception(source, since_id), emit, idle_timeout_s=idle_timeout_s)
+    yield from everything(reception, emit, idle_timeout_s=idle_timeout_s)
 
 
 def state(source: Source, idle_timeout_s: float | None) -> Flow[TableState]:

@@ -14,6 +14,7 @@ from penstock.stp.content_type import MEDIA
 from penstock.stp.rows import Change, Row, format_change
 
 TABLE_PREFIX: Final = "/v1/table/"
+NOTIFY_PREFIX: Final = "/v1/notify/"
 ROWS: Final = "text/tab-separated-values; charset=utf-8"
 RECORD: Final = "text/plain; charset=utf-8"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -30,6 +31,13 @@ def table_url(base_url: str, path_or_url: str) -> str:
     if path_or_url.startswith(("http://", "https://")):
         return path_or_url
     return stream_url(base_url, path_or_url).replace(STREAM_PREFIX, TABLE_PREFIX, 1)
+
+
+def notify_url(base_url: str, name_or_url: str) -> str:
+    """A Notify URL: a full one as it is, a name below the server's notify prefix."""
+    if name_or_url.startswith(("http://", "https://")):
+        return name_or_url
+    return stream_url(base_url, name_or_url).replace(STREAM_PREFIX, NOTIFY_PREFIX, 1)
 
 
 def accept(schema: str | None, version: int | None) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
+from penstock.client._flow import Flow
 from penstock.client._retry import Retry
 from penstock.client.checkpoint import Checkpoint
 from penstock.stp.client import _reading
 from penstock.stp.client._answers import Declared, TableHead, Written
 from penstock.stp.client._follower import Follower, FollowOptions, OnReset
-from penstock.stp.client._reading import OnConflict, Source, TableRead, TableState
+from penstock.stp.client._reading import OnConflict, Reception, Source, TableRead, TableState
 from penstock.stp.client._requests import AnyChange, Producer, table_url
 from penstock.stp.client._writing import Writing
+from penstock.stp.content_type import SequenceType
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:
@@ -93,14 +96,13 @@ class AsyncTable:
         """
         return await self.client.run(_reading.read(self._source, since_id, idle_timeout_s))
 
-    async def iter_rows(
+    def iter_rows(
         self, since_id: int = 0, *, idle_timeout_s: float | None = None
-    ) -> AsyncIterator[Row]:
+    ) -> AsyncTableRows:
         """Like `read`, but row by row, as they arrive."""
-        flow = _reading.batches(self._source, since_id, idle_timeout_s)
-        async for batch in self.client.iterate(flow):
-            for row in batch:
-                yield row
+        reception = Reception(self._source, since_id)
+        flow = _reading.batches(reception, idle_timeout_s)
+        return AsyncTableRows(self.client, flow, reception)
 
     async def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
         """The last `count` rows."""
@@ -123,7 +125,7 @@ class AsyncTable:
         idle_timeout_s: float | None = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
-    ) -> AsyncTableFollow:
+    ) -> AsyncTableRows:
         """The rows after `since_id` (negative: from the last N on), then what comes, one by one.
 
         Goes on over failures, restarts and cut answers from the last row that was processed: the
@@ -140,7 +142,8 @@ class AsyncTable:
             retry=retry,
             protocol_errors_max=protocol_errors_max,
         )
-        return AsyncTableFollow(self.client, Follower(self._source, options))
+        follower = Follower(self._source, options)
+        return AsyncTableRows(self.client, follower.flow(), follower.reception)
 
     async def put(
         self, key: str, record: str | bytes, *, producer: Producer | None = None
@@ -163,37 +166,44 @@ class AsyncTable:
         return await self.client.run(self._writing.write(changes, producer))
 
 
-class AsyncTableFollow:
-    """The rows of `follow`. `close()`, or the end of `async with`, ends the connection."""
+class AsyncTableRows:
+    """The rows of `iter_rows` and `follow`. `close()`, or the end of `async with`, ends the
+    connection."""
 
-    def __init__(self, client: AsyncClient, follower: Follower) -> None:
-        self._follower = follower
-        self._batches = client.iterate(follower.flow())
-        self._rows: Iterator[Row] = iter(())
+    def __init__(self, client: AsyncClient, flow: Flow[None], reception: Reception) -> None:
+        self._reception = reception
+        self._batches = client.iterate(flow)
+        self._rows: deque[Row] = deque()
         self._given: Row | None = None
 
     @property
     def last_seqno(self) -> int:
-        """The SeqNo of the last row that was given out: follow from it to go on."""
-        return self._follower.processed if self._given is None else self._given.seqno
+        """The SeqNo of the last row that was given out: go on from it."""
+        return self._reception.begun_at if self._given is None else self._given.seqno
+
+    @property
+    def media(self) -> SequenceType | None:
+        """What the server says of the rows (schema, version, escape), once it has answered."""
+        return self._reception.media
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are here already: with none, the next has to be waited for."""
+        return len(self._rows)
 
     @property
     def conflicts(self) -> int:
         """How many rows contradicted earlier ones and were left out."""
-        return self._follower.reception.conflicts
+        return self._reception.conflicts
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Row:
-        for row in self._rows:
-            self._given = row
-            return row
-        while True:
-            self._rows = iter(await anext(self._batches))
-            for row in self._rows:
-                self._given = row
-                return row
+        while not self._rows:
+            self._rows.extend(await anext(self._batches))
+        self._given = self._rows.popleft()
+        return self._given
 
     async def close(self) -> None:
         await self._batches.aclose()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
+from penstock.client._flow import Flow
 from penstock.client._retry import Retry
 from penstock.client.checkpoint import Checkpoint
 from penstock.stp.client import _reading
 from penstock.stp.client._answers import Declared, TableHead, Written
 from penstock.stp.client._follower import Follower, FollowOptions, OnReset
-from penstock.stp.client._reading import OnConflict, Source, TableRead, TableState
+from penstock.stp.client._reading import OnConflict, Reception, Source, TableRead, TableState
 from penstock.stp.client._requests import AnyChange, Producer, table_url
 from penstock.stp.client._writing import Writing
+from penstock.stp.content_type import SequenceType
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:
@@ -93,10 +96,11 @@ class Table:
         """
         return self.client.run(_reading.read(self._source, since_id, idle_timeout_s))
 
-    def iter_rows(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> Iterator[Row]:
+    def iter_rows(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRows:
         """Like `read`, but row by row, as they arrive."""
-        for batch in self.client.iterate(_reading.batches(self._source, since_id, idle_timeout_s)):
-            yield from batch
+        reception = Reception(self._source, since_id)
+        flow = _reading.batches(reception, idle_timeout_s)
+        return TableRows(self.client, flow, reception)
 
     def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
         """The last `count` rows."""
@@ -119,7 +123,7 @@ class Table:
         idle_timeout_s: float | None = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
-    ) -> TableFollow:
+    ) -> TableRows:
         """The rows after `since_id` (negative: from the last N on), then what comes, one by one.
 
         Goes on over failures, restarts and cut answers from the last row that was processed: the
@@ -136,7 +140,8 @@ class Table:
             retry=retry,
             protocol_errors_max=protocol_errors_max,
         )
-        return TableFollow(self.client, Follower(self._source, options))
+        follower = Follower(self._source, options)
+        return TableRows(self.client, follower.flow(), follower.reception)
 
     def put(self, key: str, record: str | bytes, *, producer: Producer | None = None) -> Written:
         """Add or replace the record of a key. A producer makes it safe to repeat."""
@@ -155,37 +160,44 @@ class Table:
         return self.client.run(self._writing.write(changes, producer))
 
 
-class TableFollow:
-    """The rows of `follow`. `close()`, or the end of `with`, ends the connection."""
+class TableRows:
+    """The rows of `iter_rows` and `follow`. `close()`, or the end of `with`, ends the
+    connection."""
 
-    def __init__(self, client: Client, follower: Follower) -> None:
-        self._follower = follower
-        self._batches = client.iterate(follower.flow())
-        self._rows: Iterator[Row] = iter(())
+    def __init__(self, client: Client, flow: Flow[None], reception: Reception) -> None:
+        self._reception = reception
+        self._batches = client.iterate(flow)
+        self._rows: deque[Row] = deque()
         self._given: Row | None = None
 
     @property
     def last_seqno(self) -> int:
-        """The SeqNo of the last row that was given out: follow from it to go on."""
-        return self._follower.processed if self._given is None else self._given.seqno
+        """The SeqNo of the last row that was given out: go on from it."""
+        return self._reception.begun_at if self._given is None else self._given.seqno
+
+    @property
+    def media(self) -> SequenceType | None:
+        """What the server says of the rows (schema, version, escape), once it has answered."""
+        return self._reception.media
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are here already: with none, the next has to be waited for."""
+        return len(self._rows)
 
     @property
     def conflicts(self) -> int:
         """How many rows contradicted earlier ones and were left out."""
-        return self._follower.reception.conflicts
+        return self._reception.conflicts
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Row:
-        for row in self._rows:
-            self._given = row
-            return row
-        while True:
-            self._rows = iter(next(self._batches))
-            for row in self._rows:
-                self._given = row
-                return row
+        while not self._rows:
+            self._rows.extend(next(self._batches))
+        self._given = self._rows.popleft()
+        return self._given
 
     def close(self) -> None:
         self._batches.close()
