@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ENV_URL: Final = "PENSTOCK_URL"
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
+ENV_NOTIFY_SECRET: Final = "PENSTOCK_NOTIFY_SECRET"  # noqa: S105 - the name of a variable
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 COMPLETION_LIMIT: Final = 50
 PATIENT_ATTEMPTS_MAX: Final = 40  # back-off included, about three minutes
@@ -104,7 +105,8 @@ class Server:
 
         target = self.target(name)
         with _client(target.server, None) as client:
-            yield Notifier(client), notify_url(client.url, target.path)
+            secret = os.environ.get(ENV_NOTIFY_SECRET) or None
+            yield Notifier(client, secret=secret), notify_url(client.url, target.path)
 
     def _named(self, name: str) -> Context:
         found = self._contexts.get(name)

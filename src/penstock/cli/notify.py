@@ -18,7 +18,8 @@ def command(server: Server, nurl: str, callbacks: tuple[str, ...], surl: str | N
 
     EVENT=NURL names a Notify URL of ours for events of a type, to be called back. Without --surl
     it is a handshake: only these are made known. A Notify may be repeated: it says that something
-    may be new, never what. NURL is a URL, or the name of a Notify URL on the server.
+    may be new, never what. NURL is a URL, or the name of a Notify URL on the server. The secret in
+    PENSTOCK_NOTIFY_SECRET, if there is one, signs the form.
 
     \b
     Examples:
