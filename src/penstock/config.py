@@ -62,6 +62,15 @@ class Settings(PeerSettings):
     sse_buffer_bytes_max: int = _READ.size(
         limits.SSE_BUFFER_BYTES_MAX, "Unsent bytes at which a slow SSE reader is disconnected."
     )
+    table_timeout_s: float = _READ.seconds(
+        limits.TABLE_TIMEOUT_S, "How long a read of a table lasts before the client reconnects."
+    )
+    table_idle_s: float = _READ.seconds(
+        limits.TABLE_IDLE_S, "How long a read of a table waits for the next row."
+    )
+    table_cache_bytes: int = _READ.size(
+        limits.TABLE_CACHE_BYTES, "Most bytes of encoded rows kept for the next readers.", least=0
+    )
     chunk_bytes: int = _READ.size(
         limits.CHUNK_BYTES,
         "Most bytes that one read returns, unless a single message is larger.",

@@ -30,9 +30,17 @@ from penstock.http.router import Answer, Methods, Router
 from penstock.http.schema import Schema
 from penstock.http.state import State
 from penstock.http.streams import Streams
+from penstock.http.table import Tables
+from penstock.http.table_declare import TableDeclarations
+from penstock.http.table_live import TableLive
+from penstock.http.table_reads import TableReads
 from penstock.http.traffic import Traffic
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
+from penstock.stp import declaration as table_declaration
+from penstock.stp.checks import TableChecks
+from penstock.stp.resets import Resets
+from penstock.stp.tables import TableDirectory
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -62,6 +70,13 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper)
+        table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
+        engine.add_check(table_declaration.META, table_checks)
+        self.tables = TableDirectory(engine, self._keeper, settings)
+        self._table_live = TableLive(engine, settings, self.traffic)
+        declarations = TableDeclarations(engine, self._keeper, clock=clock)
+        tables = Tables(self.tables, declarations, settings, clock=clock)
+        table_reads = TableReads(self.tables, self._table_live, self._compressor)
         self._router = Router(
             streams={
                 "GET": self._read,
@@ -80,6 +95,12 @@ class App:
             about={
                 b"/v1/schema/": {**_readable(schema.get), "PUT": schema.put},
                 b"/v1/state/": _readable(State(engine, self._keeper).get),
+                b"/v1/table/": {
+                    **_readable(table_reads.get),
+                    "PUT": tables.put,
+                    "POST": tables.post,
+                    "DELETE": tables.delete,
+                },
             },
             path_bytes_max=settings.path_bytes_max,
         )
@@ -118,6 +139,7 @@ class App:
         """The server is stopping: nobody waits any longer."""
         self._health.draining = True
         self._live.drain()
+        self._table_live.drain()
 
     def close(self) -> None:
         self.drain()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
 from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
@@ -32,6 +33,14 @@ class Created(NamedTuple):
     created: bool
     closed: bool
     content_type: str
+
+
+class NotYet(Exception):
+    """Raised by a check that cannot decide before `ready` is done; it is asked again then."""
+
+    def __init__(self, ready: Coroutine[Any, Any, None]) -> None:
+        super().__init__("not yet")
+        self.ready = ready
 
 
 def token(stream: Stream, position: int) -> str:

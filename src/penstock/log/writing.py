@@ -7,8 +7,8 @@ that rests on pending state waits for it. If a batch fails, pending state is dur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.config import Settings
@@ -23,7 +23,7 @@ from penstock.errors import (
 from penstock.log import mutations
 from penstock.log.active import ActiveStreams
 from penstock.log.mutations import Barrier, Mutation, with_meta
-from penstock.log.requests import Append, Appended, Created, token
+from penstock.log.requests import Append, Appended, Created, NotYet, token
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
@@ -40,8 +40,9 @@ from penstock.protocol.producer import Duplicate, ProducerState, decide
 
 T = TypeVar("T")
 
-Check = Callable[[bytes, Stream, bytes, int], None]
-"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append."""
+Check = Callable[[bytes, Stream, bytes, int], tuple[bytes, int] | None]
+"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append, or NotYet
+to be asked again later; what it returns is appended instead."""
 
 
 class Writing:
@@ -63,6 +64,7 @@ class Writing:
         self.stats = stats
         self._stopping = False
         self._checks: dict[str, Check] = {}
+        self._waiting: set[asyncio.Task[Appended]] = set()
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
@@ -118,6 +120,18 @@ class Writing:
             return self._append_to_open(stream, request, now)
         except PenstockError as error:
             return self._refuse(stream, error)
+        except NotYet as later:
+            task = self._loop.create_task(self._append_later(path, request, later.ready))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            return task
+
+    async def _append_later(
+        self, path: str, request: Append, ready: Coroutine[Any, Any, None]
+    ) -> Appended:
+        await ready
+        # In the same step: what the check has found out still holds.
+        return await self.append(path, request)
 
     def _append_to_open(
         self, stream: Stream, request: Append, now: int
@@ -146,7 +160,7 @@ class Writing:
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
         if stream.pending_meta and payload:
-            self._check_payload(stream, payload, count)
+            payload, count = self._check_payload(stream, payload, count)
 
         stream.pending_tail = end = start + len(payload)
         stream.pending_count += count
@@ -261,11 +275,12 @@ class Writing:
             return frame(body, allow_empty=allow_empty, depth_max=self._settings.json_depth_max)
         return body, 1 if body else 0
 
-    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> None:
+    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> tuple[bytes, int]:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
             if check is not None:
-                check(value, stream, payload, count)
+                payload, count = check(value, stream, payload, count) or (payload, count)
+        return payload, count
 
     def _admit(self, size: int) -> None:
         self._check_running()
