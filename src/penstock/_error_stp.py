@@ -16,6 +16,10 @@ class InvalidNotify(BadRequest):
     code, title = "invalid-notify", "Invalid Notify form"
 
 
+class InvalidFollow(BadRequest):
+    code, title = "invalid-follow", "Invalid description of what to follow"
+
+
 class EgressRefused(Forbidden):
     """The server does not connect to there; nothing was sent."""
 

@@ -7,7 +7,7 @@ PenstockError
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
 │   ├── InvalidJson · EmptyArray · EmptyBody
-│   └── InvalidUrl · InvalidNotify
+│   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── Unauthorized 401
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly
@@ -48,6 +48,7 @@ from penstock._error_stp import EgressFailed as EgressFailed
 from penstock._error_stp import EgressRefused as EgressRefused
 from penstock._error_stp import FollowConflict as FollowConflict
 from penstock._error_stp import FollowNotFound as FollowNotFound
+from penstock._error_stp import InvalidFollow as InvalidFollow
 from penstock._error_stp import InvalidNotify as InvalidNotify
 from penstock._error_stp import InvalidUrl as InvalidUrl
 from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
