@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.client._answers import Answer
-from penstock.errors import InvalidContentType, ProtocolError
+from penstock.errors import (
+    InvalidContentType,
+    PenstockError,
+    ProtocolError,
+    StreamNotFound,
+    TableNotFound,
+)
 from penstock.stp.content_type import SequenceType, parse_content_type
 
 LAST_SEQNO = "stp-last-seqno"
@@ -65,6 +71,15 @@ def sequence_type(
         raise ProtocolError(f"The table has the schema {found.schema}, not {schema}.")
     if version is not None and found.version != version:
         raise ProtocolError(f"The table has version {found.version} of its schema, not {version}.")
+    return found
+
+
+def of_table(error: PenstockError) -> PenstockError:
+    """The error as it is said of tables: 404 without a code, as any server or HEAD answers it."""
+    if type(error) is not StreamNotFound:
+        return error
+    found = TableNotFound(error.detail.replace(StreamNotFound.title, TableNotFound.title, 1))
+    found.headers = error.headers
     return found
 
 

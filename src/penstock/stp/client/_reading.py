@@ -187,7 +187,7 @@ class Reception:
                 if piece is None:
                     break
                 body += piece
-            raise error_of(request, answer._replace(body=body))
+            raise _answers.of_table(error_of(request, answer._replace(body=body)))
         source = self.source
         media = _answers.sequence_type(answer, schema=source.schema, version=source.version)
         self.media = media

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.client._answers import Answer
 from penstock.client._flow import Flow, send
+from penstock.client._requests import Request
 from penstock.client._retry import Retry
-from penstock.errors import TableExists
+from penstock.errors import StreamNotFound, TableExists
 from penstock.stp.client import _answers, _requests
 from penstock.stp.client._answers import Declared, TableHead, Written
 from penstock.stp.client._requests import AnyChange, Producer
@@ -49,16 +51,16 @@ class Writing:
         return declared
 
     def head(self) -> Flow[TableHead]:
-        answer = yield from send(_requests.head(self.url, self._accept), self._retry)
+        answer = yield from self._send(_requests.head(self.url, self._accept))
         return _answers.head(answer)
 
     def put(self, key: str, record: str | bytes, producer: Producer | None) -> Flow[Written]:
         body = record.encode() if isinstance(record, str) else bytes(record)
-        answer = yield from send(_requests.put(self.url, key, body, producer), self._retry)
+        answer = yield from self._send(_requests.put(self.url, key, body, producer))
         return _answers.written(answer, producer)
 
     def delete(self, key: str, producer: Producer | None) -> Flow[Written]:
-        answer = yield from send(_requests.delete(self.url, key, producer), self._retry)
+        answer = yield from self._send(_requests.delete(self.url, key, producer))
         return _answers.written(answer, producer)
 
     def write(self, changes: Iterable[AnyChange], producer: Producer | None) -> Flow[Written]:
@@ -66,5 +68,11 @@ class Writing:
             # Which of the two spellings a backslash has, only the table can tell.
             self._escape = (yield from self.head()).escape
         body = _requests.rows_body(changes, escape=self._escape)
-        answer = yield from send(_requests.write(self.url, body, producer), self._retry)
+        answer = yield from self._send(_requests.write(self.url, body, producer))
         return _answers.written(answer, producer)
+
+    def _send(self, request: Request) -> Flow[Answer]:
+        try:
+            return (yield from send(request, self._retry))
+        except StreamNotFound as error:
+            raise _answers.of_table(error) from None
