@@ -37,7 +37,7 @@ PIECE_BYTES: Final = 256 * 1024
 _JSON: Final = "application/json"
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Listener(msgspec.Struct, frozen=True, kw_only=True):
     """A NURL that is told when a table of ours moves. `surl` is how its peer knows that table."""
 
     table: str
