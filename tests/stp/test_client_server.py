@@ -175,6 +175,14 @@ def test_follow_reconnects_when_the_server_ends_its_answers(table: Any) -> None:
     assert taken == [1, 2, 3, 4]
 
 
+def test_follow_ends_when_the_stream_is_closed(server: Server, table: Any) -> None:
+    table.put("a", "1")
+    with Client(server.url) as client:
+        client.stream(table.url.split("/v1/table/")[1]).close()
+    with table.follow() as rows:
+        assert [row.seqno for row in rows] == [1]
+
+
 def test_follow_lives_through_a_server_that_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data_dir=data) as first:

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import Client
+from penstock.client._requests import Request
 from penstock.stp import Notifier, Table
 from tests.helpers.server import Server, running_server
 from tests.stp.clients import QUICK
@@ -190,6 +191,37 @@ def test_our_client_follows_a_naive_server_that_streams(client: Client) -> None:
         assert next(rows).key == "b"
         Streaming.rows.append((3, TIME, "+", "c", "3"))
         assert [row.key for row in islice(rows, 1)] == ["c"]
+
+
+def test_our_server_follows_a_naive_server() -> None:
+    class Served(NaiveTable):
+        rows: ClassVar[list[Line]] = [(3, TIME, "+", "a", "1"), (5, TIME, "+", "b", "2")]
+
+    arguments = ["--development", "--table-idle", "30"]
+    with (
+        naive_server(Served) as surl,
+        running_server(memory=True, args=arguments) as hub,
+        Client(hub.url) as client,
+    ):
+        Table(client, "mirror").create("naive")
+        client.request(
+            Request(
+                "PUT",
+                f"{hub.url}/v1/follow/mirror",
+                {"Content-Type": "application/json"},
+                body=f'{{"surl": "{surl}"}}'.encode(),
+            )
+        )
+        with Table(client, "mirror").follow() as rows:
+            assert [(row.action, row.key, row.record) for row in islice(rows, 2)] == [
+                ("+", "a", "1"),
+                ("+", "b", "2"),
+            ]
+            Served.rows.append((8, TIME, "-", "a", ""))
+            # A NURL of the hub is told, as the specification has it: it then looks again.
+            assert NaiveClient("").notify(f"{hub.url}/v1/notify/hub", surl=surl) == 202
+            assert next(rows).key == "a"
+        assert dict(Table(client, "mirror").state()) == {"b": "2"}
 
 
 def test_a_naive_client_and_ours_agree_about_a_notify(client: Client) -> None:

@@ -250,5 +250,16 @@ def test_changes_of_a_server(case: Any, table: Table) -> None:
         assert [[row.action, row.key, row.record] for row in rows] == case["changes"]
 
 
+@cases("notify.json")
+def test_notify_of_a_server(case: Any, server: Server) -> None:
+    # No peer is trusted here: the form is judged, and nobody is asked or told.
+    answer = httpx2.post(
+        f"{server.url}/v1/notify/vectors",
+        content=case["body"].encode(),
+        headers={"Content-Type": case.get("content_type", FORM)},
+    )
+    assert answer.status_code == case["status"], answer.text
+
+
 def _query(case: Any) -> list[tuple[str, str]]:
     return parse_qsl(case["query"], keep_blank_values=True)

@@ -34,7 +34,10 @@ class TableHead(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The SeqNo of the last row that was written; `duplicate` if it was there already."""
+    """The SeqNo of the last row that was written.
+
+    `duplicate` if a producer's write was there already; which rows it had become is then not known.
+    """
 
     seqno: int | None
     duplicate: bool
@@ -51,8 +54,9 @@ def head(answer: Answer) -> TableHead:
 
 
 def written(answer: Answer, producer: object) -> Written:
-    # 204 means "was there already" to a producer.
-    return Written(last_seqno(answer), duplicate=producer is not None and answer.status == 204)
+    # 204 means "was there already" to a producer, and the header then tells the table's end.
+    duplicate = producer is not None and answer.status == 204
+    return Written(None if duplicate else last_seqno(answer), duplicate)
 
 
 def last_seqno(answer: Answer) -> int | None:

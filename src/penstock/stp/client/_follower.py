@@ -60,7 +60,7 @@ class Follower:
         )
         self._now_s = now_s
         self._known = False  # whether the position is one that this table had
-        self._connected = False
+        self._connected = self._done = False
         self._failures = self._broken = self._empty = 0
         self._heard_s = now_s()
 
@@ -71,7 +71,7 @@ class Follower:
             if saved is not None:
                 self.reception.restart(int(saved))
                 self._known = True
-        while not self._is_idle():
+        while not (self._done or self._is_idle()):
             try:
                 yield from self._turn()
             except Gone as error:
@@ -94,7 +94,13 @@ class Follower:
         self._connected = True
         self._failures = 0
         self._check_position()
-        if outcome.rows or (not outcome.cut and self._now_s() - started_s >= LIVE_SHORT_S):
+        # Penstock says of a closed stream that no more will come.
+        self._done = self.reception.closed and self.reception.is_complete
+        if (
+            self._done
+            or outcome.rows
+            or (not outcome.cut and self._now_s() - started_s >= LIVE_SHORT_S)
+        ):
             self._broken = self._empty = 0
             return
         self._empty += 1

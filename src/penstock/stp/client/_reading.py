@@ -91,6 +91,7 @@ class Reception:
         self.source = source
         self.media: SequenceType | None = None
         self.last_seqno: int | None = None  # what the server says, of the last answer
+        self.closed = False  # whether it says that no more will come
         self.conflicts = 0
         self.conflicting: list[Conflict] = []
         self._begin(since_id)
@@ -192,6 +193,7 @@ class Reception:
         media = _answers.sequence_type(answer, schema=source.schema, version=source.version)
         self.media = media
         self.last_seqno = _answers.last_seqno(answer)
+        self.closed = answer.closed
         return media
 
     def _report(self, conflict: Conflict) -> Flow[None]:
