@@ -64,6 +64,7 @@ class Writing:
         self.stats = stats
         self._stopping = False
         self._checks: dict[str, Check] = {}
+        self._checks_of_closes: set[str] = set()
         self._waiting: set[asyncio.Task[Appended]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -159,7 +160,7 @@ class Writing:
             self._check_expected(stream, request.expected)
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
-        if stream.pending_meta and payload:
+        if stream.pending_meta and (payload or request.close):
             payload, count = self._check_payload(stream, payload, count)
 
         stream.pending_tail = end = start + len(payload)
@@ -219,9 +220,12 @@ class Writing:
         stream.pending_meta = with_meta(stream.pending_meta, name, value)
         return self._submit(mutations.SetMeta(stream, None, name=name, value=value))
 
-    def add_check(self, name: str, check: Check) -> None:
-        """`check` may refuse what is appended to a stream that has the meta value `name`."""
+    def add_check(self, name: str, check: Check, *, closes: bool) -> None:
+        """`check` may refuse what is appended to a stream that has the meta value `name`, and
+        with `closes` also that it is closed with nothing appended."""
         self._checks[name] = check
+        if closes:
+            self._checks_of_closes.add(name)
 
     def _living(self, path: str, now: int) -> Stream:
         """The stream that decisions are made on; it may be on its way out, but has not expired."""
@@ -278,7 +282,7 @@ class Writing:
     def _check_payload(self, stream: Stream, payload: bytes, count: int) -> tuple[bytes, int]:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
-            if check is not None:
+            if check is not None and (payload or name in self._checks_of_closes):
                 payload, count = check(value, stream, payload, count) or (payload, count)
         return payload, count
 

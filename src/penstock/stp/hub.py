@@ -48,7 +48,7 @@ class Hub:
         self.egress = Egress(settings) if egress is None else egress
         self._peers = Peers(settings)
         owned = Owned()
-        engine.add_check(OWNER, owned)
+        engine.add_check(OWNER, owned, closes=True)
         self.registry = Registry(engine, keeper, owned)
         self.teller = Teller(settings, self.registry, self.egress, self._peers, self._last_seqno)
         self.followings = Followings(
