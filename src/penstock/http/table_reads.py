@@ -60,10 +60,8 @@ class TableReads:
         standing = await view.standing()
         place = await view.place(asked.since_id, standing)
         headers = self._headers(view, standing)
-        if request.method == "HEAD":
-            return Response(200, headers)
         if self._waits(view, asked):
-            return self._waiting(view, place, asked, headers)
+            return self._waiting(view, place, asked, headers, request)
         if place is None:
             place = Place(standing.position, standing.messages)
         tag = f'"{view.stream.id}:r{place.ordinal}:{standing.messages}{_end(view, standing)}"'
@@ -75,11 +73,9 @@ class TableReads:
         active = await view.active()
         standing = active.standing
         headers = self._headers(view, standing)
-        if request.method == "HEAD":
-            return Response(200, headers)
         place, first = Place(standing.position, standing.messages), view.active_rows(active)
         if self._waits(view, asked):
-            return self._waiting(view, place, asked, headers, first)
+            return self._waiting(view, place, asked, headers, request, first)
         tag = f'"{view.stream.id}:a{standing.messages}{_end(view, standing)}"'
         if (seen := _unchanged(request, tag, headers)) is not None:
             return seen
@@ -124,8 +120,11 @@ class TableReads:
         place: Place | None,
         asked: Asked,
         headers: Headers,
+        request: Request,
         first: AsyncIterator[bytes] | None = None,
     ) -> Response:
+        if request.method == "HEAD":
+            return Response(200, headers)
         headers.append((b"x-accel-buffering", b"no"))
         reader = TableReader(
             self._live,
@@ -150,6 +149,8 @@ class TableReads:
         size: int | None = None,
     ) -> Response:
         """An answer that ends where the table stood when it was asked for."""
+        if request.method == "HEAD":
+            return Response(200, [*headers, (b"etag", tag.encode())])
         size = standing.position - place.position if size is None else size
         coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
         if size > SMALL_BYTES_MAX:

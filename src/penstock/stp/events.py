@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import InvalidRow
+from penstock.errors import InvalidEvent, InvalidRow
 from penstock.state._json import check_depth
 from penstock.state.timestamps import is_rfc3339
 from penstock.stp.declaration import Codec
@@ -56,6 +56,8 @@ def json_value(record: str | bytes) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).removeprefix("JSON is malformed: ")
         raise InvalidRow(f"The record is not JSON: {reason}.", field="record") from None
+    except InvalidEvent as error:
+        raise InvalidRow(f"The {error.detail}", field="record") from None
 
 
 @lru_cache(maxsize=1024)
