@@ -33,6 +33,7 @@ SECTIONS = {
     "STP": {
         "table": "Tables of STP: create, put, rm, read, tail, follow, state.",
         "notify": "Tell a Notify URL that a table has news.",
+        "stp": "Let a server follow tables of other servers.",
     },
     "Copies": {
         "export": "Write a stream to a file, or what is new in it.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,6 @@ from penstock.errors import (
     TableNotFound,
     TooManyPeers,
 )
-from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.outbound import Target, parse_url
 from penstock.state import declaration as state
@@ -41,9 +39,7 @@ if TYPE_CHECKING:
     from penstock.stp.table_view import TableView
     from penstock.stp.tables import TableDirectory
 
-TABLES: Final = "/v1/table/"
 NOTIFY: Final = "/v1/notify/"
-MIRRORS: Final = "mirror"
 SCHEMA_UNKNOWN: Final = "table"
 """The schema id of a mirror whose source says none."""
 
@@ -259,17 +255,6 @@ class Followings:
 def _add(total: Status, status: Status) -> None:
     for name in ("appended", "unchanged", "conflicts", "requests"):
         setattr(total, name, getattr(total, name) + getattr(status, name))
-
-
-def mirror_path(surl: Target) -> str:
-    """Where a table is mirrored to if nobody says: below `mirror`, by host and path."""
-    path, _, query = surl.path.partition("?")
-    path = path.removeprefix(TABLES.rstrip("/")).strip("/")
-    host = surl.authority.replace("[", "").replace("]", "").replace(":", "_")
-    parts = [MIRRORS, host, *filter(None, path.split("/"))]
-    if query:
-        parts.append(hashlib.sha256(query.encode()).hexdigest()[:12])
-    return parse_stream_path("/".join(parts).encode())
 
 
 def not_followed(table: str) -> FollowNotFound:

@@ -12,8 +12,8 @@ from penstock.egress import Egress
 from penstock.errors import PenstockError, StreamNotFound, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
-from penstock.stp.following import TABLES, Followings, mirror_path
-from penstock.stp.policy import Peers
+from penstock.stp.following import Followings
+from penstock.stp.policy import TABLES, Peers, mirror_path
 from penstock.stp.registry import OWNER, PATH, Listener, Owned, Registry
 from penstock.stp.tell import Teller
 

@@ -1,20 +1,26 @@
-"""Which peers the server deals with, and the tokens it shows them. Pure.
+"""Which peers the server deals with, the tokens it shows them, and where it mirrors them. Pure.
 
 A peer is a host. That an address may be connected to at all is decided elsewhere, by egress.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import EgressRefused, InvalidUrl
+from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, is_loopback, parse_url
 from penstock.setting import InvalidSetting
 
 if TYPE_CHECKING:
     from penstock.config import Settings
+
+
+TABLES: Final = "/v1/table/"
+MIRRORS: Final = "mirror"
 
 
 class Peers:
@@ -44,6 +50,17 @@ class Peers:
         """The token of a server goes to that server alone: same scheme, host and port."""
         token = self._tokens.get(target.origin)
         return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+def mirror_path(surl: Target) -> str:
+    """Where a table is mirrored to if nobody says: below `mirror`, by host and path."""
+    path, _, query = surl.path.partition("?")
+    path = path.removeprefix(TABLES.rstrip("/")).strip("/")
+    host = surl.authority.replace("[", "").replace("]", "").replace(":", "_")
+    parts = [MIRRORS, host, *filter(None, path.split("/"))]
+    if query:
+        parts.append(hashlib.sha256(query.encode()).hexdigest()[:12])
+    return parse_stream_path("/".join(parts).encode())
 
 
 def _matches(pattern: str, target: Target) -> bool:
