@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
 
 HEAD_BYTES_MAX: Final = 64 * 1024
-PIECE_BYTES: Final = 64 * 1024
+PIECE_BYTES: Final = 128 * 1024
 ADDRESSES_MAX: Final = 4
 """Of the addresses that a name has, so many are tried."""
 AGENT: Final = "penstock"

@@ -15,13 +15,12 @@ import msgspec
 from penstock.errors import InvalidRow
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
+from penstock.state import entities
 from penstock.state.index import StateIndex, Wanted
 from penstock.stp.events import event_json, json_value, to_utc
 from penstock.stp.rows import Change, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.keeper import Keeper
@@ -119,12 +118,18 @@ class Mirror:
         stream, at = self._stream, self._stream.tail
         if not at:
             return {}
-        wanted = Wanted(stream.id, at, latest=True, type=self._table.type, limit=1)
-        found = await self._keeper.answer(stream, at, lambda index: _entries(index, wanted, keys))
+        found = await self._keeper.answer(
+            stream,
+            at,
+            lambda index: index.ask(
+                stream.id, at, lambda db, _: entities.find(db, stream.id, self._table.type, keys)
+            ),
+        )
         records: dict[str, bytes | None] = {}
-        for key, (position, length, value) in found.items():
+        for key, entity in found.items():
+            value = entity.value
             if value is None:
-                value = bytes((await self._event(position, length)).value)
+                value = bytes((await self._event(entity.position, entity.length)).value)
             records[key] = msgspec.json.format(value, indent=-1)
         return records
 
@@ -180,20 +185,6 @@ def left(stream: Stream, surl: str) -> bytes:
 def has_left(stream: Stream, surl: str) -> bool:
     """Whether a stream is just what it was when it stopped following this source."""
     return stream.meta.get(LEFT) == left(stream, surl)
-
-
-def _entries(
-    index: StateIndex, wanted: Wanted, keys: Iterable[str]
-) -> dict[str, tuple[int, int, bytes | None]] | None:
-    found = {}
-    for key in keys:
-        page = index.page(wanted._replace(prefix=key))
-        if page is None:
-            return None
-        for entry in page.entities:
-            if entry.key == key:
-                found[key] = (entry.position, entry.length, entry.value)
-    return found
 
 
 def _same(event: _Event, row: Row, record: bytes | None) -> bool:
