@@ -20,6 +20,7 @@ _INDEX = {
     "listing": "/v1/streams?prefix=&after=&limit=",
     "state": "/v1/state/{path}?type=&key=&prefix=&offset=&history=&after=&limit=",
     "schema": "/v1/schema/{path}",
+    "tables": "/v1/table/{path}?since_id=&timeout=&view=",
     "notify": "/v1/notify/{name}",
     "follow": "/v1/follow/{path}",
     "health": "/healthz",

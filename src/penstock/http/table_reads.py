@@ -57,7 +57,7 @@ class TableReads:
         _negotiate(view, request)
         if asked.active:
             return await self._active(view, asked, request)
-        standing = await view.standing()
+        standing = await view.standing(counted=asked.since_id < 0)
         place = await view.place(asked.since_id, standing)
         headers = self._headers(view, standing)
         if self._waits(view, asked):

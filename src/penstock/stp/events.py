@@ -21,7 +21,13 @@ from penstock.stp.rows import Change
 # become rows without being decoded (see transcode.py).
 _HEAD: Final = b'{"headers":{"timestamp":%b,"operation":"%b"},"type":%b,"key":%b'
 
-_UTC: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
+# Usual dates only, so that none needs a second look: others are read one by one.
+_UTC: Final = (
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"
+    r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?Z"
+)
+_IS_UTC: Final = re.compile(_UTC, re.ASCII)
+_ARE_UTC: Final = re.compile(rf"(?:{_UTC},)*+", re.ASCII)
 _PARTS: Final = re.compile(r"(.{10}).(.{8})(\.\d+)?(.*)")
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -60,13 +66,20 @@ def json_value(record: str | bytes) -> bytes:
         raise InvalidRow(f"The {error.detail}", field="record") from None
 
 
-@lru_cache(maxsize=1024)
+def all_utc(texts: set[str]) -> bool:
+    """Whether all of these are timestamps as rows have them."""
+    if _ARE_UTC.fullmatch(",".join([*texts, ""])):
+        return True
+    return all(to_utc(text) == text for text in texts)
+
+
+@lru_cache(maxsize=4096)
 def to_utc(text: str) -> str | None:
     """An event's timestamp as rows have it, RFC 3339 in UTC; None if it is no timestamp."""
+    if _IS_UTC.fullmatch(text):
+        return text
     if not is_rfc3339(text):
         return None
-    if _UTC.fullmatch(text):
-        return text
     match = _PARTS.fullmatch(text)
     assert match is not None
     date, time, fraction, zone = match.groups()

@@ -16,7 +16,7 @@ from penstock.errors import RowsTrimmed
 from penstock.protocol.headers import format_expires_at
 from penstock.state import numbers
 from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache, after
-from penstock.stp.transcode import Transcoder, events_of
+from penstock.stp.transcode import Transcoder, events_of, parsed
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES: Final = 16 * 1024
 """More than this of the log is transcoded off the loop."""
+GLANCE_BYTES: Final = 4 * 1024
 NEAR_BYTES: Final = 64 * 1024
 """Less than this is gone through, rather than asking the index."""
 OVERRUN_BYTES: Final = 4 * 1024
@@ -35,13 +36,13 @@ GAP_BYTES: Final = 2 * 1024
 
 
 class Standing(NamedTuple):
-    """A table at a position of its stream, after so many messages: its rows, and the SeqNo of the
-    last (0 if there is none)."""
+    """A table at a position of its stream, after so many messages: the SeqNo of its last row (0 if
+    there is none) and, if they were counted, its rows."""
 
     position: int
     messages: int
-    rows: int
     last: int
+    rows: int = -1
 
 
 class Place(NamedTuple):
@@ -81,21 +82,45 @@ class TableView:
         self._keeper = keeper
         self._cache = cache
         self._standing = Standing(0, 0, 0, 0)
+        self._seen: Standing | None = None
         self._counting = asyncio.Lock()
 
     # -- numbers
 
-    async def standing(self) -> Standing:
+    async def standing(self, *, counted: bool = False) -> Standing:
         """The table at the tail, or a little further if that moves meanwhile."""
-        target = self.stream.tail
-        if self._standing.position >= target:
-            return self._standing
+        target, messages = self.stream.tail, self.stream.count
+        known = self._standing
+        if known.position >= target:
+            return known
+        if not counted:
+            if self._seen is not None and self._seen.position == target:
+                return self._seen
+            last = await self._last(target, messages)
+            if last is not None:
+                self._seen = Standing(target, messages, last)
+                return self._seen
         async with self._counting:
             if target - self._standing.position > NEAR_BYTES:
                 await self._jump()
             while self._standing.position < target:
                 await self._count_on(target)
         return self._standing
+
+    async def _last(self, tail: int, messages: int) -> int | None:
+        """The SeqNo of the last row, if that is close to the tail; 0 if there is none at all."""
+        for size in (GLANCE_BYTES, NEAR_BYTES):
+            start = max(tail - size, self.stream.earliest)
+            wire = await self._wire(start, tail)
+            lines = wire.split(b",\n")[:-1]
+            if start > self.stream.earliest:
+                lines = lines[1:]  # the first one may be only the end of a message
+            for back, line in enumerate(reversed(lines)):
+                if self.transcoder.is_row(parsed(line)):
+                    return messages - back
+            if start == self.stream.earliest:
+                return 0
+        return None
 
     async def _jump(self) -> None:
         """Take the index's word for as much as it has."""
@@ -109,9 +134,7 @@ class TableView:
 
     def _advance(self, found: numbers.Numbers) -> None:
         if found.position > self._standing.position:
-            self._standing = Standing(
-                found.position, found.messages, found.changes, found.ordinal + 1
-            )
+            self._standing = _standing(found)
 
     async def _count_on(self, target: int) -> None:
         known = self._standing
@@ -121,7 +144,7 @@ class TableView:
         wire = await self._wire(known.position, end)
         rows, last = await _maybe_elsewhere(len(wire), self.transcoder.counts, wire, known.messages)
         self._standing = Standing(
-            end, known.messages + wire.count(b"\n"), known.rows + rows, last or known.last
+            end, known.messages + wire.count(b"\n"), last or known.last, known.rows + rows
         )
 
     # -- places
@@ -244,8 +267,7 @@ class TableView:
             ),
         )
         self._advance(found)
-        standing = Standing(found.position, found.messages, found.changes, found.ordinal + 1)
-        return Active(standing, *columns)
+        return Active(_standing(found), *columns)
 
     async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
         """Their rows, in the order of SeqNo."""
@@ -280,6 +302,10 @@ class TableView:
 def first_ordinal(stream: Stream) -> int:
     """How many messages were before the earliest that is kept. Trimming drops whole segments."""
     return stream.segments[0].first_ordinal if stream.earliest and stream.segments else 0
+
+
+def _standing(found: numbers.Numbers) -> Standing:
+    return Standing(found.position, found.messages, found.ordinal + 1, found.changes)
 
 
 async def _maybe_elsewhere(size: int, job: Any, *arguments: Any) -> Any:

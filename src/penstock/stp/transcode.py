@@ -19,7 +19,7 @@ from penstock.state._event import ABSENT, ChangeEvent, NonEmpty
 from penstock.state._parsing import decode_exactly, decode_loosely, parse
 from penstock.stp.declaration import Table
 from penstock.stp.escaping import escape
-from penstock.stp.events import to_utc
+from penstock.stp.events import all_utc, to_utc
 
 _SPACES: Final = (b" ", b"\t", b"\n", b"\r")
 _SIGNS: Final = {"insert": "+", "update": "+", "upsert": "+", "delete": "-"}
@@ -109,7 +109,7 @@ class Transcoder:
             return self._typed(events, seqnos)
         headers = [event.headers for event in events]
         stamps = {header.timestamp for header in headers}
-        if any(to_utc(stamp) != stamp for stamp in stamps):
+        if not all_utc(stamps):
             return self._typed(events, seqnos)
         numbered = zip(seqnos, events, strict=True)
         if all(header.operation != "delete" for header in headers):
@@ -192,7 +192,7 @@ def events_of(wire: bytes) -> list[Any]:
     if events is None:
         events = decode_loosely(array)
     if events is None:
-        return [_parsed(line) for line in wire.split(b",\n")[:-1]]
+        return [parsed(line) for line in wire.split(b",\n")[:-1]]
     return events
 
 
@@ -211,7 +211,8 @@ def record_text(raw: bytes | None, table: Table) -> str:
     return compact(raw)
 
 
-def _parsed(line: bytes) -> Any:
+def parsed(line: bytes) -> Any:
+    """The event of one message; None if it is no event."""
     try:
         return parse(line, strict_timestamp=False)
     except InvalidEvent:
