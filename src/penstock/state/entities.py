@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 _ONE: Final = """SELECT position, length, value FROM entities
 WHERE stream = ? AND type = ? AND key = ?"""
 
+_KEYS: Final = "SELECT key FROM entities WHERE stream = ? AND type = ?"
+
 
 class Entity(NamedTuple):
     """The event that set an entity, and its value unless that is too large for the index."""
@@ -28,3 +30,8 @@ def find(db: Any, stream: int, type: str, keys: Iterable[str]) -> dict[str, Enti
         if row is not None:
             found[key] = Entity(*row)
     return found
+
+
+def keys(db: Any, stream: int, type: str) -> list[str]:
+    """All keys of a type that are in the state."""
+    return [row[0] for row in db.execute(_KEYS, (stream, type))]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
 from penstock.stp.mirror import Mirror
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
 from penstock.stp.rows import RowDecoder, RowsBefore
+from penstock.stp.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
     from penstock.stp.registry import Follow
 
 REASON_BYTES_MAX: Final = 300
+DIGITS_MAX: Final = 16
+REPORTED_MAX: Final = 1000
+OK, GONE = 200, 410
 EVENT: Final = "changed"
 """The event that we ask a source's NURL to be told of."""
 
-_ANEW: Final = "unfollow it, delete the mirror's stream, and follow it again"
 _log = logging.getLogger("penstock.stp")
 
 
@@ -84,6 +88,7 @@ class Follower:
         self._mirror: Mirror | None = None
         self._kind: SequenceType | None = None
         self._sieve = Sieve(seqno)
+        self._reported: set[str] = set()
         self._news = asyncio.Event()
         self._announced = not (follow.nurl and own_nurl)
         self.status = Status(seqno=seqno)
@@ -135,40 +140,56 @@ class Follower:
 
     async def _read(self) -> None:
         """One answer of the source, to its end."""
+        async with self._get(self._sieve.position) as answer:
+            has_gap = answer.status == GONE
+            if not has_gap:
+                mirror, decoder = await self._open(answer)
+                self.status.state = "following"
+                async for piece in answer.pieces:
+                    await self._take(mirror, decoder, piece)
+                # Without its line end a row is not complete: it comes again, whole.
+                decoder.end()
+        if has_gap:
+            await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        """The rows after our position are gone: take the table as it is, from its first row on."""
+        _log.warning("rows of the source of %s are gone: taking it up anew", self.follow.table)
+        async with self._get(0) as answer:
+            mirror, decoder = await self._open(answer)
+            snapshot = Snapshot(_last_seqno(answer))
+            async for piece in answer.pieces:
+                snapshot.add(decoder.feed(piece))
+                if snapshot.is_complete:
+                    break
+        await mirror.replace(snapshot.live, snapshot.position, self._now())
+        self._sieve = Sieve(snapshot.position)
+        self._count(mirror)
+
+    def _get(self, since_id: int) -> AbstractAsyncContextManager[Streamed]:
+        self.status.requests += 1
         surl = self.follow.surl
         joint = "&" if "?" in surl else "?"
-        url = f"{surl}{joint}since_id={self._sieve.position}"
-        self.status.requests += 1
-        async with self._egress.stream(url, headers=self._headers) as answer:
-            mirror, kind = await self._open(answer)
-            decoder = RowDecoder(
-                escape=kind.escape, line_bytes_max=self._settings.follow_row_bytes_max
-            )
-            self.status.state = "following"
-            async for piece in answer.pieces:
-                await self._take(mirror, decoder, piece)
-            # Without its line end a row is not complete: it comes again, whole.
-            decoder.end()
+        return self._egress.stream(f"{surl}{joint}since_id={since_id}", headers=self._headers)
 
-    async def _open(self, answer: Streamed) -> tuple[Mirror, SequenceType]:
-        if answer.status == 410:
-            earliest = answer.headers.get("stp-earliest-seqno", "?")[:20]
-            raise _failed(f"rows up to {earliest} are gone from the source; {_ANEW}")
-        if answer.status != 200:
+    async def _open(self, answer: Streamed) -> tuple[Mirror, RowDecoder]:
+        if answer.status != OK:
             raise _failed(f"the source answers {answer.status}")
         try:
             kind = parse_content_type(answer.headers.get("content-type", ""))
         except InvalidContentType as error:
             raise _failed(f"the source does not speak STP: {error.detail}") from None
-        last = answer.headers.get("stp-last-seqno", "")
-        if last.isascii() and last.isdigit() and int(last[:20]) < self._sieve.position:
+        last = _last_seqno(answer)
+        if last is not None and last < self._sieve.position:
             raise _failed(
-                f"the source ends at SeqNo {last[:20]}, before {self._sieve.position}, which was "
-                f"seen already: it is another table now; {_ANEW}"
+                f"the source ends at SeqNo {last}, before {self._sieve.position}, which was seen "
+                "already: it is another table now; unfollow it, delete the mirror's stream, and "
+                "follow it again"
             )
         if self._mirror is None or kind != self._kind:
             self._mirror, self._kind = await self._declare(kind), kind
-        return self._mirror, kind
+        line_bytes_max = self._settings.follow_row_bytes_max
+        return self._mirror, RowDecoder(escape=kind.escape, line_bytes_max=line_bytes_max)
 
     async def _take(self, mirror: Mirror, decoder: RowDecoder, piece: bytes) -> None:
         bad: RowsBefore | None = None
@@ -179,20 +200,35 @@ class Follower:
         before = self._sieve.position
         new, conflicts = self._sieve.pass_on(rows)
         for conflict in conflicts:
-            self.status.conflicts += 1
-            self.status.last_conflict = str(conflict)[:REASON_BYTES_MAX]
-            _log.error("the source of %s contradicts itself: %s", self.follow.table, conflict)
+            self._contradicted(str(conflict)[:REASON_BYTES_MAX])
         if new:
             try:
-                await mirror.apply(new, format_expires_at(self._clock.now_us()))
+                await mirror.apply(new, self._now())
             except BaseException:
                 self._sieve = Sieve(before)  # they come again
                 raise
+        self._count(mirror)
+        if bad is not None:
+            raise _failed(f"the source sent what is no row: {bad.detail}")
+
+    def _contradicted(self, text: str) -> None:
+        """Report a contradiction, once: a server that sends everything each time repeats it."""
+        if text in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported.add(text)
+        self.status.conflicts += 1
+        self.status.last_conflict = text
+        _log.error("the source of %s contradicts itself: %s", self.follow.table, text)
+
+    def _count(self, mirror: Mirror) -> None:
         status = self.status
         status.seqno = self._sieve.position
         status.appended, status.unchanged = mirror.appended, mirror.unchanged
-        if bad is not None:
-            raise _failed(f"the source sent what is no row: {bad.detail}")
+
+    def _now(self) -> str:
+        return format_expires_at(self._clock.now_us())
 
     # -- asking to be told
 
@@ -220,6 +256,12 @@ class Follower:
             _log.warning(
                 "the NURL of the source of %s answers %d", self.follow.table, answer.status
             )
+
+
+def _last_seqno(answer: Streamed) -> int | None:
+    """Where the table ended when it was asked for, if the server says so."""
+    text = answer.headers.get("stp-last-seqno", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
 def _failed(text: str) -> EgressFailed:

@@ -32,6 +32,7 @@ POSITION: Final = "stp-position"
 LEFT: Final = "stp-left"
 """The meta value that says where a mirror ended when it stopped following, and whom."""
 HISTORY_MAX: Final = 1000
+BATCH_ROWS: Final = 1000
 _JSON: Final = "application/json"
 
 
@@ -67,11 +68,26 @@ class Mirror:
         if not rows:
             return
         position = rows[-1].seqno
+        if not await self._append(rows, now, Producer(self._producer, position, 0)):
+            await self._keep_position(position)
+
+    async def replace(self, live: dict[str, Row], position: int, now: str) -> None:
+        """Make the mirror what the source is at a position, when its history has a gap.
+
+        The position is kept last: a crash before that does it all again, which changes nothing.
+        """
+        rows = sorted(live.values(), key=lambda row: row.seqno)
+        rows += [Row(position, now, "-", key) for key in await self._keys() if key not in live]
+        for start in range(0, len(rows), BATCH_ROWS):
+            await self._append(rows[start : start + BATCH_ROWS], now, None)
+        await self._keep_position(position)
+
+    async def _append(self, rows: list[Row], now: str, producer: Producer | None) -> bool:
+        """Append what the rows change; False if that is nothing."""
         changes = await self._changes(rows)
         self.unchanged += len(rows) - len(changes)
         if not changes:
-            await self._keep_position(position)
-            return
+            return False
         table = self._table
         events = [
             event_json(
@@ -82,11 +98,11 @@ class Mirror:
             )
             for row in changes
         ]
-        producer = Producer(self._producer, position, 0)
         body = b"[" + b",".join(events) + b"]"
         request = Append(body, _JSON, False, producer, None, None)
         await self._owned.append(self._engine, self._stream.path, request)
         self.appended += len(changes)
+        return True
 
     async def _keep_position(self, position: int) -> None:
         value = msgspec.json.encode({"producer": self._producer, "seqno": position})
@@ -132,6 +148,20 @@ class Mirror:
                 value = bytes((await self._event(entity.position, entity.length)).value)
             records[key] = msgspec.json.format(value, indent=-1)
         return records
+
+    async def _keys(self) -> list[str]:
+        """All keys that the mirror has."""
+        stream, at = self._stream, self._stream.tail
+        if not at:
+            return []
+        type = self._table.type
+        return await self._keeper.answer(
+            stream,
+            at,
+            lambda index: index.ask(
+                stream.id, at, lambda db, _: entities.keys(db, stream.id, type)
+            ),
+        )
 
     async def _is_echo(self, row: Row, record: bytes | None) -> bool:
         """Whether a row is one of the table's own that has come round a ring of followers.
