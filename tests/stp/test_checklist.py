@@ -40,6 +40,13 @@ def test_the_checklist_covers_the_whole_protocol() -> None:
     assert len({line.split("|")[1] for line in LINES}) == len(LINES)
 
 
+def test_the_guide_says_how_long_rows_are_kept() -> None:
+    guide = (ROOT / "docs" / "stp.md").read_text()
+    policy = guide.partition("\n## Retention\n")[2].partition("\n## ")[0]
+    assert "kept for as long as" in policy
+    assert "STP-Earliest-SeqNo" in policy
+
+
 def test_the_check_itself_sees_what_does_not_exist() -> None:
     with pytest.raises(AssertionError, match="has no"):
         test_every_line_names_tests_that_exist("| rule | `test_checklist.py::test_absent` |")

@@ -176,7 +176,7 @@ class Reception:
     def _ended(self, asked: int, count: int, answer: Answer) -> None:
         """The response came to its proper end."""
         if self._tail and count == 0:
-            self._tail = 0  # -N of an empty table: from now on every row is new
+            self._tail = 0  # as above, of a server that does not say where its table ends
         etag = answer.headers.get("etag")
         self._etag = (asked, etag) if etag and count == 0 else None
 
@@ -194,6 +194,8 @@ class Reception:
         self.media = media
         self.last_seqno = _answers.last_seqno(answer)
         self.closed = answer.closed
+        if self.last_seqno == 0:
+            self._tail = 0  # -N of an empty table: from now on every row is new
         return media
 
     def _report(self, conflict: Conflict) -> Flow[None]:
