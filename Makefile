@@ -24,7 +24,7 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth bench-client soak docs lock clean
+.PHONY: help setup run test lint format bench bench-growth bench-client bench-stp soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -77,6 +77,9 @@ bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
 	$(BIN)/python -m bench.client_follow
 	$(BIN)/python -m bench.client_producer
+
+bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
+	$(BIN)/python -m bench.stp
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak

@@ -6,27 +6,29 @@ PenstockError
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
-│   └── InvalidJson · EmptyArray · EmptyBody
+│   ├── InvalidJson · EmptyArray · EmptyBody
+│   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── Unauthorized 401
 ├── Forbidden 403
-│   └── StaleEpoch
-├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404
+│   └── StaleEpoch · EgressRefused · MirrorReadOnly
+├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
+├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405
 ├── RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
-│   └── NotJsonStream · NotDeclared
+│   └── NotJsonStream · NotDeclared · FollowConflict · TableExists · NotExpressible
 ├── Gone 410
-│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
+│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
-├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── BodyTooLarge 413 · UriTooLong 414 · UnsupportedType 415 · HeadersTooLarge 431
 ├── InvalidEvent 422
 │   └── ValidationFailed
-├── InvalidSchema 422
-├── RateLimited 429 · TooManyProducers 429
+├── InvalidSchema 422 · InvalidRow 422 · InvalidTable 422
+├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
 ├── ServerError 500
-│   ├── Damaged 500 · InternalError 500
+│   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
 │   └── DiskFull 507
 ├── StoreError (opening a data folder; never an HTTP answer)
@@ -37,70 +39,51 @@ PenstockError
 
 from __future__ import annotations
 
-from penstock.bad_requests import (
-    BadRequest as BadRequest,
-)
-from penstock.bad_requests import (
-    ConflictingExpiry as ConflictingExpiry,
-)
-from penstock.bad_requests import (
-    EmptyArray as EmptyArray,
-)
-from penstock.bad_requests import (
-    EmptyBody as EmptyBody,
-)
-from penstock.bad_requests import (
-    EpochStart as EpochStart,
-)
-from penstock.bad_requests import (
-    InvalidContentType as InvalidContentType,
-)
-from penstock.bad_requests import (
-    InvalidExpiresAt as InvalidExpiresAt,
-)
-from penstock.bad_requests import (
-    InvalidForkOffset as InvalidForkOffset,
-)
-from penstock.bad_requests import (
-    InvalidJson as InvalidJson,
-)
-from penstock.bad_requests import (
-    InvalidOffset as InvalidOffset,
-)
-from penstock.bad_requests import (
-    InvalidParameter as InvalidParameter,
-)
-from penstock.bad_requests import (
-    InvalidPath as InvalidPath,
-)
-from penstock.bad_requests import (
-    InvalidProducer as InvalidProducer,
-)
-from penstock.bad_requests import (
-    InvalidStreamSeq as InvalidStreamSeq,
-)
-from penstock.bad_requests import (
-    InvalidTtl as InvalidTtl,
-)
-from penstock.bad_requests import (
-    MissingContentType as MissingContentType,
-)
-from penstock.bad_requests import (
-    OffsetBeyondTail as OffsetBeyondTail,
-)
-from penstock.bad_requests import (
-    OffsetNotAligned as OffsetNotAligned,
-)
-from penstock.problem import PenstockError as PenstockError
-from penstock.problem import known
+from penstock._error_base import BadRequest as BadRequest
+from penstock._error_base import Conflict as Conflict
+from penstock._error_base import Forbidden as Forbidden
+from penstock._error_base import Gone as Gone
+from penstock._error_base import PenstockError as PenstockError
+from penstock._error_base import ServerError as ServerError
+from penstock._error_base import known
+from penstock._error_request import ConflictingExpiry as ConflictingExpiry
+from penstock._error_request import EmptyArray as EmptyArray
+from penstock._error_request import EmptyBody as EmptyBody
+from penstock._error_request import EpochStart as EpochStart
+from penstock._error_request import InvalidContentType as InvalidContentType
+from penstock._error_request import InvalidExpiresAt as InvalidExpiresAt
+from penstock._error_request import InvalidForkOffset as InvalidForkOffset
+from penstock._error_request import InvalidJson as InvalidJson
+from penstock._error_request import InvalidOffset as InvalidOffset
+from penstock._error_request import InvalidParameter as InvalidParameter
+from penstock._error_request import InvalidPath as InvalidPath
+from penstock._error_request import InvalidProducer as InvalidProducer
+from penstock._error_request import InvalidStreamSeq as InvalidStreamSeq
+from penstock._error_request import InvalidTtl as InvalidTtl
+from penstock._error_request import MissingContentType as MissingContentType
+from penstock._error_request import OffsetBeyondTail as OffsetBeyondTail
+from penstock._error_request import OffsetNotAligned as OffsetNotAligned
+from penstock._error_stp import EgressFailed as EgressFailed
+from penstock._error_stp import EgressRefused as EgressRefused
+from penstock._error_stp import FollowConflict as FollowConflict
+from penstock._error_stp import FollowNotFound as FollowNotFound
+from penstock._error_stp import InvalidFollow as InvalidFollow
+from penstock._error_stp import InvalidNotify as InvalidNotify
+from penstock._error_stp import InvalidUrl as InvalidUrl
+from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
+from penstock._error_stp import TooManyPeers as TooManyPeers
+from penstock._error_stp import UnsupportedType as UnsupportedType
+from penstock._error_table import InvalidRow as InvalidRow
+from penstock._error_table import InvalidTable as InvalidTable
+from penstock._error_table import NotAcceptable as NotAcceptable
+from penstock._error_table import NotExpressible as NotExpressible
+from penstock._error_table import RowsTrimmed as RowsTrimmed
+from penstock._error_table import TableExists as TableExists
+from penstock._error_table import TableNotFound as TableNotFound
 
 
 class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
-
-
-class Forbidden(PenstockError):
-    status, code, title = 403, "forbidden", "Forbidden"
 
 
 class StaleEpoch(Forbidden):
@@ -130,10 +113,6 @@ class MethodNotAllowed(PenstockError):
 
 class RequestTimeout(PenstockError):
     status, code, title = 408, "request-timeout", "Request took too long to arrive"
-
-
-class Conflict(PenstockError):
-    status, code, title = 409, "conflict", "Conflict"
 
 
 class StreamExists(Conflict):
@@ -184,10 +163,6 @@ class NotJsonStream(Conflict):
 
 class NotDeclared(Conflict):
     code, title = "not-declared", "Stream is too large for state without a declaration"
-
-
-class Gone(PenstockError):
-    status, code, title = 410, "gone", "Gone"
 
 
 class StreamRecreated(Gone):
@@ -284,12 +259,6 @@ class TooManyProducers(PenstockError):
 
 class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
-
-
-class ServerError(PenstockError):
-    """The server could not do what was asked; the same request may work later."""
-
-    status, code, title = 500, "server-error", "Server error"
 
 
 class InternalError(ServerError):

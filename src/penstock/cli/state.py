@@ -87,7 +87,7 @@ def show(
                 click.echo(_text(entity._asdict()))
             return
         rows = [(entity.type, entity.key, _text(entity.value)) for entity in entities]
-    _table(("TYPE", "KEY", "VALUE"), rows)
+    show_columns(("TYPE", "KEY", "VALUE"), rows)
 
 
 @command.command("history")
@@ -106,7 +106,7 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
         for step in steps:
             click.echo(_text(step))
         return
-    _table(
+    show_columns(
         ("OFFSET", "OPERATION", "VALUE"),
         [
             (
@@ -176,7 +176,7 @@ def _ask(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def show_columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Rows below each other, cut to the width of a terminal; the last column is the long one."""
     shown = [tuple(printable(cell) for cell in row) for row in rows]
     first, *rest = aligned([head, *shown])

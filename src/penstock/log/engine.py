@@ -95,9 +95,12 @@ class Engine:
         """Keep a named value with a stream, durably; None takes it away."""
         return self._writing.set_meta(path, name, value)
 
-    def add_check(self, name: str, check: Check) -> None:
-        """Let `check` refuse appends to streams that have the meta value `name`."""
-        self._writing.add_check(name, check)
+    def add_check(self, name: str, check: Check, *, closes: bool = False) -> None:
+        """Let `check` refuse appends to streams that have the meta value `name`.
+
+        With `closes` it is also asked about a close that appends nothing: with no bytes.
+        """
+        self._writing.add_check(name, check, closes=closes)
 
     # -- reading
 

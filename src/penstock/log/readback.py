@@ -119,11 +119,14 @@ class Readback:
         if chunks and (key(chunks[0]) < wanted or not segments):
             chunk = chunks[max(bisect_left(chunks, wanted, key=key) - 1, 0)]
             return chunk.start, chunk.ordinal
-        for info in reversed(segments):
-            first = IndexEntry(*self._segments.entry(stream.id, info, 0))
-            if key(first) < wanted or info is segments[0]:
-                return self._seek_segment(stream, info, wanted, key)
-        return stream.tail, stream.count
+        if not segments:
+            return stream.tail, stream.count
+
+        def first(info: SegmentInfo) -> int:
+            return key(IndexEntry(*self._segments.entry(stream.id, info, 0)))
+
+        found = bisect_left(segments, wanted, key=first)
+        return self._seek_segment(stream, segments[max(found - 1, 0)], wanted, key)
 
     def _seek_segment(
         self,

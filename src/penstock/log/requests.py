@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import ProducerState
@@ -56,3 +57,11 @@ class Created(NamedTuple):
     created: bool
     closed: bool
     content_type: str
+
+
+class NotYet(Exception):
+    """Raised by a check that cannot decide before `ready` is done; it is asked again then."""
+
+    def __init__(self, ready: Coroutine[Any, Any, None]) -> None:
+        super().__init__("not yet")
+        self.ready = ready

@@ -7,7 +7,8 @@ that rests on pending state waits for it. If a batch fails, pending state is dur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.config import Settings
@@ -18,7 +19,7 @@ from penstock.log.decisions import gone
 from penstock.log.forking import path_blocked
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import Mutation, with_meta
-from penstock.log.requests import Append, Appended, Created
+from penstock.log.requests import Append, Appended, Created, NotYet
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
@@ -33,8 +34,9 @@ from penstock.protocol.lifecycle import (
 )
 from penstock.protocol.producer import Duplicate, ProducerState, decide
 
-Check = Callable[[bytes, Stream, bytes, int], None]
-"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append."""
+Check = Callable[[bytes, Stream, bytes, int], tuple[bytes, int] | None]
+"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append, or NotYet
+to be asked again later; what it returns is appended instead."""
 
 
 class Writing(Trimming):
@@ -51,6 +53,8 @@ class Writing(Trimming):
     ) -> None:
         super().__init__(streams, store, settings, stats, clock=clock)
         self._checks: dict[str, Check] = {}
+        self._checks_of_closes: set[str] = set()
+        self._waiting: set[asyncio.Task[Appended]] = set()
 
     def create(
         self, path: str, config: StreamConfig, body: bytes, *, closed: bool
@@ -112,6 +116,18 @@ class Writing(Trimming):
             return self._append_to_open(stream, request, now)
         except PenstockError as error:
             return self._refuse(stream, error)
+        except NotYet as later:
+            task = self._loop.create_task(self._append_later(path, request, later.ready))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            return task
+
+    async def _append_later(
+        self, path: str, request: Append, ready: Coroutine[Any, Any, None]
+    ) -> Appended:
+        await ready
+        # In the same step: what the check has found out still holds.
+        return await self.append(path, request)
 
     def _append_to_open(
         self, stream: Stream, request: Append, now: int
@@ -139,8 +155,8 @@ class Writing(Trimming):
             self._check_expected(stream, request.expected)
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
-        if stream.pending_meta and payload:
-            self._check_payload(stream, payload, count)
+        if stream.pending_meta and (payload or request.close):
+            payload, count = self._check_payload(stream, payload, count)
 
         stream.pending_tail = end = start + len(payload)
         stream.pending_count += count
@@ -189,9 +205,12 @@ class Writing(Trimming):
         stream.pending_meta = with_meta(stream.pending_meta, name, value)
         return self._submit(mutations.SetMeta(stream, None, name=name, value=value))
 
-    def add_check(self, name: str, check: Check) -> None:
-        """`check` may refuse what is appended to a stream that has the meta value `name`."""
+    def add_check(self, name: str, check: Check, *, closes: bool) -> None:
+        """`check` may refuse what is appended to a stream that has the meta value `name`, and
+        with `closes` also that it is closed with nothing appended."""
         self._checks[name] = check
+        if closes:
+            self._checks_of_closes.add(name)
 
     def _producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
         state = stream.pending_producers.get(producer_id) or stream.producers.get(producer_id)
@@ -218,11 +237,12 @@ class Writing(Trimming):
                 Stream_Next_Offset=tail,
             )
 
-    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> None:
+    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> tuple[bytes, int]:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
-            if check is not None:
-                check(value, stream, payload, count)
+            if check is not None and (payload or name in self._checks_of_closes):
+                payload, count = check(value, stream, payload, count) or (payload, count)
+        return payload, count
 
     # -- what the store tells
 

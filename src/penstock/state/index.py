@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import BadRequest, InvalidEvent
 from penstock.log.files import Files
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import Offset, parse_offset
+from penstock.state import numbers
 from penstock.state._event import OPERATIONS, ControlEvent
 from penstock.state._parsing import decode_exactly, decode_loosely, parse
 
-FORMAT: Final = 1
+T = TypeVar("T")
+
+FORMAT: Final = 2
 VALUE_BYTES_MAX: Final = 4096
 """Larger values stay in the log alone."""
 CACHE_KIB: Final = 32 * 1024
@@ -49,7 +53,9 @@ CREATE TABLE IF NOT EXISTS resets (
   ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entities (
   stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
-  length INTEGER NOT NULL, value BLOB, PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
+  length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL,
+  PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
+{numbers.SCHEMA}
 PRAGMA user_version = {FORMAT};
 """
 # SQLite takes the other columns of a group from the row that has the greatest position.
@@ -71,6 +77,7 @@ _DROP: Final = (
     "DELETE FROM changes WHERE stream = ?",
     "DELETE FROM resets WHERE stream = ?",
     "DELETE FROM entities WHERE stream = ?",
+    *numbers.DROP,
 )
 
 
@@ -206,8 +213,9 @@ class StateIndex:
             if batch.resets:
                 self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
             self._db.executemany(
-                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?)", batch.set_entities()
+                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", batch.set_entities()
             )
+            numbers.add(self._db, stream, batch.numbered)
             self._db.executemany(
                 "DELETE FROM entities WHERE stream = ? AND type = ? AND key = ?",
                 batch.gone_entities(),
@@ -273,6 +281,13 @@ class StateIndex:
         rows = self._db.execute(_HISTORY, (*entity, after, wanted.at, wanted.limit + 1, RESET))
         return [Past(*row) for row in rows]
 
+    def ask(self, stream: int, at: int, question: Callable[[Any, Standing], T]) -> T | None:
+        """What a question finds in the database of a stream that is indexed up to `at`."""
+        standing = self.standing(stream)
+        if standing is None or standing.position < at:
+            return None
+        return question(self._db, standing)
+
     def _reaches(self, wanted: Wanted) -> bool:
         standing = self.standing(wanted.stream)
         return standing is not None and standing.position >= wanted.at
@@ -294,6 +309,7 @@ class _Batch:
         "_entities",
         "_stream",
         "changes",
+        "numbered",
         "ordinal",
         "position",
         "resets",
@@ -309,8 +325,9 @@ class _Batch:
         self.skipped = 0
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
-        # What is left of them at the end: position, length and value, or None if deleted.
-        self._entities: dict[tuple[str, str], tuple[int, int, bytes | None] | None] = {}
+        self.numbered: dict[str, list[tuple[int, int]]] = {}
+        # What is left of them at the end: position, length, value, ordinal, or None if deleted.
+        self._entities: dict[tuple[str, str], tuple[int, int, bytes | None, int] | None] = {}
 
     def set_entities(self) -> list[tuple[object, ...]]:
         return sorted(
@@ -343,10 +360,11 @@ class _Batch:
         if not isinstance(event, ControlEvent):
             operation = OPERATIONS.index(event.headers.operation)
             self.changes.append((self._stream, event.type, event.key, *place, operation))
+            self.numbered.setdefault(event.type, []).append((self.position, self.ordinal))
             value = event._value
             kept = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
             is_gone = operation == DELETE
-            last = None if is_gone else (self.position, length, kept)
+            last = None if is_gone else (self.position, length, kept, self.ordinal)
             self._entities[event.type, event.key] = last
         elif event.control == "reset":
             self.resets.append((self._stream, *place))

@@ -1,4 +1,7 @@
-"""The root of the tree of errors; `errors` draws the tree and has every class."""
+"""The trunk of the error tree: what every error has, and the branches that others grow from.
+
+Import errors from `penstock.errors`, which has all of them.
+"""
 
 from __future__ import annotations
 
@@ -30,5 +33,28 @@ class PenstockError(Exception):
         return int(text) if text.isascii() and text.isdigit() else None
 
 
+class BadRequest(PenstockError):
+    status, code, title = 400, "bad-request", "Bad request"
+
+
+class Forbidden(PenstockError):
+    status, code, title = 403, "forbidden", "Forbidden"
+
+
+class Conflict(PenstockError):
+    status, code, title = 409, "conflict", "Conflict"
+
+
+class Gone(PenstockError):
+    status, code, title = 410, "gone", "Gone"
+
+
+class ServerError(PenstockError):
+    """The server could not do what was asked; the same request may work later."""
+
+    status, code, title = 500, "server-error", "Server error"
+
+
 def known(**members: object) -> dict[str, object]:
+    """Of the members of a problem document those that are known."""
     return {name: value for name, value in members.items() if value is not None}

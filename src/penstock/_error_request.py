@@ -1,12 +1,11 @@
-"""Requests that say something wrong, 400: a branch of the tree that `errors` draws."""
+"""Requests that say something wrong, 400: a branch of the tree that `penstock.errors` draws.
+
+Import errors from there.
+"""
 
 from __future__ import annotations
 
-from penstock.problem import PenstockError
-
-
-class BadRequest(PenstockError):
-    status, code, title = 400, "bad-request", "Bad request"
+from penstock._error_base import BadRequest
 
 
 class InvalidOffset(BadRequest):
