@@ -24,7 +24,7 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth bench-client bench-state soak docs lock clean
+.PHONY: help setup run test lint format bench bench-growth bench-client bench-state bench-stp soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
 
 bench-state: setup $(NODE_STAMP) ## state beside the npm package, bare SQLite and a replay
 	$(BIN)/python -m bench.state
+
+bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
+	$(BIN)/python -m bench.stp
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak -o faulthandler_timeout=7200

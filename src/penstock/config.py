@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import limits
+from penstock.config_peers import PeerSettings
 from penstock.setting import Group, InvalidSetting, Setting
 
 TOML_NAME = "penstock.toml"
@@ -31,7 +32,7 @@ _ACCESS = Group("Access")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(PeerSettings):
     """All settings of one server. Sizes are in bytes, durations in seconds."""
 
     host: str = _SERVER.text("127.0.0.1", "Address to listen on.")
@@ -60,6 +61,15 @@ class Settings:
     )
     sse_buffer_bytes_max: int = _READ.size(
         limits.SSE_BUFFER_BYTES_MAX, "Unsent bytes at which a slow SSE reader is disconnected."
+    )
+    table_timeout_s: float = _READ.seconds(
+        limits.TABLE_TIMEOUT_S, "How long a read of a table lasts before the client reconnects."
+    )
+    table_idle_s: float = _READ.seconds(
+        limits.TABLE_IDLE_S, "How long a read of a table waits for the next row."
+    )
+    table_cache_bytes: int = _READ.size(
+        limits.TABLE_CACHE_BYTES, "Most bytes of encoded rows kept for the next readers.", least=0
     )
     chunk_bytes: int = _READ.size(
         limits.CHUNK_BYTES,
@@ -116,8 +126,17 @@ class Settings:
     json_depth_max: int = _STREAM.count(
         limits.JSON_DEPTH_MAX, "Deepest nesting of a JSON message.", most=512
     )
+    fork_depth_max: int = _STREAM.count(
+        limits.FORK_DEPTH_MAX, "Longest chain of forks of forks.", most=200
+    )
     active_streams_max: int = _STREAM.count(
         limits.ACTIVE_STREAMS_MAX, "Most idle streams that are kept in memory."
+    )
+    retention: str = _STREAM.rules(
+        "", "What is kept of streams without a policy of their own, by the start of their path."
+    )
+    retention_interval_s: float = _STREAM.seconds(
+        limits.RETENTION_INTERVAL_S, "How often data that is kept too long is looked for."
     )
     reap_interval_s: float = _STREAM.seconds(
         limits.REAP_INTERVAL_S, "How often expired streams are looked for."
@@ -170,7 +189,8 @@ class Settings:
 
 
 def _describe() -> Iterable[Setting]:
-    for each in fields(Settings):
+    shared = {each.name for each in fields(PeerSettings)}
+    for each in sorted(fields(Settings), key=lambda each: each.name in shared):
         details = dict(each.metadata)
         dashed = each.name.removesuffix("_s").replace("_", "-")
         details["flag"] = details["flag"] or f"--{dashed}"

@@ -2,28 +2,32 @@
 
 PenstockError
 ├── BadRequest 400
-│   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned
+│   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned · InvalidForkOffset
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
-│   └── InvalidJson · EmptyArray · EmptyBody
+│   ├── InvalidJson · EmptyArray · EmptyBody
+│   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── Unauthorized 401
 ├── Forbidden 403
-│   └── StaleEpoch
-├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404
+│   └── StaleEpoch · EgressRefused · MirrorReadOnly
+├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
+├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
-│   └── NotJsonStream · NotDeclared
+│   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
+│   └── NotJsonStream · NotDeclared · FollowConflict · TableExists · NotExpressible
 ├── Gone 410
-│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted
+│   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
-├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── BodyTooLarge 413 · UriTooLong 414 · UnsupportedType 415 · HeadersTooLarge 431
 ├── Unprocessable 422
-│   └── InvalidSchema · InvalidEvent ─ ValidationFailed
-├── RateLimited 429 · TooManyProducers 429
+│   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
+│   └── InvalidRow · InvalidTable
+├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
 ├── ServerError 500
-│   ├── Damaged 500 · InternalError 500
+│   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
 │   └── DiskFull 507
 ├── StoreError (opening a data folder; never an HTTP answer)
@@ -34,108 +38,52 @@ PenstockError
 
 from __future__ import annotations
 
-
-class PenstockError(Exception):
-    """Base of the tree. `detail` says what was wrong and what to do about it.
-
-    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
-    are then those of the answer.
-    """
-
-    status = 500
-    code = "internal"
-    title = "Internal error"
-
-    def __init__(self, detail: str, **headers: str) -> None:
-        """Header names are given with underscores: ``Stream_Closed="true"``."""
-        super().__init__(detail)
-        self.detail = detail
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    @property
-    def members(self) -> dict[str, object]:
-        """What a problem document says beside the usual: more for programs than for people."""
-        return {}
-
-    def _number(self, header: str) -> int | None:
-        text = self.headers.get(header, "")
-        return int(text) if text.isascii() and text.isdigit() else None
-
-
-class BadRequest(PenstockError):
-    status, code, title = 400, "bad-request", "Bad request"
-
-
-class InvalidOffset(BadRequest):
-    code, title = "invalid-offset", "Invalid offset"
-
-
-class OffsetBeyondTail(BadRequest):
-    code, title = "offset-beyond-tail", "Offset beyond the end of the stream"
-
-
-class OffsetNotAligned(BadRequest):
-    code, title = "offset-not-aligned", "Offset is not a message boundary"
-
-
-class InvalidTtl(BadRequest):
-    code, title = "invalid-ttl", "Invalid Stream-TTL"
-
-
-class InvalidExpiresAt(BadRequest):
-    code, title = "invalid-expires-at", "Invalid Stream-Expires-At"
-
-
-class ConflictingExpiry(BadRequest):
-    code, title = "conflicting-expiry", "Both Stream-TTL and Stream-Expires-At"
-
-
-class InvalidProducer(BadRequest):
-    code, title = "invalid-producer", "Invalid producer headers"
-
-
-class EpochStart(BadRequest):
-    code, title = "epoch-must-start-at-zero", "A new producer epoch starts at sequence 0"
-
-
-class InvalidStreamSeq(BadRequest):
-    code, title = "invalid-stream-seq", "Invalid Stream-Seq"
-
-
-class InvalidContentType(BadRequest):
-    code, title = "invalid-content-type", "Invalid Content-Type"
-
-
-class MissingContentType(BadRequest):
-    code, title = "missing-content-type", "Content-Type is required"
-
-
-class InvalidPath(BadRequest):
-    code, title = "invalid-path", "Invalid stream path"
-
-
-class InvalidParameter(BadRequest):
-    code, title = "invalid-parameter", "Invalid query parameter"
-
-
-class InvalidJson(BadRequest):
-    code, title = "invalid-json", "Invalid JSON"
-
-
-class EmptyArray(BadRequest):
-    code, title = "empty-array", "Empty JSON array"
-
-
-class EmptyBody(BadRequest):
-    code, title = "empty-body", "Empty body"
+from penstock._error_base import BadRequest as BadRequest
+from penstock._error_base import Conflict as Conflict
+from penstock._error_base import Forbidden as Forbidden
+from penstock._error_base import Gone as Gone
+from penstock._error_base import PenstockError as PenstockError
+from penstock._error_base import ServerError as ServerError
+from penstock._error_base import Unprocessable as Unprocessable
+from penstock._error_base import known
+from penstock._error_request import ConflictingExpiry as ConflictingExpiry
+from penstock._error_request import EmptyArray as EmptyArray
+from penstock._error_request import EmptyBody as EmptyBody
+from penstock._error_request import EpochStart as EpochStart
+from penstock._error_request import InvalidContentType as InvalidContentType
+from penstock._error_request import InvalidExpiresAt as InvalidExpiresAt
+from penstock._error_request import InvalidForkOffset as InvalidForkOffset
+from penstock._error_request import InvalidJson as InvalidJson
+from penstock._error_request import InvalidOffset as InvalidOffset
+from penstock._error_request import InvalidParameter as InvalidParameter
+from penstock._error_request import InvalidPath as InvalidPath
+from penstock._error_request import InvalidProducer as InvalidProducer
+from penstock._error_request import InvalidStreamSeq as InvalidStreamSeq
+from penstock._error_request import InvalidTtl as InvalidTtl
+from penstock._error_request import MissingContentType as MissingContentType
+from penstock._error_request import OffsetBeyondTail as OffsetBeyondTail
+from penstock._error_request import OffsetNotAligned as OffsetNotAligned
+from penstock._error_stp import EgressFailed as EgressFailed
+from penstock._error_stp import EgressRefused as EgressRefused
+from penstock._error_stp import FollowConflict as FollowConflict
+from penstock._error_stp import FollowNotFound as FollowNotFound
+from penstock._error_stp import InvalidFollow as InvalidFollow
+from penstock._error_stp import InvalidNotify as InvalidNotify
+from penstock._error_stp import InvalidUrl as InvalidUrl
+from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
+from penstock._error_stp import TooManyPeers as TooManyPeers
+from penstock._error_stp import UnsupportedType as UnsupportedType
+from penstock._error_table import InvalidRow as InvalidRow
+from penstock._error_table import InvalidTable as InvalidTable
+from penstock._error_table import NotAcceptable as NotAcceptable
+from penstock._error_table import NotExpressible as NotExpressible
+from penstock._error_table import RowsTrimmed as RowsTrimmed
+from penstock._error_table import TableExists as TableExists
+from penstock._error_table import TableNotFound as TableNotFound
 
 
 class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
-
-
-class Forbidden(PenstockError):
-    status, code, title = 403, "forbidden", "Forbidden"
 
 
 class StaleEpoch(Forbidden):
@@ -167,10 +115,6 @@ class RequestTimeout(PenstockError):
     status, code, title = 408, "request-timeout", "Request took too long to arrive"
 
 
-class Conflict(PenstockError):
-    status, code, title = 409, "conflict", "Conflict"
-
-
 class StreamExists(Conflict):
     code, title = "stream-exists", "Stream exists with another configuration"
 
@@ -182,6 +126,18 @@ class StreamClosed(Conflict):
     def epoch(self) -> int | None:
         """The epoch that the server knows of the producer that asked, if it says one."""
         return self._number("Producer-Epoch")
+
+
+class PathBlocked(Conflict):
+    code, title = "path-blocked", "Path belongs to a deleted stream that still has forks"
+
+
+class ForkSourceDeleted(Conflict):
+    code, title = "fork-source-deleted", "Source is deleted and kept only for its forks"
+
+
+class ForkTooDeep(Conflict):
+    code, title = "fork-too-deep", "Chain of forks is too long"
 
 
 class ContentTypeMismatch(Conflict):
@@ -214,16 +170,21 @@ class NotDeclared(Conflict):
     code, title = "not-declared", "Stream is too large for state without a declaration"
 
 
-class Gone(PenstockError):
-    status, code, title = 410, "gone", "Gone"
-
-
 class StreamRecreated(Gone):
     code, title = "stream-recreated", "Offset belongs to an earlier stream at this path"
 
 
 class StreamTrimmed(Gone):
     code, title = "stream-trimmed", "Offset is before the earliest retained one"
+
+    @property
+    def earliest(self) -> str | None:
+        """The earliest offset that can be read."""
+        return self.headers.get("Stream-Earliest-Offset")
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(earliest=self.earliest)
 
 
 class StreamSoftDeleted(Gone):
@@ -240,25 +201,6 @@ class BodyTooLarge(PenstockError):
 
 class UriTooLong(PenstockError):
     status, code, title = 414, "uri-too-long", "Request line too long"
-
-
-class Unprocessable(PenstockError):
-    """What was sent could be read and is still not acceptable.
-
-    `field` names the place (`headers.operation`, `value.email`), `rule` what was broken there,
-    `index` which item of an array it was, `path` the place as a JSON Pointer: each where it is
-    known. A client takes them from the server's problem document.
-    """
-
-    status, code, title = 422, "unprocessable", "Content was refused"
-    index: int | None = None
-    path: str | None = None
-    field: str | None = None
-    rule: str | None = None
-
-    @property
-    def members(self) -> dict[str, object]:
-        return _known(index=self.index, path=self.path, field=self.field, rule=self.rule)
 
 
 class InvalidEvent(Unprocessable):
@@ -311,12 +253,6 @@ class TooManyProducers(PenstockError):
 
 class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
-
-
-class ServerError(PenstockError):
-    """The server could not do what was asked; the same request may work later."""
-
-    status, code, title = 500, "server-error", "Server error"
 
 
 class InternalError(ServerError):
@@ -393,7 +329,3 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
-
-
-def _known(**members: object) -> dict[str, object]:
-    return {name: value for name, value in members.items() if value is not None}

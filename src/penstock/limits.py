@@ -22,6 +22,7 @@ PRODUCERS_PER_STREAM_MAX: Final = 10_000  # producers whose epoch and sequence o
 STREAM_SEQ_BYTES_MAX: Final = 256  # Stream-Seq header value
 JSON_DEPTH_MAX: Final = 128  # nesting inside one message; the batch array around it is not counted
 MESSAGES_PER_APPEND_MAX: Final = 2**20  # a batch costs about 70 bytes of memory a message to split
+FORK_DEPTH_MAX: Final = 100  # forks of forks; reading and loading go up the chain
 LIST_LIMIT_MAX: Final = 1000  # streams on one page of the listing
 SPLITS_MAX: Final = 4096  # ranges one split request can ask for
 
@@ -31,6 +32,15 @@ STATE_LIMIT: Final = 1000  # entities on one page of a state, unless asked for
 STATE_LIMIT_MAX: Final = 20_000  # entities on one page of a state
 STATE_PAGE_BYTES: Final = 4 * MIB  # events behind one page of a state, if it has more than one
 STATE_FOLD_BYTES_MAX: Final = 4 * MIB  # streams up to this size have state without a declaration
+
+# Tables
+ROW_BYTES_MAX: Final = 64 * MIB  # one line of a table that is read
+TABLE_SCHEMA_BYTES_MAX: Final = 128  # schema id of a table, sent with every answer
+TABLE_VERSION_MAX: Final = 2**31 - 1  # version of a table's schema
+TABLES_PER_STREAM_MAX: Final = 1000  # tables that show one stream, each another type
+TABLE_IDLE_S: Final = 20  # a read of a table with no new row for so long ends
+TABLE_TIMEOUT_S: Final = 60  # a read of a table ends after this, to be resumed
+TABLE_CACHE_BYTES: Final = 128 * MIB  # encoded rows of tables kept in memory
 
 # Bodies and chunks
 BODY_BYTES_MAX: Final = 16 * MIB  # one request body; checking 16 MiB of JSON takes about 0.2 s
@@ -69,4 +79,28 @@ TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES  # durable bytes kept in memory unt
 ACTIVE_STREAMS_MAX: Final = 100_000  # streams held in memory
 OPEN_FILES_MAX: Final = 512  # segment files kept open
 DISK_RESERVE_BYTES: Final = 64 * MIB  # below this much free space appends are refused
+RETENTION_INTERVAL_S: Final = 60  # time between two looks for data that is kept too long
 REAP_INTERVAL_S: Final = 1  # time between two looks for expired streams
+
+# Other servers
+EGRESS_CONNECT_TIMEOUT_S: Final = 5  # looking up a name and connecting, TLS included
+EGRESS_TIMEOUT_S: Final = 30  # a request to another server, from start to end
+EGRESS_IDLE_TIMEOUT_S: Final = 90  # silence within a streamed answer; long-polls last 30 to 60 s
+EGRESS_STREAM_TIMEOUT_S: Final = 3600  # one streamed answer; the reader resumes with another
+EGRESS_ANSWER_BYTES_MAX: Final = MIB  # an answer that is kept in memory
+EGRESS_STREAM_BYTES_MAX: Final = 4096 * MIB  # a streamed answer; the reader resumes with another
+EGRESS_CONNECTIONS_MAX: Final = 128  # requests to others at a time
+NOTIFY_BYTES_MAX: Final = 64 * KIB  # a Notify form
+NOTIFY_URLS_MAX: Final = 32  # URLs in a Notify form
+NOTIFY_LISTENERS_MAX: Final = 10_000  # NURLs that are told of changes
+NOTIFY_LISTENERS_PER_PEER_MAX: Final = 2000  # of those, on one host
+NOTIFY_PER_PEER_MAX: Final = 8  # Notify POSTs to one host at a time
+NOTIFY_ATTEMPTS_MAX: Final = 12  # failures in a row until a NURL is given up: about 25 minutes
+NOTIFY_RETRY_S: Final = 1  # before the second attempt
+NOTIFY_RETRY_MAX_S: Final = 300  # between two attempts
+FOLLOW_MAX: Final = 1000  # tables of others that are followed
+FOLLOW_PER_PEER_MAX: Final = 100  # of those, on one host
+FOLLOW_POLL_S: Final = 15  # between two requests to a server that answers at once
+FOLLOW_RETRY_S: Final = 1  # after the first failure of a source
+FOLLOW_RETRY_MAX_S: Final = 60  # after many
+FOLLOW_ROW_BYTES_MAX: Final = MIB  # a row of another server

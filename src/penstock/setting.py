@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from penstock.errors import PenstockError
+from penstock.keep import RULES
 from penstock.units import (
     COUNT,
     FOLDER,
+    LIST,
+    NETWORKS,
     NUMBER_MAX,
     RATE,
     SECONDS,
     SECRET,
+    SECRETS,
     SIZE,
     SWITCH,
     TEXT,
@@ -50,10 +54,16 @@ class Setting:
 
     def parse(self, raw: object, origin: str) -> Any:
         """The value of what a person wrote at `origin`, or InvalidSetting."""
+        # TOML has lists of its own; everywhere else they are written with commas.
+        text = (
+            ",".join(map(str, raw))
+            if isinstance(raw, list) and self.kind.type is tuple
+            else str(raw)
+        )
         try:
-            value = self.kind.parse(str(raw))
+            value = self.kind.parse(text)
         except ValueError:
-            shown = "this" if self.kind is SECRET else repr(raw)
+            shown = "this" if self.kind in (SECRET, SECRETS) else repr(raw)
             raise InvalidSetting(
                 f"{origin}: {shown} is not valid for {self.name}: expected {self.kind.expects}"
             ) from None
@@ -128,8 +138,20 @@ class Group:
     def text(self, default: str, help: str) -> str:
         return self._field(default, help, TEXT)
 
-    def secret(self, help: str, *, flag: str, env: str) -> str | None:
+    def rules(self, default: str, help: str) -> str:
+        return self._field(default, help, RULES)
+
+    def secret(self, help: str, *, flag: str = "", env: str = "") -> str | None:
         return self._field(cast(str | None, None), help, SECRET, flag=flag, env=env)
+
+    def texts(self, help: str) -> tuple[str, ...]:
+        return self._field((), help, LIST)
+
+    def secrets(self, help: str) -> tuple[str, ...]:
+        return self._field((), help, SECRETS)
+
+    def networks(self, help: str) -> tuple[str, ...]:
+        return self._field((), help, NETWORKS)
 
     def folder(self, default: str, help: str) -> Path:
         return self._field(Path(default), help, FOLDER)

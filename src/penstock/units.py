@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +90,20 @@ def parse_text(text: str) -> str:
     return text
 
 
+def parse_list(text: str) -> tuple[str, ...]:
+    """Texts with commas between them; nothing at all is the empty list."""
+    return tuple(parse_text(part) for part in text.split(",")) if text.strip() else ()
+
+
+def show_list(texts: tuple[str, ...]) -> str:
+    return ",".join(texts)
+
+
+def parse_networks(text: str) -> tuple[str, ...]:
+    """``10.0.0.0/8,fd00::/8``: networks without host bits, in their usual spelling."""
+    return tuple(str(ip_network(part)) for part in parse_list(text))
+
+
 def parse_folder(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise ValueError(text)
@@ -108,6 +123,15 @@ COUNT = Kind("a whole number", "N", int, parse_count)
 SWITCH = Kind("true or false", "BOOLEAN", bool, parse_switch, show_switch)
 TEXT = Kind("printable ASCII text", "TEXT", str, parse_text)
 SECRET = Kind("printable ASCII text", "TEXT", str, parse_text, lambda _: "(set, not shown)")
+LIST = Kind("texts with commas between them", "LIST", tuple, parse_list, show_list)
+SECRETS = LIST._replace(show=lambda value: "(set, not shown)" if value else "")
+NETWORKS = Kind(
+    "networks such as 10.0.0.0/8, with commas between them",
+    "LIST",
+    tuple,
+    parse_networks,
+    show_list,
+)
 FOLDER = Kind("a folder", "FOLDER", Path, parse_folder, show_folder)
 
 

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import pytest
+
 from penstock.clock import Clock, ManualClock
 from penstock.config import Settings
+from penstock.errors import StreamSoftDeleted
 from penstock.log import checkpoint, readback, recovery, segment
 from penstock.log.catalog import Catalog
 from penstock.log.disk import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
 from penstock.log.files import File, Files
+from penstock.log.lineage import ancestors
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
@@ -128,8 +132,10 @@ def disk(engine: Engine) -> DiskStore:
 async def abandon(engine: Engine) -> None:
     """End an engine as a killed process ends: nothing is finished, nothing is tidied up."""
     store = disk(engine)
-    engine._reap_task.cancel()
-    await asyncio.gather(engine._reap_task, return_exceptions=True)
+    tasks = (engine._reap_task, engine._retention_task)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     store._committer.stop()
     store._upkeep.broke()  # no last checkpoint
     store._upkeep.stop()
@@ -164,14 +170,23 @@ async def read_all(engine: Engine, path: str) -> bytes:
     stream = engine.find(path, touch=False)
     pieces = [
         await engine.read(stream, at, min(at + PIECE_BYTES, stream.tail))
-        for at in range(0, stream.tail, PIECE_BYTES)
+        for at in range(stream.earliest, stream.tail, PIECE_BYTES)
     ]
     return b"".join(pieces)
 
 
+KEPT = b"(kept for its forks)"
+"""What there is to see of a soft-deleted stream."""
+
+
 async def observe(engine: Engine) -> dict[str, Seen]:
-    """All streams with all of their bytes."""
-    return {
-        info.path: Seen(info.id, await read_all(engine, info.path), info.closed)
-        for info in engine.list_streams("", "", 1000)
-    }
+    """All streams with all of their bytes, and those that are only there for their forks."""
+    seen: dict[str, Seen] = {}
+    for info in engine.list_streams("", "", 1000):
+        seen[info.path] = Seen(info.id, await read_all(engine, info.path), info.closed)
+        for each in ancestors(engine.find(info.path, touch=False)):
+            if each.soft_deleted:
+                with pytest.raises(StreamSoftDeleted):
+                    engine.find(each.path, touch=False)
+                seen[each.path] = Seen(each.id, KEPT, False)
+    return seen

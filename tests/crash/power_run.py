@@ -122,7 +122,7 @@ async def _check_retries(engine: Engine, states: dict[str, State]) -> None:
     """A writer that never heard of its last append sends it again, and nothing is doubled."""
     for state in states.values():
         for last in state.producers.values():
-            if state.closed and not last.close:
+            if state.kept or (state.closed and not last.close):
                 continue
             answer = await last.submit(engine)
             assert answer.duplicate
@@ -149,11 +149,11 @@ async def _write_on(
     given = [int(each.offset[:16]) for each in operations if each.offset and _is_past(each, cut)]
     path = f"new/{len(states)}"
     created = await engine.create(path, BYTES, b"first", closed=False)
-    states[path] = State()
+    states[path] = State(path)
     states[path].payload = b"first"
     assert int(created.offset[:16]) > max(given, default=0), "a generation was given out twice"
     for path, state in states.items():
-        if not state.closed:
+        if not state.closed and not state.kept:
             more = Operation(path, "append", b'"more"' + b" " * 300)
             if path.startswith("j/"):
                 more.body = more.body.strip()

@@ -13,13 +13,15 @@ from typing import Any
 
 from penstock.clock import ManualClock
 from penstock.log.engine import Engine
+from penstock.log.requests import Fork
 from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
-from tests.crash.engines import BYTES, JSON, Seen, append, disk
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
+from tests.crash.engines import BYTES, JSON, KEPT, Seen, append, disk
 from tests.crash.power import Record
 
 PATHS = ("a", "b", "j/c", "j/d", "e", "ttl/f")
 TTL_S = 60
+NO_WISHES = ForkConfig(None, None, None)
 
 
 def config_of(path: str) -> StreamConfig:
@@ -29,7 +31,7 @@ def config_of(path: str) -> StreamConfig:
 
 
 class Operation:
-    """One create, append, close or delete, and when it was asked for and answered."""
+    """One create, fork, append, close, trim or delete, and when it was asked for and answered."""
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class Operation:
         *,
         close: bool = False,
         producer: Producer | None = None,
+        source: str = "",
     ) -> None:
+        self.source = source
         self.path = path
         self.kind = kind
         self.body = body
@@ -56,6 +60,11 @@ class Operation:
     def submit(self, engine: Engine) -> asyncio.Future[Any]:
         if self.kind == "create":
             return engine.create(self.path, config_of(self.path), self.body, closed=self.close)
+        if self.kind == "fork":
+            fork = Fork(self.source, None, 0)
+            return engine.fork(self.path, fork, NO_WISHES, self.body, closed=self.close)
+        if self.kind == "trim":
+            return engine.trim(self.path, "now")
         if self.kind == "delete":
             return engine.delete(self.path)
         request = append(
@@ -70,18 +79,39 @@ class Operation:
 class State:
     """A stream as the operations left it."""
 
-    def __init__(self) -> None:
-        self.payload = b""
+    def __init__(self, path: str, source: State | None = None) -> None:
+        self.path = path
+        self.source = source
+        self.payload: bytes = source.payload if source is not None else b""
+        self.earliest: int = source.earliest if source is not None else 0
+        self.kept = False
+        """Deleted, but there are forks of it."""
         self.closed = False
         self.producers: dict[str, Operation] = {}
+
+    @property
+    def shown(self) -> tuple[bytes, bool]:
+        return (KEPT, False) if self.kept else (self.payload[self.earliest :], self.closed)
+
+
+def _delete(states: dict[str, State], state: State) -> None:
+    if any(each.source is state for each in states.values()):
+        state.kept = True
+        return
+    del states[state.path]
+    if state.source is not None and state.source.kept:
+        _delete(states, state.source)
 
 
 def apply(states: dict[str, State], operation: Operation) -> None:
     if operation.kind == "delete":
-        del states[operation.path]
+        _delete(states, states[operation.path])
         return
-    if operation.kind == "create":
-        states[operation.path] = State()
+    if operation.kind == "trim":
+        states[operation.path].earliest = len(states[operation.path].payload)
+        return
+    if operation.kind in ("create", "fork"):
+        states[operation.path] = State(operation.path, states.get(operation.source))
     state = states[operation.path]
     state.payload += operation.wire
     state.closed = operation.close
@@ -98,7 +128,7 @@ def states_after(operations: Iterable[Operation]) -> dict[str, State]:
 
 def is_same(seen: dict[str, Seen], states: dict[str, State]) -> bool:
     return {path: (each.payload, each.closed) for path, each in seen.items()} == {
-        path: (each.payload, each.closed) for path, each in states.items()
+        path: each.shown for path, each in states.items()
     }
 
 
@@ -124,9 +154,11 @@ def surviving(operations: Sequence[Operation], seen: dict[str, Seen], cut: int) 
 
 
 def _brief(states: dict[str, Any]) -> dict[str, tuple[int, bytes, bool]]:
-    return {
-        path: (len(each.payload), each.payload[-24:], each.closed) for path, each in states.items()
+    shown = {
+        path: each.shown if isinstance(each, State) else (each.payload, each.closed)
+        for path, each in states.items()
     }
+    return {path: (len(data), data[-24:], closed) for path, (data, closed) in shown.items()}
 
 
 class Scenario:
@@ -152,6 +184,7 @@ class Scenario:
                 operation.body,
                 close=operation.close,
                 producer=operation.producer,
+                source=operation.source,
             )
             done.answered_at = 0
             self.operations.append(done)
@@ -187,6 +220,11 @@ class Scenario:
         path = self._random.choice(PATHS)
         state = self._states.get(path)
         if state is None:
+            sources = [other for other in self._states if self._can_fork(other, path)]
+            if sources and self._random.random() < 0.6:
+                source = self._random.choice(sources)
+                body = self._body(path) if self._random.random() < 0.5 else b""
+                return Operation(path, "fork", body, source=source)
             return Operation(
                 path, "create", self._body(path) if self._random.random() < 0.5 else b""
             )
@@ -194,15 +232,24 @@ class Scenario:
         if config_of(path).ttl_s is not None and chance < 0.3 and not self._is_in_flight(path):
             self._clock.advance(TTL_S + 1)  # its time is over: the PUT deletes and creates
             return Operation(path, "create", self._body(path))
-        if chance < 0.05 or (state.closed and chance < 0.8):
+        if state.kept:
+            return self._choose()
+        if chance < 0.1 or (state.closed and chance < 0.8):
             return Operation(path, "delete")
+        if chance > 0.95 and len(state.payload) > state.earliest:
+            return Operation(path, "trim")
         if state.closed:
             return self._choose()
-        if chance < 0.08:
+        if chance < 0.13:
             return Operation(path, "append", close=True)
-        close = chance < 0.1
+        close = chance < 0.15
         producer = self._next(state) if chance > 0.5 else None
         return Operation(path, "append", self._body(path), close=close, producer=producer)
+
+    def _can_fork(self, source: str, path: str) -> bool:
+        """A stream that expires by being created anew would have to be there for its forks."""
+        is_alike = config_of(source) == config_of(path) and config_of(path).ttl_s is None
+        return is_alike and not self._states[source].kept
 
     def _is_in_flight(self, path: str) -> bool:
         return any(each.path == path and each.answered_at is None for each in self.operations)

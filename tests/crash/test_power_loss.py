@@ -19,6 +19,7 @@ from penstock.log.disk import CATALOG_FILE
 from tests.crash.engines import small_blocks
 from tests.crash.power import Luck, Rename, Sync, SyncAll, SyncFolder, Unlink
 from tests.crash.power_run import ODDS, check_cuts, check_left, record_run
+from tests.crash.scenario import Operation, State, apply
 
 BURSTS = 60
 QUICK_CUTS = 250
@@ -44,8 +45,22 @@ def test_scenario_reaches_everything_that_can_go_wrong(tmp_path: Path) -> None:
     assert sum(isinstance(step, Sync) for step in steps) > 50
     kinds = [operation.kind for operation in run.operations]
     assert kinds.count("delete") > 3
-    assert kinds.count("create") > 10
+    assert kinds.count("create") > 5
+    assert kinds.count("fork") > 5
+    assert kinds.count("trim") > 3
+    assert _soft_deletes(run.operations) > 2
     assert all(operation.answered_at is not None for operation in run.operations)
+
+
+def _soft_deletes(operations: list[Operation]) -> int:
+    """How often a stream was deleted that still had forks."""
+    states: dict[str, State] = {}
+    found = 0
+    for operation in operations:
+        apply(states, operation)
+        state = states.get(operation.path)
+        found += operation.kind == "delete" and state is not None and state.kept
+    return found
 
 
 def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path) -> None:

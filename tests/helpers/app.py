@@ -185,13 +185,17 @@ def with_app(
                     "journal_file_bytes": 1024 * 1024,
                     "disk_reserve_bytes": 0,
                 }
-            asyncio.run(_run(test, Settings(**{**where, **options})))
+            run_with_app(test, Settings(**{**where, **options}))
 
         run.__name__ = getattr(test, "__name__", "test")
         run.__doc__ = test.__doc__
         return run
 
     return decorate
+
+
+def run_with_app(test: Callable[[Client], Awaitable[None]], settings: Settings) -> None:
+    asyncio.run(_run(test, settings))
 
 
 async def _run(test: Callable[[Client], Awaitable[None]], settings: Settings) -> None:

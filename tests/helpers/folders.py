@@ -10,10 +10,11 @@ from typing import Any
 
 from penstock.config import Settings
 from penstock.log import open_engine
-from penstock.log.catalog import Catalog, Changes, Row
+from penstock.log.catalog import Catalog, Changes
 from penstock.log.disk import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
 from penstock.log.requests import Append
+from penstock.log.rows import Row
 from penstock.log.verify import Problem, Report, verify
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig

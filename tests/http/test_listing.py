@@ -26,6 +26,7 @@ async def test_entries_describe_streams(client: Client) -> None:
         "created_at": "2027-01-15T08:00:00.000Z",
         "ttl": None,
         "expires_at": "2099-01-01T00:00:00.000Z",
+        "forked_from": None,
     }
     assert (second["path"], second["messages"], second["ttl"]) == ("b", 2, 60)
     assert (second["closed"], second["expires_at"]) == (False, None)

@@ -45,13 +45,11 @@ async def test_put_closed_makes_a_finished_stream(client: Client) -> None:
 
 
 @with_app()
-async def test_put_refuses_bad_expiry_and_forks(client: Client) -> None:
+async def test_put_refuses_bad_expiry(client: Client) -> None:
     both = await client.put("x", stream_ttl="60", stream_expires_at="2030-01-01T00:00:00Z")
     assert (both.status, both.json()["code"]) == (400, "conflicting-expiry")
     assert (await client.put("x", stream_ttl="+60")).json()["code"] == "invalid-ttl"
     assert (await client.put("x", stream_expires_at="soon")).json()["code"] == "invalid-expires-at"
-    fork = await client.put("x", stream_forked_from="/v1/stream/a")
-    assert (fork.status, fork.json()["code"]) == (400, "invalid-parameter")
     assert (await client.head("x")).status == 404
 
 

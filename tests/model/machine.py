@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.clock import ManualClock
 from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.log import requests
 from penstock.log.disk import DiskStore
 from penstock.log.engine import Engine
 from penstock.log.memory import MemoryStore
 from penstock.log.mutations import Barrier
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from tests.helpers.log import TINY, abandon
 from tests.model.reference import Reference, Refused
 
@@ -74,7 +75,35 @@ class Delete(NamedTuple):
         return reference.delete(self.path)
 
 
-Write = Create | Post | Delete
+class Fork(NamedTuple):
+    path: str
+    source: str
+    offset: str | None
+    sub_offset: int
+    wanted: ForkConfig
+    body: bytes
+    closed: bool
+
+    def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
+        fork = requests.Fork(self.source, self.offset, self.sub_offset)
+        return engine.fork(self.path, fork, self.wanted, self.body, closed=self.closed)
+
+    def on_reference(self, reference: Reference) -> Any:
+        return reference.fork(*self)
+
+
+class Trim(NamedTuple):
+    path: str
+    before: str
+
+    def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
+        return engine.trim(self.path, self.before)
+
+    def on_reference(self, reference: Reference) -> Any:
+        return reference.trim(self.path, self.before)
+
+
+Write = Create | Post | Delete | Fork | Trim
 
 
 def refused(error: Refused | PenstockError) -> Outcome:
@@ -172,6 +201,7 @@ class Trio:
             engine.reap()
             await asyncio.wait_for(write_barrier(engine), 20)
 
+        self.reference.reap()
         for engine in self.engines():
             self.run(reap(engine))
 
@@ -191,6 +221,37 @@ class Trio:
 
         must_equal(self.run(both()), expected)
         must_equal(self.run(write_all(self.memory, writes)), expected)
+
+    def read_beside(self, path: str, start: int, writes: list[Write]) -> None:
+        """A reader goes through a stream while it is trimmed, extended and checkpointed."""
+        line = self.reference.lines[path]
+        least = len(line.data)
+
+        async def read(engine: Engine) -> tuple[bytes, str | None]:
+            stream, parts, position = engine.find(path, touch=False), [], start
+            try:
+                while position < stream.tail:
+                    end = await engine.plan(stream, position, max_bytes=60)
+                    parts.append(await engine.read(stream, position, end))
+                    position = end
+                    await asyncio.sleep(0)
+            except PenstockError as error:
+                return b"".join(parts), error.code
+            return b"".join(parts), None
+
+        async def all_at_once(engine: Engine) -> tuple[list[Outcome], tuple[bytes, str | None]]:
+            reading = asyncio.create_task(read(engine))
+            checkpoint = asyncio.create_task(self.store.checkpoint())
+            outcomes = await write_all(engine, writes)
+            assert await checkpoint
+            return outcomes, await reading
+
+        expected = [attempt(lambda w=write: w.on_reference(self.reference)) for write in writes]  # type: ignore[misc]
+        for engine in self.engines():
+            outcomes, (data, code) = self.run(all_at_once(engine))
+            must_equal(outcomes, expected)
+            must_equal(data, line.data[start : start + len(data)])
+            assert code == "stream-trimmed" or (code is None and start + len(data) >= least), code
 
     def checkpoint_fails(self) -> None:
         """Segments are written, then the catalog says no."""
@@ -214,8 +275,9 @@ class Trio:
         outcomes = self.run(write_all(self.disk, writes))
         self.store._journal.write = write  # type: ignore[method-assign]
         for outcome in outcomes:
+            # A trim is answered with two values, and may have nothing to do.
             is_new = isinstance(outcome.answer, tuple) and not (
-                outcome.answer[1] is False or outcome.answer[2] is True
+                len(outcome.answer) == 2 or outcome.answer[1] is False or outcome.answer[2] is True
             )
             assert not is_new, f"{outcome} was given for what is not on disk"
         self.agree_on_generations()
@@ -229,6 +291,7 @@ class Trio:
         """Everything acknowledged is there again; no TTL ends before it had its grace."""
         self.reap()
         self.disk._reap_task.cancel()
+        self.disk._retention_task.cancel()
         self.run(abandon(self.store))
         self.open_disk()
         self.agree_on_generations()
@@ -255,7 +318,10 @@ class Trio:
     def compare_lists(self) -> None:
         lines = self.reference.lines
         expected = [
-            (path, line.id, *line.config, len(line.data), len(line.messages), line.closed)
+            (
+                *(path, line.id, *line.config, len(line.data), len(line.messages), line.closed),
+                *(line.earliest, line.earliest_ordinal, line.source_path),
+            )
             for path in self.reference.list("", "", 1000)
             for line in [lines[path]]
         ]
@@ -264,6 +330,7 @@ class Trio:
                 (
                     *(info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us),
                     *(info.tail, info.messages, info.closed),
+                    *(info.earliest, info.earliest_ordinal, info.forked_from),
                 )
                 for info in engine.list_streams("", "", 1000)
             ]
@@ -275,10 +342,11 @@ class Trio:
 
             async def everything(engine: Engine, path: str = path) -> object:
                 stream = engine.find(path, touch=False)
-                data = await engine.read(stream, 0, stream.tail)
+                data = await engine.read(stream, stream.earliest, stream.tail)
                 return data, stream.count, stream.closed, stream.config, stream.created_us
 
-            found = (line.data, len(line.messages), line.closed, line.config, line.created)
+            data = line.data[line.earliest :]
+            found = (data, len(line.messages), line.closed, line.config, line.created)
             self.ask(everything, Outcome(found))
 
 

@@ -1,5 +1,7 @@
 """What the protocol's text says about streams, in plain lists: no files, no batches, no waiting.
 
+A fork here is a copy. Time is noticed when somebody looks: until then an expired fork counts.
+
 Positions are byte positions and generations count creations, which is how Penstock spells offsets;
 everything else follows from sections 4, 5 and 8 of the text.
 """
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from penstock.protocol.producer import ProducerState
 
 JSON = "application/json"
@@ -25,7 +27,11 @@ class Refused(Exception):
 
 @dataclass
 class Line:
-    """One stream: its messages in wire shape, and what writers have told about themselves."""
+    """One stream: its messages in wire shape, and what writers have told about themselves.
+
+    `lineage` has the generations that spell its offsets, each with the position it begins at;
+    `inherited` are the bytes of a fork that are not counted as messages.
+    """
 
     id: int
     config: StreamConfig
@@ -36,18 +42,39 @@ class Line:
     closed_by: Producer | None = None
     seq: str | None = None
     producers: dict[str, ProducerState] = field(default_factory=dict)
+    inherited: bytes = b""
+    lineage: list[tuple[int, int]] = field(default_factory=list)
+    source: Line | None = None
+    source_path: str | None = None
+    earliest: int = 0
+
+    def __post_init__(self) -> None:
+        self.lineage = [*self.lineage, (self.id, len(self.data) if self.source else 0)]
 
     @property
     def data(self) -> bytes:
-        return b"".join(self.messages)
+        return self.inherited + b"".join(self.messages)
+
+    @property
+    def earliest_ordinal(self) -> int:
+        return self.ordinal(self.earliest)
+
+    def ordinal(self, position: int) -> int:
+        return self.data.count(b"\n", 0, position) if self.config.content_type == JSON else 0
 
     def token(self, position: int | None = None) -> str:
-        return f"{self.id:016d}_{len(self.data) if position is None else position:016d}"
+        at = len(self.data) if position is None else position
+        generation = next(id for id, start in reversed(self.lineage) if start <= at)
+        return f"{generation:016d}_{at:016d}"
 
     def boundaries(self) -> list[int]:
         if self.config.content_type != JSON:
-            return list(range(len(self.data) + 1))
-        return [len(b"".join(self.messages[:n])) for n in range(len(self.messages) + 1)]
+            return list(range(self.earliest, len(self.data) + 1))
+        places = (len(b"".join(self.messages[:n])) for n in range(len(self.messages) + 1))
+        return [place for place in places if place >= self.earliest]
+
+    def trimmed(self) -> Refused:
+        return Refused("stream-trimmed", Stream_Earliest_Offset=self.token(self.earliest))
 
     def expired(self, now: int) -> bool:
         if self.config.ttl_s is not None:
@@ -72,12 +99,16 @@ class Reference:
     def __init__(self) -> None:
         self.now = 0
         self.lines: dict[str, Line] = {}
+        self.kept: dict[str, Line] = {}
+        """Deleted, but forks still need them."""
         self.next_generation = 1
         self.last_generation = 0
 
     def find(self, path: str, *, touch: bool) -> Line:
         if path in self.lines and self.lines[path].expired(self.now):
-            del self.lines[path]
+            self._end(path)
+        if path in self.kept:
+            raise Refused("stream-soft-deleted")
         if path not in self.lines:
             raise Refused("stream-not-found")
         if touch:
@@ -85,18 +116,105 @@ class Reference:
         return self.lines[path]
 
     def create(self, path: str, config: StreamConfig, body: bytes, closed: bool) -> Any:
-        try:
-            line = self.find(path, touch=False)
-        except Refused:
+        line = self.at(path)
+        if line is None:
             messages = framed(body, config.content_type, allow_empty=True)
             line = Line(self.next_generation, config, self.now, self.now, closed, messages)
-            self.last_generation, self.next_generation = line.id, line.id + 1
-            self.lines[path] = line
-            return line.token(), True, closed, config.content_type
-        if (line.config, line.closed) != (config, closed):
+            return self._created(path, line)
+        if line.source is not None or (line.config, line.closed) != (config, closed):
             raise Refused("stream-exists")
         line.touched = self.now
         return line.token(), False, closed, config.content_type
+
+    def _created(self, path: str, line: Line) -> Any:
+        self.last_generation, self.next_generation = line.id, line.id + 1
+        self.lines[path] = line
+        return line.token(), True, line.closed, line.config.content_type
+
+    def at(self, path: str) -> Line | None:
+        """What a creation finds at its path."""
+        try:
+            return self.find(path, touch=False)
+        except Refused as refused:
+            if refused.code == "stream-soft-deleted":
+                raise Refused("path-blocked") from None
+            return None
+
+    def fork(
+        self,
+        path: str,
+        source: str,
+        offset: str | None,
+        sub_offset: int,
+        wanted: ForkConfig,
+        body: bytes,
+        closed: bool,
+    ) -> Any:
+        line = self.at(path)
+        if line is not None:
+            if line.source is None or line.source_path != source:
+                raise Refused("stream-exists")
+            origin = line.source
+        else:
+            origin = self._origin(source)
+        position = self._fork_position(origin, offset, sub_offset)
+        if line is not None and offset is not None and position != line.lineage[-1][1]:
+            raise Refused("stream-exists")
+        config = self._fork_config(origin.config, wanted)
+        if line is not None:
+            if (line.config, line.closed) != (config, closed):
+                raise Refused("stream-exists")
+            line.touched = self.now
+            return line.token(), False, closed, config.content_type
+        is_json = config.content_type == JSON
+        own = framed(body, config.content_type, allow_empty=True)
+        count = origin.data.count(b"\n", 0, position)
+        line = Line(
+            self.next_generation,
+            config,
+            self.now,
+            self.now,
+            closed,
+            origin.messages[:count] if is_json else [],
+            inherited=b"" if is_json else origin.data[:position],
+            lineage=origin.lineage,
+            source=origin,
+            source_path=source,
+            earliest=origin.earliest,
+        )
+        line.messages += own
+        return self._created(path, line)
+
+    def _origin(self, path: str) -> Line:
+        try:
+            return self.find(path, touch=False)
+        except Refused as refused:
+            if refused.code == "stream-soft-deleted":
+                raise Refused("fork-source-deleted") from None
+            raise
+
+    def _fork_config(self, source: StreamConfig, wanted: ForkConfig) -> StreamConfig:
+        if wanted.content_type not in (None, source.content_type):
+            raise Refused("content-type-mismatch")
+        if wanted.ttl_s is None and wanted.expires_at_us is None:
+            return source
+        return StreamConfig(source.content_type, *wanted[1:])
+
+    def _fork_position(self, line: Line, offset: str | None, sub_offset: int) -> int:
+        position = len(line.data) if offset is None else self.position(line, offset)
+        ends = [place for place in line.boundaries() if place >= position]
+        if sub_offset >= len(ends):
+            raise Refused("invalid-fork-offset")
+        return ends[sub_offset]
+
+    def trim(self, path: str, before: str) -> Any:
+        line = self.find(path, touch=False)
+        try:
+            line.earliest = self.position(line, before)
+        except Refused as refused:
+            if refused.code != "stream-trimmed":
+                raise
+        return line.token(line.earliest), line.earliest_ordinal
 
     def append(
         self,
@@ -123,7 +241,7 @@ class Reference:
             return line.token(), False, True, known
         if seq is not None and line.seq is not None and seq.encode() <= line.seq.encode():
             raise Refused("stream-seq-conflict")
-        if expected not in (None, "*", line.token()):
+        if expected not in (None, "*") and not self._is_tail(line, expected):
             raise Refused("tail-moved", Stream_Next_Offset=line.token())
         line.messages += framed(body, line.config.content_type, allow_empty=False)
         line.touched = self.now
@@ -151,23 +269,61 @@ class Reference:
             "stream-closed", Stream_Closed="true", Stream_Next_Offset=line.token(), **epoch
         )
 
+    def _is_tail(self, line: Line, expected: str) -> bool:
+        """An offset that is the tail, in any spelling."""
+        try:
+            return "_" in expected and self.position(line, expected) == len(line.data) == int(
+                expected.split("_")[1]
+            )
+        except Refused:
+            return False
+
     def delete(self, path: str) -> None:
         self.find(path, touch=False)
-        del self.lines[path]
+        self._end(path)
+
+    def _end(self, path: str) -> None:
+        line = self.lines.pop(path)
+        if self._is_source(line):
+            self.kept[path] = line
+            return
+        source = line.source
+        while source is not None and not self._is_source(source):
+            paths = [path for path, kept in self.kept.items() if kept is source]
+            if not paths:
+                return
+            del self.kept[paths[0]]
+            source = source.source
+
+    def _is_source(self, line: Line) -> bool:
+        return any(each.source is line for each in [*self.lines.values(), *self.kept.values()])
+
+    def reap(self) -> None:
+        for path in [path for path, line in self.lines.items() if line.expired(self.now)]:
+            self._end(path)
 
     def position(self, line: Line, offset: str) -> int:
         if offset in ("-1", "now"):
-            return 0 if offset == "-1" else len(line.data)
+            return line.earliest if offset == "-1" else len(line.data)
         generation, position = map(int, offset.split("_"))
         if (generation, position) == (0, 0):
-            return 0
-        if generation != line.id:
-            raise Refused("stream-recreated" if generation < line.id else "invalid-offset")
+            return line.earliest
+        self._check_generation(line, generation, position)
         if position > len(line.data):
             raise Refused("offset-beyond-tail")
+        if position < line.earliest:
+            raise line.trimmed()
         if position not in line.boundaries():
             raise Refused("offset-not-aligned")
         return position
+
+    def _check_generation(self, line: Line, generation: int, position: int) -> None:
+        known = dict(line.lineage)
+        if generation not in known:
+            raise Refused("stream-recreated" if generation < line.id else "invalid-offset")
+        later = [start for id, start in line.lineage if id > generation]
+        if position < known[generation] or position > min(later, default=position):
+            raise Refused("invalid-offset")
 
     def end(
         self, line: Line, start: int, max_bytes: int, until: int | None, count: int | None

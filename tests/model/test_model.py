@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 
 from penstock.log.engine import Engine
 from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from tests.helpers.log import shrink_blocks
-from tests.model.machine import Create, Delete, Outcome, Post, Trio, Write, attempt
-from tests.model.reference import JSON, Line
+from tests.model.machine import Create, Delete, Fork, Outcome, Post, Trim, Trio, Write, attempt
+from tests.model.reference import JSON, Line, Refused
 
 BYTES = "application/octet-stream"
 EPOCH_US = 1_700_000_000_000_000
@@ -51,6 +51,11 @@ configs = st.one_of(
     st.builds(
         StreamConfig, types, st.none(), st.integers(1, 9).map(lambda n: EPOCH_US + n * 10**8)
     ),
+)
+fork_configs = st.one_of(
+    st.just(ForkConfig(None, None, None)),
+    st.just(ForkConfig(None, None, None)),
+    st.builds(ForkConfig, types, st.integers(1, 3).map(lambda n: n * 100), st.none()),
 )
 producers = st.builds(
     Producer, st.sampled_from(["p", "q", "r"]), st.integers(0, 2), st.integers(0, 3)
@@ -128,10 +133,15 @@ class Script(RuleBasedStateMachine):
         )
 
     def draw_write(self, draw: Draw) -> Write:
-        shape = draw(st.sampled_from(["post", "post", "post", "post", "create", "delete"]))
+        shapes = ["post", "post", "post", "post", "create", "delete", "fork", "fork", "trim"]
+        shape = draw(st.sampled_from(shapes))
         if shape == "post":
             return self.draw_post(draw)
+        if shape == "fork":
+            return self.draw_fork(draw, draw(st.sampled_from([None, None, None, "now", "-1"])))
         path = draw(paths)
+        if shape == "trim":
+            return Trim(path, "now" if draw(rarely) else "-1")
         if shape == "delete":
             return Delete(path)
         config, line = draw(configs), self.line(path)
@@ -139,6 +149,20 @@ class Script(RuleBasedStateMachine):
             config = line.config
         body = draw(json_bodies if config.content_type == JSON else byte_bodies)
         return Create(path, config, body, draw(rarely))
+
+    def draw_fork(self, draw: Draw, offset: str | None, sub_offset: int = 0) -> Fork:
+        """From what is there, most often to where there is nothing."""
+        lines = self.trio.reference.lines
+        source = draw(st.sampled_from(sorted(lines)) if lines and not draw(rarely) else paths)
+        free = [path for path in PATHS if path not in lines]
+        path = draw(paths if not free or draw(rarely) else st.sampled_from(free))
+        line = self.line(source)
+        kind = draw(types) if line is None or draw(rarely) else line.config.content_type
+        body = draw(json_bodies if kind == JSON else byte_bodies)
+        wanted = draw(fork_configs)
+        if wanted.content_type is not None and not draw(rarely):
+            wanted = wanted._replace(content_type=kind)
+        return Fork(path, source, offset, sub_offset, wanted, body, draw(rarely))
 
     def draw_writes(self, draw: Draw) -> list[Write]:
         return [self.draw_write(draw) for _ in range(draw(st.integers(1, 6)))]
@@ -159,6 +183,32 @@ class Script(RuleBasedStateMachine):
         line = self.line(path)
         kind = JSON if line is None else line.config.content_type
         self.write([Post(path, b'"%s"' % (b"w" * size), kind, False, None, None, None)] * times)
+
+    @rule(data=st.data(), pick=st.integers(0, 10**6), shift=st.sampled_from([0, 0, 0, 0, 1, -3]))
+    def fork(self, data: st.DataObject, pick: int, shift: int) -> None:
+        """Anywhere in a stream, its own offsets and those of whatever it was forked from."""
+        fork = self.draw_fork(data.draw, None, data.draw(st.sampled_from([0, 0, 0, 1, 2, 7])))
+        if not fork.sub_offset or data.draw(st.booleans()):
+            fork = fork._replace(offset=self.offset(fork.source, pick, shift))
+        self.write([fork] * data.draw(st.sampled_from([1, 1, 1, 2])))
+
+    @rule(data=st.data(), pick=st.integers(0, 10**6), shift=st.sampled_from([0, 0, 0, 0, 0, 1]))
+    def trim(self, data: st.DataObject, pick: int, shift: int) -> None:
+        path = self.draw_path(data.draw)
+        self.write([Trim(path, self.offset(path, pick, shift))])
+
+    @rule(data=st.data(), pick=st.integers(0, 10**6), cut=st.integers(0, 10**6))
+    def read_while_it_is_trimmed(self, data: st.DataObject, pick: int, cut: int) -> None:
+        path = self.draw_path(data.draw)
+        line = self.line(path)
+        if line is None or line.expired(self.trio.reference.now) or line.closed:
+            return
+        places = line.boundaries()
+        body = b'"%s"' % (b"z" * (cut % 400))
+        post = Post(path, body, line.config.content_type, False, None, None, None)
+        trim = Trim(path, line.token(places[cut % len(places)]))
+        writes: list[Write] = [post, post, trim, post]
+        self.trio.read_beside(path, places[pick % len(places)], writes)
 
     @rule(data=st.data())
     def write_several_at_once(self, data: st.DataObject) -> None:
@@ -243,19 +293,31 @@ class Script(RuleBasedStateMachine):
         line = self.line(path)
         if line is None or line.expired(self.trio.reference.now):
             return
-        places, size = line.boundaries(), len(line.data)
-        cuts = {next(p for p in places if p >= size * part // parts) for part in range(parts)}
-        ordinal = pick % (len(places) + 1) if line.config.content_type == JSON else 0
+        places, first, size = line.boundaries(), line.earliest, len(line.data)
+        cuts = {
+            next(p for p in places if p >= first + (size - first) * part // parts)
+            for part in range(parts)
+        }
+        is_json = line.config.content_type == JSON
+        ordinal = pick % (len(line.messages) + 2) if is_json else 0
 
-        async def actual(engine: Engine) -> object:
+        def seek() -> object:
+            if not is_json:
+                return 0
+            if ordinal < min(line.earliest_ordinal, len(line.messages)):
+                raise Refused("stream-trimmed", Stream_Earliest_Offset=line.token(line.earliest))
+            return len(b"".join(line.messages[:ordinal]))
+
+        async def split(engine: Engine) -> object:
             stream = engine.find(path, touch=False)
-            return (
-                await engine.splits(stream, parts, 0, stream.tail),
-                await engine.seek(stream, ordinal) if stream.is_json else 0,
-            )
+            return await engine.splits(stream, parts, stream.earliest, stream.tail)
 
-        start = places[min(ordinal, len(places) - 1)]
-        self.trio.ask(actual, Outcome((sorted(cuts | {size}), start)))
+        async def sought(engine: Engine) -> object:
+            stream = engine.find(path, touch=False)
+            return await engine.seek(stream, ordinal) if stream.is_json else 0
+
+        self.trio.ask(split, Outcome(sorted(cuts | {size})))
+        self.trio.ask(sought, attempt(seek))
 
     @rule(path=paths)
     def head(self, path: str) -> None:

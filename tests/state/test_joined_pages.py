@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.state._index_batch import VALUE_BYTES_MAX
 from penstock.state._joined import CHUNK_ENTITIES
-from penstock.state.index import VALUE_BYTES_MAX, Page, StateIndex, Wanted
+from penstock.state.index import Page, StateIndex, Wanted
 from tests.state.strategies import changes, controls
 from tests.state.test_index import fold
 

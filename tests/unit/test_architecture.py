@@ -26,6 +26,15 @@ PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text"}
 # Functions of `os` that have nothing to do with files.
 HARMLESS_OS = {"_exit", "cpu_count", "devnull", "environ", "getpid", "strerror", "urandom"}
 
+# Opens connections to other servers; of the rest of the server nothing does.
+EGRESS = "egress.py"
+CLIENT_SIDE = ("cli/", "client/", "stp/client/", "state/live", "testing.py")
+OUTBOUND_MODULES = {"aiohttp", "ftplib", "httpx", "httpx2", "http.client", "smtplib"}
+OUTBOUND_MODULES |= {"requests", "urllib.request", "urllib3", "xmlrpc"}
+OUTBOUND_CALLS = {"connect", "connect_ex", "create_connection", "create_unix_connection"}
+OUTBOUND_CALLS |= {"create_datagram_endpoint", "open_connection", "open_unix_connection"}
+OUTBOUND_CALLS |= {"sock_connect", "sendto"}
+
 SOURCES = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
@@ -69,6 +78,33 @@ def test_only_the_databases_use_sqlite(name: str) -> None:
     assert "sqlite3" not in imported
 
 
+def _connections(source: str, *, databases: bool = False) -> list[str]:
+    """Every place where a source could connect to another machine."""
+    tree = ast.parse(source)
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=owner, attr=name) if name in OUTBOUND_CALLS:
+                if not (databases and ast.unparse(owner) == "sqlite3"):
+                    found.append(f"{node.lineno}: {name}")
+    for name in _imports(tree):
+        known = OUTBOUND_MODULES | {f"asyncio.{call}" for call in OUTBOUND_CALLS}
+        if any(name == module or name.startswith(module + ".") for module in known):
+            found.append(f"import {name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if name != EGRESS and not name.startswith(CLIENT_SIDE)]
+)
+def test_only_egress_connects_to_other_servers(name: str) -> None:
+    assert _connections(SOURCES[name].read_text(), databases=name in DATABASES) == []
+
+
+def test_egress_is_seen_to_connect() -> None:
+    assert _connections(SOURCES[EGRESS].read_text()) != []
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_source_file_outgrows_its_idea(name: str) -> None:
     assert len(SOURCES[name].read_text().splitlines()) <= LINES_MAX
@@ -87,6 +123,24 @@ def test_no_source_file_outgrows_its_idea(name: str) -> None:
 )
 def test_the_check_itself_sees_file_access(source: str) -> None:
     assert _file_access(source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import httpx2",
+        "from http.client import HTTPSConnection",
+        "import urllib.request",
+        "from urllib import request",
+        "import asyncio\nasyncio.open_connection('x', 1)",
+        "from asyncio import open_connection",
+        "loop.create_connection(f, 'x', 1)",
+        "s.connect(('x', 1))",
+        "import sqlite3\nsqlite3.connect('x')",
+    ],
+)
+def test_the_check_itself_sees_connections(source: str) -> None:
+    assert _connections(source) != []
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ SECTIONS = {
         "state": "Show the state that a stream of events stands for.",
         "schema": "Declare state streams: a JSON Schema for each type.",
     },
+    "STP": {
+        "table": "Tables of STP: create, put, rm, read, tail, follow, state.",
+        "notify": "Tell a Notify URL that a table has news.",
+        "stp": "Let a server follow tables of other servers.",
+    },
     "Copies": {
         "export": "Write a stream to a file, or what is new in it.",
         "import": "Append a file to a stream, each line once.",

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from penstock.client._retry import Retry
     from penstock.client.stream import Stream
     from penstock.client.sync import Client
+    from penstock.stp.client.notifier import Notifier
+    from penstock.stp.client.table import Table
 
 ENV_URL: Final = "PENSTOCK_URL"
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
+ENV_NOTIFY_SECRET: Final = "PENSTOCK_NOTIFY_SECRET"  # noqa: S105 - the name of a variable
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 COMPLETION_LIMIT: Final = 50
 PATIENT_ATTEMPTS_MAX: Final = 40  # back-off included, about three minutes
@@ -84,6 +87,26 @@ class Server:
         target = self.target(name)
         with _client(target.server, retry) as client:
             yield client.stream(target.path)
+
+    @contextmanager
+    def table(self, name: str) -> Iterator[Table]:
+        """The table that a name stands for: a State URL, CONTEXT:PATH, or a path on the server."""
+        from penstock.stp.client.table import Table
+
+        target = self.target(name)
+        with _client(target.server, None) as client:
+            yield Table(client, target.path)
+
+    @contextmanager
+    def notifier(self, name: str) -> Iterator[tuple[Notifier, str]]:
+        """A notifier, and the Notify URL that a name stands for."""
+        from penstock.stp.client._requests import notify_url
+        from penstock.stp.client.notifier import Notifier
+
+        target = self.target(name)
+        with _client(target.server, None) as client:
+            secret = os.environ.get(ENV_NOTIFY_SECRET) or None
+            yield Notifier(client, secret=secret), notify_url(client.url, target.path)
 
     def _named(self, name: str) -> Context:
         found = self._contexts.get(name)

@@ -25,6 +25,8 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.StreamNotFound, NOT_FOUND),
     (errors.RouteNotFound, NOT_FOUND),
     (errors.SchemaNotFound, NOT_FOUND),
+    (errors.TableNotFound, NOT_FOUND),
+    (errors.FollowNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
     (errors.Conflict, CONFLICT),
     (errors.TailMoved, CONFLICT),

@@ -108,6 +108,8 @@ def _stream(found: StreamView) -> Iterator[str]:
             ("created", format_expires_at(found.created_us)),
             ("expires", _expiry(found)),
             ("state", _state(found)),
+            ("forked from", _fork(found)),
+            ("forks", f"{found.forks:,}"),
             ("offsets", f"{found.earliest} to {found.tail}"),
             ("content", f"{amount(found.messages, 'message')}, {size(found.bytes)}"),
             ("Stream-Seq", found.stream_seq or "none"),
@@ -165,7 +167,13 @@ def _expiry(found: StreamView) -> str:
     return f"{when} (TTL {amount(found.ttl_s, 'second')}, last used {touched})"
 
 
+def _fork(found: StreamView) -> str:
+    return "nothing" if found.forked_from is None else f"{found.forked_from} at {found.fork_offset}"
+
+
 def _state(found: StreamView) -> str:
+    if found.soft_deleted:
+        return "deleted, kept for its forks"
     if not found.closed:
         return "open"
     return f"closed by {_producer(found.closed_by)}"

@@ -87,7 +87,7 @@ def show(
                 click.echo(text(entity._asdict()))
             return
         rows = [(word(type), word(key), text(value)) for type, key, value in shown]
-    _table(("TYPE", "KEY", "VALUE"), rows)
+    show_columns(("TYPE", "KEY", "VALUE"), rows)
 
 
 @command.command("history")
@@ -106,7 +106,7 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
         for step in steps:
             click.echo(text(step))
         return
-    _table(
+    show_columns(
         ("OFFSET", "OPERATION", "VALUE"),
         [
             (
@@ -150,7 +150,7 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
             click.echo(styled(printable(line), fg=colour))
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def show_columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Rows below each other, cut to the width of a terminal; the last column is the long one."""
     shown = [tuple(printable(cell) for cell in row) for row in rows]
     first, *rest = aligned([head, *shown])

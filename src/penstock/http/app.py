@@ -18,22 +18,38 @@ from penstock.errors import (
     RateLimited,
     Unauthorized,
 )
+from penstock.http import notify
 from penstock.http.compress import Compressor
+from penstock.http.follow import Follow
 from penstock.http.guard import Guard, preflight
 from penstock.http.health import Health
+from penstock.http.hub_metrics import HubCollector
+from penstock.http.keeping import Keeping
 from penstock.http.listing import Listing
 from penstock.http.live import Live
 from penstock.http.message import Later, Request, Response
 from penstock.http.metrics import Metrics
+from penstock.http.notify import Notify
+from penstock.http.owned import not_owned, not_reserved
 from penstock.http.query import parse_query
 from penstock.http.reads import Reads
 from penstock.http.router import Answer, Methods, Router
 from penstock.http.schema import Schema
 from penstock.http.state import State
 from penstock.http.streams import Streams
+from penstock.http.table import Tables
+from penstock.http.table_declare import TableDeclarations
+from penstock.http.table_live import TableLive
+from penstock.http.table_metrics import TableCollector
+from penstock.http.table_reads import TableReads
 from penstock.http.traffic import OTHER, Traffic
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
+from penstock.stp import declaration as table_declaration
+from penstock.stp.checks import TableChecks
+from penstock.stp.hub import Hub
+from penstock.stp.resets import Resets
+from penstock.stp.tables import TableDirectory
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -63,28 +79,63 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper, self._compressor)
+        keeping = Keeping(engine)
+        table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
+        engine.add_check(table_declaration.META, table_checks)
+        self.tables = TableDirectory(engine, self._keeper, settings)
+        self._table_live = TableLive(engine, settings, self.traffic)
+        declarations = TableDeclarations(engine, self._keeper, clock=clock)
+        tables = Tables(self.tables, declarations, settings, clock=clock)
+        table_reads = TableReads(self.tables, self._table_live, self._compressor)
+        metrics = Metrics(engine, self.traffic, self._keeper, checks)
+        self.hub = Hub(engine, self._keeper, settings, self.tables, clock=clock)
+        self.hub.start()
+        self._notify = Notify(self.hub, settings, clock=clock)
+        follow = Follow(self.hub, settings)
+        metrics.add(HubCollector(self.hub))
+        metrics.add(TableCollector(tables, self._table_live, table_checks, self.tables.cache))
         self._router = Router(
             streams={
                 "GET": self._read,
                 "HEAD": streams.head,
                 "POST": streams.append,
-                "PUT": streams.create,
-                "DELETE": streams.delete,
+                "PUT": not_reserved(streams.create),
+                "DELETE": not_owned(engine, streams.delete),
             },
             fixed={
                 b"/": _readable(self._health.index),
                 b"/healthz": _readable(self._health.alive),
                 b"/readyz": _readable(self._health.ready),
-                b"/metrics": _readable(Metrics(engine, self.traffic, self._keeper, checks).get),
+                b"/metrics": _readable(metrics.get),
                 b"/v1/streams": _readable(Listing(engine, settings).get),
             },
             about={
                 b"/v1/schema/": {
                     **_readable(schema.get),
-                    "PUT": schema.put,
-                    "DELETE": schema.delete,
+                    "PUT": not_reserved(schema.put),
+                    "DELETE": not_reserved(schema.delete),
                 },
                 b"/v1/state/": _readable(State(engine, self._keeper, self._compressor).get),
+                b"/v1/table/": {
+                    **_readable(table_reads.get),
+                    "PUT": not_reserved(tables.put),
+                    "POST": tables.post,
+                    "DELETE": tables.delete,
+                },
+                notify.PREFIX: {"POST": self._notify.post},
+                b"/v1/follow/": {
+                    **_readable(follow.get),
+                    "PUT": not_reserved(follow.put),
+                    "DELETE": follow.delete,
+                },
+            },
+            behind={
+                "trim": {"POST": keeping.trim},
+                "retention": {
+                    **_readable(keeping.policy),
+                    "PUT": keeping.set_policy,
+                    "DELETE": keeping.drop_policy,
+                },
             },
             path_bytes_max=settings.path_bytes_max,
         )
@@ -92,7 +143,11 @@ class App:
     def refuse(self, head: Request) -> Response | None:
         """The answer to a request that needs no body: preflight, 401, 404, 405, 413, 429."""
         try:
-            response = self._guard.refuse(head, public=head.path in _PUBLIC)
+            # A Notify may show other keys than the server's token.
+            is_notify = head.path.startswith(notify.PREFIX)
+            response = self._guard.refuse(head, public=is_notify or head.path in _PUBLIC)
+            if response is None and is_notify:
+                response = self._notify.refuse(head)
             if response is None:
                 head.route = self._router.find(head)
                 return None
@@ -127,9 +182,11 @@ class App:
         """The server is stopping: nobody waits any longer."""
         self._health.draining = True
         self._live.drain()
+        self._table_live.drain()
 
     def close(self) -> None:
         self.drain()
+        self.hub.close()
         self._keeper.close()
         self._compressor.close()
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.errors import StreamTrimmed
 from penstock.http.bodies import read_range
 from penstock.http.event_reader import CatchUp
 from penstock.http.message import Sink
@@ -97,7 +98,8 @@ class Channel:
         """Write what a reader is missing: at once if memory has it, else in a task."""
         stream, sink = self.stream, reader.sink
         assert sink is not None
-        if stream.deleted:
+        if stream.is_gone or reader.position < stream.earliest:
+            # What it wants was trimmed away: it is told so when it comes again with its offset.
             reader.finish()
             return
         missing = stream.tail - reader.position
@@ -119,7 +121,7 @@ class Channel:
             while reader.catch_up is catch_up and (sink := reader.sink) is not None:
                 if sink.congested:
                     await catch_up.room()
-                elif stream.deleted:
+                elif stream.is_gone or reader.position < stream.earliest:
                     reader.finish()
                 else:
                     start, end = reader.position, stream.tail
@@ -130,6 +132,8 @@ class Channel:
                         self._deliver(reader, sink, wire, end)
                     # Reads from memory never wait, and everybody else wants a turn too.
                     await asyncio.sleep(0)
+        except StreamTrimmed:  # while it was being read
+            reader.finish()
         except Exception as error:  # noqa: BLE001 - no answer can carry it any more
             self._live.traffic.failed(error)
             reader.abort()

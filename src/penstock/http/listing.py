@@ -55,10 +55,11 @@ def _entry(info: StreamInfo) -> dict[str, Any]:
         "path": info.path,
         "offset": Offset(info.id, info.tail).token,
         "content_type": info.content_type,
-        "messages": info.messages,
-        "bytes": info.tail,
+        "messages": info.messages - info.earliest_ordinal,
+        "bytes": info.tail - info.earliest,
         "closed": info.closed,
         "created_at": format_expires_at(info.created_us),
         "ttl": info.ttl_s,
         "expires_at": None if expires_at_us is None else format_expires_at(expires_at_us),
+        "forked_from": info.forked_from,
     }

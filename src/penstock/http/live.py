@@ -16,6 +16,7 @@ from penstock.http.fanout import Channel
 from penstock.http.message import Headers, Request, Response
 from penstock.http.reads import NO_CACHE, UP_TO_DATE, Answer, Reads
 from penstock.http.streams import CLOSED, NO_STORE
+from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 
 if TYPE_CHECKING:
@@ -70,10 +71,13 @@ class Live:
         if start is None:
             start = await self.engine.position(stream, offset)
             stream = self._same(stream)
-        if stream.tail <= start and not (stream.closed or stream.deleted or self._draining):
+        if stream.tail <= start and not (stream.closed or stream.is_gone or self._draining):
             await self._wait(stream)
-        if stream.deleted:
+        if stream.is_gone:
+            self._same(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
+        if start < stream.earliest:
+            raise trimmed(stream)
         cursor = self._first_cursor(client_cursor)
         if stream.tail > start:
             end = await self._reads.chunk_end(stream, start)

@@ -39,6 +39,10 @@ class Metrics:
         self._registry.register(ServerCollector(engine, traffic, keeper, checks))
         ProcessCollector(registry=self._registry)
 
+    def add(self, collector: Collector) -> None:
+        """Let a part of the server tell its own numbers."""
+        self._registry.register(collector)
+
     def get(self, path: str, request: Request) -> Response:
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE]
         return Response(200, headers, generate_latest(self._registry))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from penstock.errors import MethodNotAllowed, RouteNotFound
+from penstock.errors import InvalidPath, MethodNotAllowed, RouteNotFound
 from penstock.http.message import Request, Response
 from penstock.protocol.headers import parse_stream_path
 
 STREAM_PREFIX = b"/v1/stream/"
 RESERVED = "__ds"  # the protocol keeps this first segment for its control APIs
+_MARK = f"/{RESERVED}/"  # between a stream's path and the name of something about it
 
 _CACHE_ENTRIES_MAX = 4096
 _CACHED_BYTES_MAX = 128
@@ -23,10 +24,11 @@ Methods = Mapping[str, Handler]
 
 
 class Router:
-    """A table of methods for streams, one for each fixed path, and one for each prefix before
-    stream paths where there is something else about a stream."""
+    """A table of methods for streams, one for each fixed path, one for each prefix before stream
+    paths where there is something else about a stream, and one for each name behind them:
+    `<stream>/__ds/<name>`."""
 
-    __slots__ = ("_about", "_fixed", "_path_bytes_max", "_paths", "_streams")
+    __slots__ = ("_about", "_behind", "_fixed", "_path_bytes_max", "_paths", "_streams")
 
     def __init__(
         self,
@@ -34,11 +36,13 @@ class Router:
         streams: Methods,
         fixed: Mapping[bytes, Methods],
         about: Mapping[bytes, Methods],
+        behind: Mapping[str, Methods],
         path_bytes_max: int,
     ) -> None:
         self._streams = streams
         self._fixed = fixed
         self._about = about
+        self._behind = behind
         self._path_bytes_max = path_bytes_max
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
         self._paths: dict[bytes, str] = {}
@@ -55,6 +59,12 @@ class Router:
                 if raw.startswith(prefix):
                     return _pick(methods, request.method), self._canonical(raw, prefix)
             path = self._stream_path(raw)
+            stream, mark, name = path.partition(_MARK)
+            if mark:
+                if name not in self._behind:
+                    raise _reserved()
+                return _pick(self._behind[name], request.method), stream
+            self._remember(raw, path)
         handler = self._streams.get(request.method)
         if handler is None:
             handler = _pick(self._streams, request.method)
@@ -66,21 +76,43 @@ class Router:
                 "Streams are at /v1/stream/<path>, their listing at /v1/streams; "
                 "GET / names everything that is served."
             )
-        path = self._canonical(raw, STREAM_PREFIX)
+        return self._canonical(raw, STREAM_PREFIX)
+
+    def _remember(self, raw: bytes, path: str) -> None:
         if len(raw) <= _CACHED_BYTES_MAX:
             if len(self._paths) >= _CACHE_ENTRIES_MAX:
                 self._paths.clear()
             self._paths[raw] = path
-        return path
 
     def _canonical(self, raw: bytes, prefix: bytes) -> str:
-        path = parse_stream_path(raw[len(prefix) :], bytes_max=self._path_bytes_max)
-        # Looked at in canonical form: %5F%5Fds is the same segment.
-        if path == RESERVED or path.startswith(RESERVED + "/"):
-            raise RouteNotFound(
-                f"`{RESERVED}` is reserved for control APIs; this one is not served."
-            )
-        return path
+        return _canonical(raw[len(prefix) :], self._path_bytes_max)
+
+
+def parse_source(text: str, *, bytes_max: int) -> str:
+    """The stream that Stream-Forked-From names: the path of its URL on this server.
+
+    Where this server is mounted below another path, that path may stand before."""
+    mount, found, raw = text.encode("latin-1").partition(STREAM_PREFIX)
+    if not found or (mount and not mount.startswith(b"/")):
+        raise InvalidPath(
+            "Stream-Forked-From is the path of the source's URL on this server: /v1/stream/<path>."
+        )
+    path = _canonical(raw, bytes_max)
+    if _MARK in path:
+        raise _reserved()
+    return path
+
+
+def _canonical(raw: bytes, bytes_max: int) -> str:
+    path = parse_stream_path(raw, bytes_max=bytes_max)
+    # Looked at in canonical form: %5F%5Fds is the same segment.
+    if path == RESERVED or path.startswith(RESERVED + "/") or path.endswith("/" + RESERVED):
+        raise _reserved()
+    return path
+
+
+def _reserved() -> RouteNotFound:
+    return RouteNotFound(f"`{RESERVED}` is reserved for control APIs; this one is not served.")
 
 
 def _pick(methods: Methods, method: str) -> Handler:

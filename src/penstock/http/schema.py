@@ -11,7 +11,7 @@ from penstock.errors import NotJsonStream, SchemaNotFound
 from penstock.http.message import Headers, Request, Response
 from penstock.http.packing import JSON, not_modified, packed
 from penstock.http.reads import NO_CACHE
-from penstock.log.writing import not_found
+from penstock.log.decisions import not_found
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 
 if TYPE_CHECKING:

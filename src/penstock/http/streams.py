@@ -12,12 +12,13 @@ from penstock.errors import (
     BadRequest,
     ConflictingExpiry,
     EmptyBody,
+    InvalidForkOffset,
     InvalidOffset,
-    InvalidParameter,
     MissingContentType,
 )
 from penstock.http.message import Headers, Later, Request, Response
-from penstock.log.requests import Append, Appended, Created
+from penstock.http.router import parse_source
+from penstock.log.requests import Append, Appended, Created, Fork
 from penstock.protocol.headers import (
     Producer,
     format_expires_at,
@@ -26,9 +27,10 @@ from penstock.protocol.headers import (
     parse_expires_at,
     parse_producer,
     parse_stream_seq,
+    parse_sub_offset,
     parse_ttl,
 )
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from penstock.protocol.offsets import Offset, parse_offset
 
 if TYPE_CHECKING:
@@ -54,29 +56,23 @@ class Streams:
 
     def create(self, path: str, request: Request) -> Later:
         headers = request.headers
-        for name in _FORK_HEADERS:
-            if name in headers:
-                raise InvalidParameter(
-                    f"Forks are not available in this version of the server: "
-                    f"{name.decode()} cannot be used."
-                )
         ttl, expires_at = headers.get(b"stream-ttl"), headers.get(b"stream-expires-at")
         if ttl is not None and expires_at is not None:
             raise ConflictingExpiry("Send either Stream-TTL or Stream-Expires-At, not both.")
         raw_type = headers.get(b"content-type")
-        config = StreamConfig(
-            content_type=(
-                DEFAULT_CONTENT_TYPE
-                if raw_type is None
-                else normalize_content_type(raw_type.decode("latin-1"))
-            ),
-            ttl_s=None if ttl is None else parse_ttl(ttl.decode("latin-1")),
-            expires_at_us=(
-                None if expires_at is None else parse_expires_at(expires_at.decode("latin-1"))
-            ),
+        wanted = ForkConfig(
+            None if raw_type is None else normalize_content_type(raw_type.decode("latin-1")),
+            None if ttl is None else parse_ttl(ttl.decode("latin-1")),
+            None if expires_at is None else parse_expires_at(expires_at.decode("latin-1")),
         )
         closed = parse_closed(_text(headers, b"stream-closed"))
-        future = self._engine.create(path, config, request.body, closed=closed)
+        fork = self._fork(headers)
+        if fork is None:
+            content_type = wanted.content_type or DEFAULT_CONTENT_TYPE
+            config = StreamConfig(content_type, wanted.ttl_s, wanted.expires_at_us)
+            future = self._engine.create(path, config, request.body, closed=closed)
+        else:
+            future = self._engine.fork(path, fork, wanted, request.body, closed=closed)
         location = _location(request)
         return Later(future, lambda done: self._created(done, location))
 
@@ -119,6 +115,7 @@ class Streams:
         headers: Headers = [
             (b"content-type", config.content_type.encode("latin-1")),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
+            (b"stream-earliest-offset", self._engine.earliest(stream).offset.encode()),
             NO_STORE,
         ]
         if config.ttl_s is not None:
@@ -173,6 +170,21 @@ class Streams:
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the answer
             return self._traffic.failure("DELETE", future)
         return self._traffic.count("DELETE", Response(204))
+
+    def _fork(self, headers: dict[bytes, bytes]) -> Fork | None:
+        """What the fork headers ask for; None if there are none."""
+        source, offset, sub_offset = (_text(headers, name) for name in _FORK_HEADERS)
+        if source is None:
+            if offset is not None or sub_offset is not None:
+                raise InvalidForkOffset(
+                    "Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From."
+                )
+            return None
+        return Fork(
+            parse_source(source, bytes_max=self._settings.path_bytes_max),
+            offset,
+            0 if sub_offset is None else parse_sub_offset(sub_offset),
+        )
 
     def _producer(self, headers: dict[bytes, bytes]) -> Producer | None:
         return parse_producer(

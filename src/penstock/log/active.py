@@ -11,6 +11,7 @@ from collections import OrderedDict
 from weakref import WeakValueDictionary
 
 from penstock.clock import Clock
+from penstock.errors import Damaged
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
@@ -59,10 +60,11 @@ class ActiveStreams:
 
     def _load(self, path: str) -> Stream | None:
         stream = self._let_go.pop(path, None)
-        if stream is None:
+        if stream is None or stream.deleted:
             stream = self._store.load(path)
         if stream is not None:
             stream.hot = True
+            self.link(stream)
             self._stats.loaded += 1
             self.add(stream)
         return stream
@@ -75,6 +77,22 @@ class ActiveStreams:
         self._evict(LOOK_ON_ADD)
         self._stats.active_streams = len(self._by_path)
 
+    def link(self, stream: Stream) -> None:
+        """Find the stream that a fork reads from. It is there as long as the fork is, and while
+        the fork holds it there is no second object for it."""
+        fork = stream.fork
+        if fork is None or stream.source is not None:
+            return
+        source = self.pending(fork.source_path)
+        while source is not None and source.id > fork.source_id:
+            source = source.previous
+        if source is None or source.id != fork.source_id:
+            raise Damaged(
+                f"stream {stream.path!r} is a fork of {fork.source_path!r}, which is not there; "
+                "run `penstock verify` and restore from a backup"
+            )
+        stream.source = source
+
     def trim(self) -> None:
         """Let go of idle streams if there are too many."""
         self._evict(LOOK_ON_TRIM)
@@ -83,6 +101,8 @@ class ActiveStreams:
     def remove(self, stream: Stream) -> None:
         if self._by_path.get(stream.path) is stream:
             del self._by_path[stream.path]
+        if self._let_go.get(stream.path) is stream:
+            del self._let_go[stream.path]
         self._stats.active_streams = len(self._by_path)
 
     def undo(self, stream: Stream) -> None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import Damaged
+from penstock.log.rows import COLUMNS, WIDTH, Row, checksum, decode, encode
 from penstock.log.segment import SegmentInfo
 from penstock.log.stream import Deadline, StreamInfo
-from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.producer import ProducerState
 
 SCHEMA = """
@@ -32,6 +30,7 @@ CREATE TABLE IF NOT EXISTS streams (
   applied_lsn INTEGER NOT NULL, meta TEXT, inline BLOB, crc INTEGER NOT NULL,
   forked_from INTEGER, fork_position INTEGER, soft_deleted INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS streams_deadline ON streams (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX IF NOT EXISTS streams_meta ON streams (path) WHERE meta IS NOT NULL;
 CREATE TABLE IF NOT EXISTS segments (
   stream_id INTEGER NOT NULL, base INTEGER NOT NULL, length INTEGER NOT NULL,
   first_ordinal INTEGER NOT NULL, open_ordinal INTEGER NOT NULL, open_time_us INTEGER NOT NULL,
@@ -41,22 +40,33 @@ CREATE TABLE IF NOT EXISTS producers (
   seq INTEGER NOT NULL, PRIMARY KEY (stream_id, producer_id)) WITHOUT ROWID;
 """
 
-_COLUMNS = (
-    "id, path, content_type, ttl_s, expires_at_us, created_us, touched_us, deadline_us, earliest, "
-    "tail, count, closed, closed_by, stream_seq, producers, applied_lsn, meta"
+# Columns that the first databases did not have.
+ADDED = {
+    "fork_count": "INTEGER",
+    "fork_path": "TEXT",
+    "forks": "INTEGER NOT NULL DEFAULT 0",
+    "pinned": "INTEGER",
+    "earliest_ordinal": "INTEGER NOT NULL DEFAULT 0",
+}
+
+_INFO = (
+    "path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s, expires_at_us, "
+    "earliest, earliest_ordinal, fork_path"
 )
-_INFO = "path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s, expires_at_us"
 
 # One statement for all rows: a call per row would take and give the interpreter lock per row.
-_PUT_STREAMS = f"""INSERT OR REPLACE INTO streams ({_COLUMNS}, crc, inline)
-SELECT {", ".join(f"value->>{i}" for i in range(18))},
-  CASE WHEN value->>18 IS NULL THEN NULL ELSE substr(?2, value->>18, value->>19) END
+_PUT_STREAMS = f"""INSERT OR REPLACE INTO streams ({COLUMNS}, crc, inline)
+SELECT {", ".join(f"value->>{i}" for i in range(WIDTH + 1))},
+  CASE WHEN value->>{WIDTH + 1} IS NULL THEN NULL
+  ELSE substr(?2, value->>{WIDTH + 1}, value->>{WIDTH + 2}) END
 FROM json_each(?1)"""
 _PUT_SEGMENTS = f"""INSERT OR REPLACE INTO segments
 SELECT {", ".join(f"value->>{i}" for i in range(7))} FROM json_each(?1)"""
 _PUT_PRODUCERS = f"""INSERT OR REPLACE INTO producers
 SELECT {", ".join(f"value->>{i}" for i in range(4))} FROM json_each(?1)"""
 _PUT_META = "INSERT OR REPLACE INTO meta SELECT value->>0, value->>1 FROM json_each(?)"
+_DROP_SEGMENTS = """DELETE FROM segments WHERE (stream_id, base) IN
+(SELECT value->>0, value->>1 FROM json_each(?))"""
 _OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id"))
 _META_CRC = "crc"
 ROWS_A_STATEMENT = 5000
@@ -84,28 +94,6 @@ def is_catalog_full(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "full" in str(error)
 
 
-class Row(NamedTuple):
-    """A stream as the catalog keeps it."""
-
-    id: int
-    path: str
-    config: StreamConfig
-    created_us: int
-    touched_us: int
-    deadline_us: int | None
-    earliest: int
-    tail: int
-    messages: int
-    closed: bool
-    closed_by: Producer | None
-    stream_seq: str | None
-    producer_total: int
-    applied_lsn: int
-    meta: dict[str, bytes]
-    inline: bytes | None
-    segments: tuple[SegmentInfo, ...]
-
-
 class Changes(NamedTuple):
     """Everything one checkpoint writes, in one transaction."""
 
@@ -114,46 +102,8 @@ class Changes(NamedTuple):
     producers: list[tuple[int, str, ProducerState]]
     deleted: list[int]
     meta: dict[str, int | str]
-
-
-def _values(row: Row) -> list[object]:
-    by = None if row.closed_by is None else json.dumps(list(row.closed_by))
-    return [
-        row.id,
-        row.path,
-        row.config.content_type,
-        row.config.ttl_s,
-        row.config.expires_at_us,
-        row.created_us,
-        row.touched_us,
-        row.deadline_us,
-        row.earliest,
-        row.tail,
-        row.messages,
-        int(row.closed),
-        by,
-        row.stream_seq,
-        row.producer_total,
-        row.applied_lsn,
-        _encode_meta(row.meta),
-    ]
-
-
-def _encode_meta(meta: dict[str, bytes]) -> str | None:
-    if not meta:
-        return None
-    return json.dumps({name: b64encode(value).decode() for name, value in sorted(meta.items())})
-
-
-def _decode_meta(text: str | None) -> dict[str, bytes]:
-    return {} if text is None else {name: b64decode(v) for name, v in json.loads(text).items()}
-
-
-def _crc(values: Sequence[object], inline: bytes | None, segments: tuple[SegmentInfo, ...]) -> int:
-    """Over the row and where its payload is: in the row itself, or in these segments."""
-    # SQLite gives an empty blob back as NULL; both mean that there is no payload in the row.
-    payload = inline or repr([tuple(info) for info in segments]).encode()
-    return zlib.crc32(payload, zlib.crc32(repr(tuple(values)).encode()))
+    dropped: Sequence[tuple[int, int]] = ()
+    """(stream id, base) of segments that were trimmed away."""
 
 
 def _meta_crc(items: Iterable[tuple[str, int | str]]) -> int:
@@ -174,7 +124,7 @@ class Catalog:
             connection.executescript(
                 "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8192;"
             )
-        self._writer.executescript(SCHEMA)
+        _make_tables(self._writer)
 
     def meta(self) -> dict[str, int | str]:
         """How far the catalog goes; empty before the first commit."""
@@ -197,35 +147,21 @@ class Catalog:
         self._reader.execute("BEGIN")
         try:
             found = self._reader.execute(
-                f"SELECT {_COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
+                f"SELECT {COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
             ).fetchone()
             if found is None:
                 return None
-            values, crc, inline = found[:17], found[17], found[18]
+            values, crc, inline = found[:WIDTH], found[WIDTH], found[WIDTH + 1]
             # A stream that fits into its row has no files.
             segments = self._segments(values[0]) if inline is None else ()
         finally:
             self._reader.execute("COMMIT")
-        if not isinstance(inline, bytes | None) or _crc(values, inline, segments) != crc:
+        if not isinstance(inline, bytes | None) or checksum(values, inline, segments) != crc:
             raise Damaged(
                 f"the catalog row of stream {found[1]!r} does not match its checksum; "
                 "run `penstock verify` and restore from a backup"
             )
-        by = None if values[12] is None else Producer(*json.loads(values[12]))
-        return Row._make(
-            (
-                values[0],
-                values[1],
-                StreamConfig(values[2], values[3], values[4]),
-                *values[5:11],
-                bool(values[11]),
-                by,
-                *values[13:16],
-                _decode_meta(values[16]),
-                inline,
-                segments,
-            )
-        )
+        return decode(values, inline, segments)
 
     def _segments(self, stream_id: int) -> tuple[SegmentInfo, ...]:
         rows = self._reader.execute(
@@ -244,7 +180,7 @@ class Catalog:
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         """Streams whose path starts with `prefix` and sorts after `after`, in path order."""
-        clauses, values = ["path > ?"], [after]
+        clauses, values = ["path > ?", "NOT soft_deleted"], [after]
         if prefix:
             # Paths are ASCII: everything with the prefix sorts below the prefix followed by DEL.
             clauses += ["path >= ?", "path < ?"]
@@ -255,6 +191,15 @@ class Catalog:
         )
         return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
 
+    def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
+        """(id, path) of streams that have the meta value `name`, in path order."""
+        rows = self._reader.execute(
+            "SELECT id, path FROM streams WHERE meta IS NOT NULL AND path > ?1 "
+            "AND instr(meta, ?2) AND NOT soft_deleted ORDER BY path LIMIT ?3",
+            (after, json.dumps(name) + ":", limit),
+        )
+        return rows.fetchall()
+
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         """(deadline, id, path) of streams whose deadline has passed, after the given pair."""
         rows = self._reader.execute(
@@ -263,6 +208,10 @@ class Catalog:
             (now_us, *after, limit),
         )
         return [Deadline(*row) for row in rows]
+
+    def is_current(self) -> bool:
+        """Whether it has every column that this version knows."""
+        return not _missing(self._reader)
 
     def ids(self) -> Iterable[int]:
         for (stream_id,) in self._reader.execute("SELECT id FROM streams ORDER BY id"):
@@ -293,8 +242,10 @@ class Catalog:
                     f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))",
                     (deleted,),
                 )
+            if changes.dropped:
+                write(_DROP_SEGMENTS, (json.dumps(list(changes.dropped)),))
             for start in range(0, len(changes.rows), ROWS_A_STATEMENT):
-                write(_PUT_STREAMS, _rows_json(changes.rows[start : start + ROWS_A_STATEMENT]))
+                write(_PUT_STREAMS, encode(changes.rows[start : start + ROWS_A_STATEMENT]))
             write(_PUT_SEGMENTS, (json.dumps([[i, *info] for i, info in changes.segments]),))
             write(_PUT_PRODUCERS, (json.dumps([[i, p, *s] for i, p, s in changes.producers]),))
             write(_PUT_META, (json.dumps(list(changes.meta.items())),))
@@ -316,25 +267,22 @@ def _connect(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30)
 
 
+def _missing(connection: sqlite3.Connection) -> list[str]:
+    known = {row[1] for row in connection.execute("PRAGMA table_info(streams)")}
+    return [column for column in ADDED if column not in known]
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    connection.executescript(SCHEMA)
+    for column in _missing(connection):
+        connection.execute(f"ALTER TABLE streams ADD COLUMN {column} {ADDED[column]}")
+
+
 def settle(path: Path) -> None:
-    """Bring what the WAL holds into the database file, and make the tables if it has none."""
+    """Bring what the WAL holds into the database file, and make what tables it lacks."""
     connection = _connect(path.absolute().as_uri())
     try:
         connection.execute("PRAGMA journal_mode=DELETE")
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-            connection.executescript(SCHEMA)
+        _make_tables(connection)
     finally:
         connection.close()
-
-
-def _rows_json(rows: Sequence[Row]) -> tuple[str, bytes]:
-    """Rows as one JSON text, their inline bytes beside it in one blob that the rows point into."""
-    items, blob = [], bytearray()
-    for row in rows:
-        values = _values(row)
-        place: list[int | None] = [None, None]
-        if row.inline is not None:
-            place = [len(blob) + 1, len(row.inline)]
-            blob += row.inline
-        items.append([*values, _crc(values, row.inline, row.segments), *place])
-    return json.dumps(items), bytes(blob)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.log.catalog import Catalog, Changes, Row
+from penstock.log.catalog import Catalog, Changes
 from penstock.log.files import File, Files
 from penstock.log.journal import JournalWriter
+from penstock.log.rows import Row
 from penstock.log.segment import SegmentFolder, SegmentInfo, SegmentWriter
 from penstock.log.stream import Chunk, Stream
 from penstock.protocol.lifecycle import expires_at_us
@@ -26,6 +27,8 @@ class StreamPlan(NamedTuple):
     """One stream as it stood when the plan was made."""
 
     row: Row
+    dropped: tuple[SegmentInfo, ...]
+    """Segments that a trim has left nothing of; `row` has them no more."""
     chunks: list[Chunk]
     count_lines: bool
     producers: list[tuple[str, ProducerState]]
@@ -50,12 +53,16 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
     """A snapshot of the durable half. Its last chunk is sealed: later bytes start a new one."""
     inline = None
     chunks: list[Chunk] = []
-    if not stream.segments and stream.tail <= inline_bytes_max:
-        inline = stream.read_memory(0, stream.tail) if stream.tail else b""
+    first = stream.keep_from
+    segments = tuple([info for info in stream.segments if info.end > first])
+    if not stream.segments and stream.tail - first <= inline_bytes_max:
+        inline = stream.read_memory(first, stream.tail) if stream.tail > first else b""
     else:
-        chunks = list(stream.chunks)
+        chunks = [chunk for chunk in stream.chunks if chunk.start + len(chunk.data) > first]
         if chunks:
             chunks[-1].sealed = True
+        elif not segments:  # trimmed up to the tail
+            inline = b""
     producers = [(name, stream.producers[name]) for name in stream.dirty_producers]
     row = Row(
         stream.id,
@@ -63,7 +70,7 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
         stream.config,
         stream.created_us,
         stream.touched_us,
-        expires_at_us(stream.config, stream.touched_us),
+        None if stream.soft_deleted else expires_at_us(stream.config, stream.touched_us),
         stream.earliest,
         stream.tail,
         stream.count,
@@ -74,9 +81,15 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
         stream.applied_lsn,
         stream.meta,
         inline,
-        stream.segments,
+        segments,
+        stream.fork,
+        stream.soft_deleted,
+        stream.forks,
+        stream.pinned,
+        stream.earliest_ordinal,
     )
-    return StreamPlan(row, chunks, stream.is_json, producers)
+    dropped = stream.segments[: len(stream.segments) - len(segments)]
+    return StreamPlan(row, dropped, chunks, stream.is_json, producers)
 
 
 class Checkpointer:
@@ -120,6 +133,7 @@ class Checkpointer:
                 producers,
                 [stream_id for stream_id, _ in plan.deleted],
                 plan.meta,
+                [(item.row.id, info.base) for item in plan.streams for info in item.dropped],
             )
         )
         # The catalog knows the new segments from here on. To call this a failure would make the
@@ -133,7 +147,8 @@ class Checkpointer:
     def _clear(self, plan: Plan) -> None:
         """Remove what nothing needs any more."""
         self._journal.release(plan.release_lsn)
-        for stream_id, infos in plan.deleted:
+        trimmed = [(item.row.id, item.dropped) for item in plan.streams if item.dropped]
+        for stream_id, infos in (*plan.deleted, *trimmed):
             for info in infos:
                 self._files.remove(self._folder.data_path(stream_id, info.base))
                 self._files.remove(self._folder.index_path(stream_id, info.base))

@@ -126,6 +126,7 @@ class DiskStore:
             root=self._root,
             sweep=sweep,
             on_broken=self._go_read_only,
+            on_trimmed=self._segments.forget_some,
         )
         self._readback = Readback(self._segments)
         for stream in found.streams.values():
@@ -176,11 +177,11 @@ class DiskStore:
                 continue
             mutation.apply(lsn)
             lsn += 1
-            if type(mutation) is Delete:
-                self._deleted(stream)
+            if type(mutation) is Delete and not mutation.soft:
+                self._deleted(mutation)
                 continue
-            if type(mutation) is Create and mutation.replaces is not None:
-                self._deleted(mutation.replaces)
+            if type(mutation) is Create:
+                self._created(mutation)
             self._upkeep.changed(stream)
         self._position.durable_lsn = lsn - 1
         self._upkeep.wrote(batch.bytes)
@@ -196,7 +197,19 @@ class DiskStore:
             if future is not None and not future.done():
                 future.set_result(mutation.result)
 
-    def _deleted(self, stream: Stream) -> None:
+    def _created(self, mutation: Create) -> None:
+        if mutation.replaces is not None:
+            self._remove(mutation.replaces)
+        if mutation.source is not None:
+            self._upkeep.changed(mutation.source)
+
+    def _deleted(self, mutation: Delete) -> None:
+        for stream in (mutation.stream, *mutation.cascade):
+            self._remove(stream)
+        if mutation.released is not None:
+            self._upkeep.changed(mutation.released)
+
+    def _remove(self, stream: Stream) -> None:
         self._upkeep.deleted(stream)
         self._segments.forget(stream.id)
 
@@ -241,6 +254,9 @@ class DiskStore:
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         return self._readback.seek_ordinal(stream, ordinal)
 
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        return self._readback.seek_position(stream, position)
+
     async def seek_time(self, stream: Stream, time_us: int) -> int:
         return self._readback.seek_time(stream, time_us)
 
@@ -249,7 +265,7 @@ class DiskStore:
         changed = sorted(
             stream.info()
             for stream in fresh.values()
-            if not stream.deleted and stream.path > after and stream.path.startswith(prefix)
+            if not stream.is_gone and stream.path > after and stream.path.startswith(prefix)
         )
         stored: list[StreamInfo] = []
         while len(stored) < limit:
@@ -261,6 +277,25 @@ class DiskStore:
             if len(page) < limit:
                 break
             after = page[-1].path
+        return list(islice(merge(changed, stored), limit))
+
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        fresh = self._upkeep.fresh()
+        changed = sorted(
+            stream.path
+            for stream in fresh.values()
+            if name in stream.meta and not stream.is_gone and stream.path > after
+        )
+        stored: list[str] = []
+        while len(stored) < limit:
+            with as_damage():
+                page = self._catalog.list_meta(name, after, limit)
+            stored += [
+                path for id, path in page if id not in fresh and not self._upkeep.is_gone(id)
+            ]
+            if len(page) < limit:
+                break
+            after = page[-1][1]
         return list(islice(merge(changed, stored), limit))
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:

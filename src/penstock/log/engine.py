@@ -11,14 +11,17 @@ import asyncio
 from penstock.clock import Clock
 from penstock.config import Settings
 from penstock.log.active import ActiveStreams
+from penstock.log.decisions import gone, not_found
+from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
-from penstock.log.requests import Append, Appended, Created, token
+from penstock.log.requests import Append, Appended, Created, Fork, Trimmed
+from penstock.log.retention import Retention
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
-from penstock.log.writing import Check, Writing, not_found
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.log.writing import Check, Writing
+from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 
 
 class Engine:
@@ -37,16 +40,30 @@ class Engine:
         self._writing = Writing(
             self._streams, self.store, self._settings, self.stats, clock=self._clock
         )
-        for stream in await self.store.open(self._writing):
+        recovered = await self.store.open(self._writing)
+        for stream in recovered:
             self._streams.add(stream)
+        for stream in recovered:
+            self._streams.link(stream)
         reaper = Reaper(self._streams, self.store, self._clock, self._writing.expire)
         self.reap = reaper.reap
+        self.retention = Retention(
+            self._streams,
+            self.store,
+            self._clock,
+            self._settings.retention,
+            self._writing.trim_at,
+        )
+        self._retention_task = asyncio.create_task(
+            self.retention.run(self._settings.retention_interval_s)
+        )
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
 
     async def stop(self) -> None:
         """Refuse new writes, finish queued ones, checkpoint, let go."""
         self._writing.stop()
         self._reap_task.cancel()
+        self._retention_task.cancel()
         await self.store.close()
 
     def health(self) -> Health:
@@ -59,6 +76,15 @@ class Engine:
     ) -> asyncio.Future[Created]:
         return self._writing.create(path, config, body, closed=closed)
 
+    def fork(
+        self, path: str, fork: Fork, wanted: ForkConfig, body: bytes, *, closed: bool
+    ) -> asyncio.Future[Created]:
+        return self._writing.fork(path, fork, wanted, body, closed=closed)
+
+    def trim(self, path: str, before: str) -> asyncio.Future[Trimmed]:
+        """Retain nothing before an offset; answers where the stream begins now."""
+        return self._writing.trim(path, before)
+
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         return self._writing.append(path, request)
 
@@ -69,9 +95,12 @@ class Engine:
         """Keep a named value with a stream, durably; None takes it away."""
         return self._writing.set_meta(path, name, value)
 
-    def add_check(self, name: str, check: Check) -> None:
-        """Let `check` refuse appends to streams that have the meta value `name`."""
-        self._writing.add_check(name, check)
+    def add_check(self, name: str, check: Check, *, closes: bool = False) -> None:
+        """Let `check` refuse appends to streams that have the meta value `name`.
+
+        With `closes` it is also asked about a close that appends nothing: with no bytes.
+        """
+        self._writing.add_check(name, check, closes=closes)
 
     # -- reading
 
@@ -81,15 +110,21 @@ class Engine:
         stream = self._streams.durable(path)
         if stream is None:
             raise not_found(path)
+        if stream.soft_deleted:
+            raise gone(stream)
         if self._streams.is_expired(stream, now):
             self._writing.expire(stream)
-            raise not_found(path)
+            raise gone(stream)
         if touch:
             self._streams.touch(stream, now)
         return stream
 
     def token(self, stream: Stream, position: int) -> str:
         return token(stream, position)
+
+    def earliest(self, stream: Stream) -> Trimmed:
+        """Where a stream begins, after what was trimmed: offset and, for JSON, message number."""
+        return Trimmed(token(stream, stream.earliest), stream.earliest_ordinal)
 
     async def position(self, stream: Stream, offset: str) -> int:
         return await self._ranges.position(stream, offset)
@@ -142,7 +177,7 @@ class Engine:
 
     async def wait(self, stream: Stream, position: int, timeout_s: float) -> None:
         """Return when there is something after `position`, an end, or no more time."""
-        if stream.tail > position or stream.closed or stream.deleted:
+        if stream.tail > position or stream.closed or stream.is_gone:
             return
         waiter = _Waiter(self._loop.create_future())
         self.watch(stream, waiter)

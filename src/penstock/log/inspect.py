@@ -6,25 +6,26 @@ start. Reads only; whether the bytes are sound is the business of `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import Damaged, StoreDamaged, StreamNotFound
-from penstock.log.catalog import CATALOG_ERRORS, Row
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.files import Files
+from penstock.log.lineage import token
 from penstock.log.offline import Folder, file_bytes, open_folder
 from penstock.log.preview import Preview, preview
 from penstock.log.recovery import read_format, stream_from_row
 from penstock.log.report import Progress, Report
+from penstock.log.rows import Row
 from penstock.log.stream import Stream
 from penstock.log.verify_journal import JournalCheck, JournalFile
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import expires_at_us
-from penstock.protocol.offsets import Offset
 
 LARGEST = 10
 PRODUCERS = 20
@@ -93,6 +94,10 @@ class StreamView:
     tail: str
     bytes: int
     messages: int
+    forked_from: str | None
+    fork_offset: str | None
+    forks: int
+    soft_deleted: bool
     closed: bool
     closed_by: ProducerLine | None
     stream_seq: str | None
@@ -110,7 +115,7 @@ class StreamView:
 def overview(data_dir: Path, files: Files | None = None) -> Overview:
     with _reading(data_dir, files) as folder:
         content = read_format(folder.files, folder.root)
-        journal, problems = _replayed(folder, None)
+        journal, problems = _replayed(folder, ())
         meta, catalog = folder.catalog.meta(), folder.catalog
         (streams, size), messages = catalog.totals(), catalog.messages()
         for stream in (*journal.streams.values(), *journal.deleted.values()):
@@ -151,7 +156,10 @@ def _largest(folder: Folder, journal: JournalCheck) -> list[StreamLine]:
                 streams[stream_id] = stream_from_row(row)
     ordered = sorted(streams.values(), key=lambda stream: (-stream.tail, stream.path))
     return [
-        StreamLine(s.path, s.id, s.config.content_type, s.tail - s.earliest, s.count, s.closed)
+        StreamLine(
+            *(s.path, s.id, s.config.content_type, s.tail - s.earliest),
+            *(s.count - s.earliest_ordinal, s.closed),
+        )
         for s in ordered[:LARGEST]
     ]
 
@@ -161,24 +169,49 @@ def stream_view(
 ) -> StreamView:
     """StreamNotFound if there is none at `path`, the canonical path of a stream."""
     with _reading(data_dir, files) as folder:
-        journal, problems = _replayed(folder, path)
-        found = [stream for stream in journal.streams.values() if stream.path == path]
-        row = folder.catalog.by_path(path) if not found else folder.catalog.by_id(found[0].id)
-        if not found and (row is None or row.id in journal.deleted):
+        journal, problems = _replayed(folder, (path,))
+        stream = _found(folder, journal, path)
+        if stream is None:
             raise StreamNotFound(f"there is no stream {path} in {data_dir}")
-        if found:
-            stream = found[0]
-        else:
-            assert row is not None
-            stream = stream_from_row(row)
-        return _view(folder, stream, row, problems, clock.now_us())
+        if stream.fork is not None:
+            # Once more, with the bytes that it inherited.
+            journal, problems = _replayed(folder, _paths(folder, journal, stream))
+            stream = _found(folder, journal, path)
+            assert stream is not None
+            _paths(folder, journal, stream)
+        return _view(folder, stream, folder.catalog.by_id(stream.id), problems, clock.now_us())
+
+
+def _found(folder: Folder, journal: JournalCheck, path: str) -> Stream | None:
+    for stream in journal.streams.values():
+        if stream.path == path:
+            return stream
+    row = folder.catalog.by_path(path)
+    return None if row is None or row.id in journal.deleted else stream_from_row(row)
+
+
+def _paths(folder: Folder, journal: JournalCheck, stream: Stream) -> list[str]:
+    """The paths of a stream and of those that it reads from, which are linked to it."""
+    paths = [stream.path]
+    while stream.fork is not None:
+        source = _found(folder, journal, stream.fork.source_path)
+        if source is None or source.id != stream.fork.source_id:
+            raise StoreDamaged(
+                f"the source of {stream.path}, {stream.fork.source_path}, is not there; "
+                "`penstock verify` says more"
+            )
+        stream.source = source
+        stream = source
+        paths.append(stream.path)
+    return paths
 
 
 def _view(
     folder: Folder, stream: Stream, row: Row | None, problems: int, now_us: int
 ) -> StreamView:
     config = stream.config
-    deadline_us = expires_at_us(config, stream.touched_us)
+    deadline_us = None if stream.soft_deleted else expires_at_us(config, stream.touched_us)
+    inherited = 0 if stream.fork is None else stream.fork.ordinal
     states = folder.catalog.producers(stream.id, PRODUCERS) | stream.producers
     return StreamView(
         path=stream.path,
@@ -190,10 +223,14 @@ def _view(
         expires_at_us=config.expires_at_us,
         deadline_us=deadline_us,
         is_expired=deadline_us is not None and now_us >= deadline_us,
-        earliest=Offset(stream.id, stream.earliest).token,
-        tail=Offset(stream.id, stream.tail).token,
+        earliest=token(stream, stream.earliest),
+        tail=token(stream, stream.tail),
         bytes=stream.tail - stream.earliest,
-        messages=stream.count,
+        messages=stream.count - stream.earliest_ordinal,
+        forked_from=None if stream.fork is None else stream.fork.source_path,
+        fork_offset=None if stream.fork is None else token(stream, stream.fork.position),
+        forks=stream.forks,
+        soft_deleted=stream.soft_deleted,
         closed=stream.closed,
         closed_by=_producer_line(stream.closed_by),
         stream_seq=stream.stream_seq,
@@ -203,8 +240,8 @@ def _view(
         ],
         inline_bytes=len(row.inline or b"") if row is not None else 0,
         segments=_segment_lines(folder, stream),
-        journal_bytes=stream.tail - (0 if row is None else row.tail),
-        journal_messages=stream.count - (0 if row is None else row.messages),
+        journal_bytes=stream.tail - (stream.own_start if row is None else row.tail),
+        journal_messages=stream.count - (inherited if row is None else row.messages),
         journal_problems=problems,
         preview=preview(folder, stream),
     )
@@ -244,7 +281,7 @@ def _reading(data_dir: Path, files: Files | None) -> Iterator[Folder]:
         ) from None
 
 
-def _replayed(folder: Folder, keep: str | None) -> tuple[JournalCheck, int]:
+def _replayed(folder: Folder, keep: Collection[str]) -> tuple[JournalCheck, int]:
     """The journal replayed as far as it goes, and the number of problems met."""
     report = Report()
     journal = JournalCheck(folder, report, Progress(), keep=keep)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Callable
 
 from penstock.config import Settings
 from penstock.errors import Overloaded
-from penstock.log.mutations import Create, Delete, Mutation
+from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
+from penstock.log.mutations import Create, Delete, Mutation, Trim
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
-from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.log.stream import Chunk, Deadline, Stream, StreamInfo
 from penstock.protocol.producer import ProducerState
 
 
@@ -70,8 +72,14 @@ class MemoryStore:
             stream.dirty_producers.clear()
             if type(mutation) is Create:
                 self._streams[stream.path] = stream
-            elif type(mutation) is Delete and self._streams.get(stream.path) is stream:
-                del self._streams[stream.path]
+            elif type(mutation) is Delete and not mutation.soft:
+                for each in (stream, *mutation.cascade):
+                    if self._streams.get(each.path) is each:
+                        del self._streams[each.path]
+            elif type(mutation) is Trim:
+                _drop(stream)
+            if type(mutation) is Delete and mutation.released is not None:
+                _drop(mutation.released)
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
         self.stats.memory_bytes += self._queued_bytes
@@ -81,26 +89,49 @@ class MemoryStore:
             if mutation.future is not None and not mutation.future.done():
                 mutation.future.set_result(mutation.result)
 
-    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
-        return stream.read_memory(start, end) if start < end else b""
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        if start >= stream.own_start:
+            return self._read(stream, start, end)
+        return b"".join([self._read(*span) for span in spans(stream, start, end)])
+
+    def _read(self, stream: Stream, start: int, end: int) -> bytes:
+        if start < stream.flushed:
+            raise trimmed(stream)
+        return stream.read_memory(start, end)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
-        return stream.read_memory(start, end) if start < end else b""
+        return self.read_now(stream, start, end)
 
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
-        if not stream.chunks:
-            return 0, 0
-        index = bisect_left(stream.chunks, ordinal, key=lambda chunk: chunk.ordinal) - 1
-        chunk = stream.chunks[max(index, 0)]
-        return chunk.start, chunk.ordinal
+        return self._seek(owner_of_ordinal(stream, ordinal), ordinal, lambda chunk: chunk.ordinal)
+
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        return self._seek(owner(stream, position), position, lambda chunk: chunk.start)
 
     async def seek_time(self, stream: Stream, time_us: int) -> int:
-        index = bisect_left(stream.chunks, time_us, key=lambda chunk: chunk.time_us) - 1
-        return stream.chunks[max(index, 0)].start if stream.chunks else 0
+        holder, bound = owner_at_time(stream, time_us)
+        return min(self._seek(holder, time_us, lambda chunk: chunk.time_us)[0], bound)
+
+    def _seek(self, stream: Stream, wanted: int, key: Callable[[Chunk], int]) -> tuple[int, int]:
+        """(position, ordinal) of the last chunk before `wanted`, else of the first."""
+        if not stream.chunks:
+            return stream.tail, stream.count
+        chunk = stream.chunks[max(bisect_left(stream.chunks, wanted, key=key) - 1, 0)]
+        return chunk.start, chunk.ordinal
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        paths = sorted(path for path in self._streams if path > after and path.startswith(prefix))
+        paths = sorted(
+            path
+            for path, stream in self._streams.items()
+            if path > after and path.startswith(prefix) and not stream.soft_deleted
+        )
         return [self._streams[path].info() for path in paths[:limit]]
+
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        found = (path for path, stream in self._streams.items() if name in stream.meta)
+        return sorted(path for path in found if path > after)[:limit]
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         return []
@@ -116,3 +147,10 @@ class MemoryStore:
 
     def grace_until_us(self, ttl_s: int) -> int:
         return 0
+
+
+def _drop(stream: Stream) -> None:
+    """Let go of chunks that a trim has left nothing of, as a segment goes on disk."""
+    stream.drop_memory(stream.keep_from)
+    if stream.chunks:
+        stream.flushed = stream.chunks[0].start

@@ -7,10 +7,11 @@ durable half: live and at recovery by the same code. Each is atomic, and they ke
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.log import records
-from penstock.log.stream import Stream
+from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.headers import Producer
 
 
@@ -77,9 +78,10 @@ class Append(Mutation):
 
 
 class Create(Mutation):
-    """A new stream with its first bytes; `replaces` is an expired one deleted in the same step."""
+    """A new stream with its first bytes; `replaces` is an expired one deleted in the same step,
+    `source` the stream that it is a fork of."""
 
-    __slots__ = ("meta", "payload", "replaces")
+    __slots__ = ("meta", "payload", "replaces", "source")
     stream: Stream
 
     def __init__(
@@ -91,9 +93,11 @@ class Create(Mutation):
         count: int,
         closed: bool,
         replaces: Stream | None,
+        source: Stream | None = None,
     ) -> None:
         self.payload = payload
         self.replaces = replaces
+        self.source = source
         self.meta = records.CreateMeta(
             path=stream.path,
             content_type=stream.config.content_type,
@@ -103,6 +107,7 @@ class Create(Mutation):
             closed=closed,
             count=count,
             replaces=None if replaces is None else replaces.id,
+            **({} if stream.fork is None else _fork_fields(stream, stream.fork)),
         )
         super().__init__(stream, records.encode_create(stream.id, self.meta, payload), result)
 
@@ -110,20 +115,68 @@ class Create(Mutation):
         if self.replaces is not None:
             self.replaces.deleted = True
         apply_create(self.stream, self.meta, self.payload, lsn)
+        if self.source is not None:
+            apply_forked(self.source, self.meta, lsn)
 
 
 class Delete(Mutation):
-    __slots__ = ("expired",)
+    """The end of a stream. A soft one keeps its bytes for its forks; the other takes `cascade` with
+    it, soft-deleted streams that it was the last fork of, and `released` has one fork less."""
+
+    __slots__ = ("cascade", "expired", "released", "soft")
     stream: Stream
 
-    def __init__(self, stream: Stream, result: Any, *, time_us: int, expired: bool) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        result: Any,
+        *,
+        time_us: int,
+        expired: bool,
+        soft: bool = False,
+        cascade: Sequence[Stream] = (),
+        released: Stream | None = None,
+    ) -> None:
         self.expired = expired
-        record = records.encode_delete(stream.id, time_us, expired=expired)
+        self.soft = soft
+        self.cascade = cascade
+        self.released = released
+        record = records.encode_delete(
+            stream.id,
+            time_us,
+            expired=expired,
+            soft=soft,
+            released=0 if released is None else released.id,
+            cascade=[each.id for each in cascade],
+        )
         super().__init__(stream, record, result)
 
     def apply(self, lsn: int) -> None:
-        self.stream.deleted = True
-        self.stream.applied_lsn = lsn
+        if self.soft:
+            apply_soft_delete(self.stream, lsn)
+            return
+        for each in (self.stream, *self.cascade):
+            each.deleted = True
+            each.applied_lsn = lsn
+        if self.released is not None:
+            apply_released(self.released, lsn)
+
+
+class Trim(Mutation):
+    """What is before `position` is retained no more."""
+
+    __slots__ = ("ordinal", "position")
+    stream: Stream
+
+    def __init__(
+        self, stream: Stream, result: Any, *, position: int, ordinal: int, time_us: int
+    ) -> None:
+        self.position = position
+        self.ordinal = ordinal
+        super().__init__(stream, records.encode_trim(stream.id, position, ordinal, time_us), result)
+
+    def apply(self, lsn: int) -> None:
+        apply_trim(self.stream, self, lsn)
 
 
 class SetMeta(Mutation):
@@ -155,8 +208,45 @@ def apply_append(stream: Stream, change: Append | records.AppendRecord, lsn: int
 
 def apply_create(stream: Stream, meta: records.CreateMeta, payload: bytes, lsn: int) -> None:
     stream.durable = True
+    stream.earliest, stream.earliest_ordinal = meta.earliest, meta.earliest_ordinal
     stream.add_bytes(payload, meta.count, meta.created_us)
     stream.closed = meta.closed
+    stream.applied_lsn = lsn
+
+
+def _fork_fields(stream: Stream, fork: ForkPoint) -> dict[str, Any]:
+    return {
+        "source_id": fork.source_id,
+        "source_path": fork.source_path,
+        "fork_position": fork.position,
+        "fork_count": fork.ordinal,
+        "earliest": stream.pending_earliest,
+        "earliest_ordinal": stream.pending_earliest_ordinal,
+    }
+
+
+def apply_forked(source: Stream, meta: records.CreateMeta, lsn: int) -> None:
+    """Its first fork keeps everything that the source still has; later ones have no more."""
+    source.forks += 1
+    if source.pinned is None:
+        source.pinned = meta.earliest
+    source.applied_lsn = lsn
+
+
+def apply_released(source: Stream, lsn: int) -> None:
+    source.forks -= 1
+    if source.forks == 0:
+        source.pinned = None
+    source.applied_lsn = lsn
+
+
+def apply_soft_delete(stream: Stream, lsn: int) -> None:
+    stream.soft_deleted = True
+    stream.applied_lsn = lsn
+
+
+def apply_trim(stream: Stream, change: Trim | records.TrimRecord, lsn: int) -> None:
+    stream.earliest, stream.earliest_ordinal = change.position, change.ordinal
     stream.applied_lsn = lsn
 
 

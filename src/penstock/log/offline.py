@@ -101,8 +101,9 @@ def _catalog(files: Files, path: Path) -> Iterator[CatalogView]:
     parts = [part for part in (path, *beside) if files.exists(part)]
     if parts == [path] and file_bytes(files, path) > 0:
         with closing(CatalogView(path, read_only=True)) as catalog:
-            yield catalog
-        return
+            if _is_usable(catalog):
+                yield catalog
+                return
     with files.copied(parts) as scratch:
         copy = scratch / path.name
         try:
@@ -111,6 +112,14 @@ def _catalog(files: Files, path: Path) -> Iterator[CatalogView]:
             pass  # whoever asks the first question is told
         with closing(CatalogView(copy, read_only=True)) as catalog:
             yield catalog
+
+
+def _is_usable(catalog: CatalogView) -> bool:
+    """One of an earlier version is read from a copy, to which the new columns are added."""
+    try:
+        return catalog.is_current()
+    except CATALOG_ERRORS:
+        return True  # whoever asks the first question is told
 
 
 def file_bytes(files: Files, path: Path) -> int:

@@ -11,8 +11,8 @@ from penstock.errors import (
     OffsetBeyondTail,
     OffsetNotAligned,
     StreamRecreated,
-    StreamTrimmed,
 )
+from penstock.log.lineage import ancestors, token, trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream
 from penstock.protocol.offsets import NOW, START, Offset, parse_offset
@@ -34,35 +34,23 @@ class Ranges:
         assert isinstance(parsed, Offset)
         if parsed == (0, 0):
             return stream.earliest
-        self._check_generation(stream, parsed)
         position = parsed.position
+        check_generation(stream, parsed)
         if position > stream.tail:
             raise OffsetBeyondTail(
-                f"{offset} is beyond the tail, {Offset(stream.id, stream.tail).token}; "
+                f"{offset} is beyond the tail, {token(stream, stream.tail)}; "
                 "use offsets as the server returned them"
             )
         if position < stream.earliest:
-            raise StreamTrimmed(f"{offset} is before the earliest retained offset")
+            raise trimmed(stream, offset)
         if not await self.is_boundary(stream, position):
             raise OffsetNotAligned(
                 f"{offset} is inside a message; use offsets as the server returned them"
             )
         return position
 
-    def _check_generation(self, stream: Stream, offset: Offset) -> None:
-        if offset.generation > stream.id:
-            raise InvalidOffset(
-                f"{offset.token} was never given out for this stream; "
-                "use offsets as the server returned them"
-            )
-        if offset.generation < stream.id:
-            raise StreamRecreated(
-                f"{offset.token} belongs to a stream that was deleted; the one now at this path "
-                "is another: start again from -1"
-            )
-
     async def is_boundary(self, stream: Stream, position: int) -> bool:
-        if not stream.is_json or position in (stream.earliest, stream.tail):
+        if not stream.is_json or position in (stream.earliest, stream.tail, stream.own_start):
             return True
         return await self._store.read(stream, position - 1, position) == b"\n"
 
@@ -94,6 +82,16 @@ class Ranges:
             count -= lines
             position += len(window)
         return bound
+
+    async def boundary_from(self, stream: Stream, position: int) -> int:
+        """The first boundary at or after `position`."""
+        if not stream.is_json or position <= stream.earliest:
+            return position
+        return await self._boundary_after(stream, position - 1, stream.tail)
+
+    async def boundary_to(self, stream: Stream, start: int, position: int) -> int:
+        """The last boundary in [start, position]; `start` is one."""
+        return await self._boundary_before(stream, start, position) if stream.is_json else position
 
     async def _boundary_before(self, stream: Stream, start: int, limit: int) -> int:
         """The last boundary in (start, limit], or `start`."""
@@ -133,10 +131,51 @@ class Ranges:
         """Where message `ordinal` of a JSON stream starts; the tail if there is none yet."""
         if ordinal >= stream.count:
             return stream.tail
+        if ordinal < stream.earliest_ordinal:
+            raise trimmed(stream, f"message {ordinal}")
         position, at = await self._store.seek_ordinal(stream, ordinal)
         if at == ordinal:
             return position
         return await self._after_messages(stream, position, stream.tail, ordinal - at)
+
+    async def ordinal(self, stream: Stream, position: int) -> int:
+        """The number of the message that starts at `position` of a JSON stream."""
+        if position == stream.tail:
+            return stream.count
+        if position == stream.own_start:
+            return 0 if stream.fork is None else stream.fork.ordinal
+        at, ordinal = await self._store.seek_position(stream, position)
+        while at < position:
+            stop = min(at + WINDOW_BYTES, position)
+            ordinal += (await self._store.read(stream, at, stop)).count(b"\n")
+            at = stop
+        return ordinal
+
+
+def check_generation(stream: Stream, offset: Offset) -> None:
+    """Refuse an offset that this stream, and those it is a fork of, never gave out for itself."""
+    bound = None
+    for each in ancestors(stream):
+        if offset.generation == each.id:
+            if bound is not None and offset.position > bound:
+                raise InvalidOffset(
+                    f"{offset.token} is after the point where this fork left its source, "
+                    f"{Offset(each.id, bound).token}: it belongs to the source alone"
+                )
+            if offset.position >= each.own_start:
+                return
+            break
+        bound = each.own_start if bound is None else min(bound, each.own_start)
+    else:
+        if offset.generation < stream.id:
+            raise StreamRecreated(
+                f"{offset.token} belongs to a stream that was deleted; the one now at this path "
+                "is another: start again from -1"
+            )
+    raise InvalidOffset(
+        f"{offset.token} was never given out for this stream; "
+        "use offsets as the server returned them"
+    )
 
 
 def _nth_line_end(window: bytes, count: int) -> int:

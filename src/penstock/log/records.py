@@ -1,23 +1,25 @@
 """Journal records: what one mutation looks like as bytes.
 
-A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 5, 6, 8
-and 9 are reserved for forks, trims, bodies kept in a side file, and snapshots.
+A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 8 and 9
+are reserved for bodies kept in a side file, and snapshots.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 
-CREATE, APPEND, DELETE, META = 1, 2, 3, 7
-RESERVED_KINDS = {5: "fork", 6: "trim", 8: "indirect", 9: "snapshot"}
+CREATE, APPEND, DELETE, FORK, TRIM, META = 1, 2, 3, 5, 6, 7
+RESERVED_KINDS = {8: "indirect", 9: "snapshot"}
 
 CLOSES, HAS_PRODUCER, HAS_SEQ = 1, 2, 4
+EXPIRED, SOFT, RELEASES = 1, 2, 4
 REMOVES = 1
 
 _HEAD = struct.Struct("<IBBHQ")
@@ -25,10 +27,13 @@ _APPEND = struct.Struct("<QIQ")
 _PRODUCER = struct.Struct("<HQQ")
 _SHORT = struct.Struct("<H")
 _LONG = struct.Struct("<I")
+_RELEASES = struct.Struct("<QH")
+_TRIM = struct.Struct("<QQQ")
 
 
 class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a create record says beside its payload. JSON, so that forks can add fields."""
+    """What a create or fork record says beside its payload, as JSON; `source…` and `fork…` are in
+    fork records only."""
 
     path: str
     content_type: str
@@ -38,6 +43,18 @@ class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     closed: bool = False
     count: int = 0
     replaces: int | None = None
+    source_id: int | None = None
+    source_path: str = ""
+    fork_position: int = 0
+    fork_count: int = 0
+    earliest: int = 0
+    earliest_ordinal: int = 0
+
+    @property
+    def fork(self) -> ForkPoint | None:
+        if self.source_id is None:
+            return None
+        return ForkPoint(self.source_id, self.source_path, self.fork_position, self.fork_count)
 
     @property
     def config(self) -> StreamConfig:
@@ -62,9 +79,24 @@ class AppendRecord(msgspec.Struct, frozen=True):
 
 
 class DeleteRecord(msgspec.Struct, frozen=True):
+    """`soft` keeps the bytes for forks. Otherwise `cascade` are soft-deleted streams that go with
+    it, and `released` is the one left whose number of forks goes down (0: none)."""
+
     stream_id: int
     time_us: int
     expired: bool
+    soft: bool = False
+    released: int = 0
+    cascade: tuple[int, ...] = ()
+
+
+class TrimRecord(msgspec.Struct, frozen=True):
+    """Everything before `position`, message `ordinal` of a JSON stream, is retained no more."""
+
+    stream_id: int
+    position: int
+    ordinal: int
+    time_us: int
 
 
 class MetaRecord(msgspec.Struct, frozen=True):
@@ -75,7 +107,7 @@ class MetaRecord(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-Record = CreateRecord | AppendRecord | DeleteRecord | MetaRecord
+Record = CreateRecord | AppendRecord | DeleteRecord | TrimRecord | MetaRecord
 
 _encode_meta = msgspec.json.Encoder().encode
 _decode_meta = msgspec.json.Decoder(CreateMeta).decode
@@ -83,9 +115,11 @@ _decode_meta = msgspec.json.Decoder(CreateMeta).decode
 
 def encode_create(stream_id: int, meta: CreateMeta, payload: bytes) -> bytes:
     text = _encode_meta(meta)
+    # A kind of its own, so that a Penstock without forks refuses it instead of losing the source.
+    kind = CREATE if meta.source_id is None else FORK
     length = _HEAD.size + _LONG.size + len(text) + len(payload)
     return b"".join(
-        (_HEAD.pack(length, CREATE, 0, 0, stream_id), _LONG.pack(len(text)), text, payload)
+        (_HEAD.pack(length, kind, 0, 0, stream_id), _LONG.pack(len(text)), text, payload)
     )
 
 
@@ -121,9 +155,27 @@ def encode_append(
     )
 
 
-def encode_delete(stream_id: int, time_us: int, *, expired: bool) -> bytes:
-    head = _HEAD.pack(_HEAD.size + 8, DELETE, CLOSES if expired else 0, 0, stream_id)
-    return head + time_us.to_bytes(8, "little")
+def encode_delete(
+    stream_id: int,
+    time_us: int,
+    *,
+    expired: bool,
+    soft: bool = False,
+    released: int = 0,
+    cascade: Sequence[int] = (),
+) -> bytes:
+    flags = (EXPIRED if expired else 0) | (SOFT if soft else 0)
+    extra = b""
+    if released or cascade:
+        flags |= RELEASES
+        extra = _RELEASES.pack(released, len(cascade)) + struct.pack(f"<{len(cascade)}Q", *cascade)
+    head = _HEAD.pack(_HEAD.size + 8 + len(extra), DELETE, flags, 0, stream_id)
+    return head + time_us.to_bytes(8, "little") + extra
+
+
+def encode_trim(stream_id: int, position: int, ordinal: int, time_us: int) -> bytes:
+    head = _HEAD.pack(_HEAD.size + _TRIM.size, TRIM, 0, 0, stream_id)
+    return head + _TRIM.pack(position, ordinal, time_us)
 
 
 def encode_meta(stream_id: int, name: str, value: bytes | None) -> bytes:
@@ -150,14 +202,15 @@ def _decode_records(body: bytes) -> Iterator[Record]:
         start, end = position + _HEAD.size, position + length
         if kind == APPEND:
             yield _decode_append(body, stream_id, flags, start, end)
-        elif kind == CREATE:
+        elif kind in (CREATE, FORK):
             (size,) = _LONG.unpack_from(body, start)
             start += _LONG.size
             meta = _decode_meta(body[start : start + size])
             yield CreateRecord(stream_id, meta, body[start + size : end])
         elif kind == DELETE:
-            time_us = int.from_bytes(body[start : start + 8], "little")
-            yield DeleteRecord(stream_id, time_us, bool(flags & CLOSES))
+            yield _decode_delete(body, stream_id, flags, start)
+        elif kind == TRIM:
+            yield TrimRecord(stream_id, *_TRIM.unpack_from(body, start))
         elif kind == META:
             (size,) = _SHORT.unpack_from(body, start)
             start += _SHORT.size
@@ -167,6 +220,16 @@ def _decode_records(body: bytes) -> Iterator[Record]:
             name = RESERVED_KINDS.get(kind, "unknown")
             raise ValueError(f"record kind {kind} ({name}) needs a newer Penstock")
         position = end
+
+
+def _decode_delete(body: bytes, stream_id: int, flags: int, start: int) -> DeleteRecord:
+    time_us = int.from_bytes(body[start : start + 8], "little")
+    released, cascade = 0, ()
+    if flags & RELEASES:
+        released, count = _RELEASES.unpack_from(body, start + 8)
+        cascade = struct.unpack_from(f"<{count}Q", body, start + 8 + _RELEASES.size)
+    expired, soft = bool(flags & EXPIRED), bool(flags & SOFT)
+    return DeleteRecord(stream_id, time_us, expired, soft, released, cascade)
 
 
 def _decode_append(body: bytes, stream_id: int, flags: int, at: int, end: int) -> AppendRecord:

@@ -13,17 +13,27 @@ from typing import NamedTuple
 
 from penstock.errors import Damaged, StoreDamaged, StoreTooNew
 from penstock.log import journal
-from penstock.log.catalog import Catalog, Row
+from penstock.log.catalog import Catalog
 from penstock.log.files import Files
-from penstock.log.mutations import apply_append, apply_create, apply_meta
+from penstock.log.mutations import (
+    apply_append,
+    apply_create,
+    apply_forked,
+    apply_meta,
+    apply_released,
+    apply_soft_delete,
+    apply_trim,
+)
 from penstock.log.records import (
     AppendRecord,
     CreateRecord,
     DeleteRecord,
     MetaRecord,
     Record,
+    TrimRecord,
     decode_records,
 )
+from penstock.log.rows import Row
 from penstock.log.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.stream import Chunk, Stream
 
@@ -63,10 +73,11 @@ def read_format(files: Files, root: Path) -> dict[str, object]:
 
 
 def stream_from_row(row: Row) -> Stream:
-    stream = Stream(row.id, row.path, row.config, row.created_us)
+    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
     stream.durable = True
     stream.touched_us = row.touched_us
-    stream.earliest = row.earliest
+    stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
+    stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
     stream.tail, stream.count = row.tail, row.messages
     stream.closed, stream.closed_by = row.closed, row.closed_by
     stream.stream_seq = row.stream_seq
@@ -76,10 +87,11 @@ def stream_from_row(row: Row) -> Stream:
     stream.applied_lsn = row.applied_lsn
     stream.segments = row.segments
     _check_reach(row)
-    if row.segments:
-        stream.flushed = row.tail
-    elif row.inline:
-        stream.chunks = [Chunk(0, row.inline, 0, row.touched_us)]
+    inline = row.inline or b""
+    stream.flushed = row.tail - len(inline)
+    if inline:
+        ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
+        stream.chunks = [Chunk(stream.flushed, inline, ordinal, row.touched_us)]
         stream.chunks[0].sealed = True
     stream.reset_pending()
     return stream
@@ -87,7 +99,9 @@ def stream_from_row(row: Row) -> Stream:
 
 def _check_reach(row: Row) -> None:
     """The bytes a row promises are all somewhere, without a gap."""
-    position = row.earliest if row.segments else len(row.inline or b"")
+    # A trim takes whole segments, so the first may begin before what is promised.
+    first = row.keep_from
+    position = min(first, row.segments[0].base) if row.segments else first + len(row.inline or b"")
     for info in row.segments:
         if info.base != position:
             break
@@ -141,11 +155,14 @@ class Replay:
         if isinstance(record, CreateRecord):
             self._create(record, lsn)
             return
+        if isinstance(record, DeleteRecord):
+            self._delete(record, lsn)
+            return
         stream = self.stream(record.stream_id)
         if stream is None or lsn <= stream.applied_lsn:
             return
-        if isinstance(record, DeleteRecord):
-            self._delete(stream)
+        if isinstance(record, TrimRecord):
+            apply_trim(stream, record, lsn)
         elif isinstance(record, MetaRecord):
             apply_meta(stream, record, lsn)
         else:
@@ -153,14 +170,18 @@ class Replay:
 
     def _create(self, record: CreateRecord, lsn: int) -> None:
         if record.meta.replaces is not None:
-            old = self.stream(record.meta.replaces)
-            if old is not None:
-                self._delete(old)
+            self._remove(record.meta.replaces)
+        meta = record.meta
         if self.stream(record.stream_id) is None:
-            meta = record.meta
-            stream = Stream(record.stream_id, meta.path, meta.config, meta.created_us)
+            stream = Stream(
+                record.stream_id, meta.path, meta.config, meta.created_us, fork=meta.fork
+            )
             apply_create(stream, meta, record.payload, lsn)
             self.streams[stream.id] = stream
+        if meta.source_id is not None:
+            source = self.stream(meta.source_id)
+            if source is not None and lsn > source.applied_lsn:
+                apply_forked(source, meta, lsn)
 
     def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
         if record.start != stream.tail:
@@ -171,10 +192,24 @@ class Replay:
                 stream.producers[record.producer.id] = known
         apply_append(stream, record, lsn)
 
-    def _delete(self, stream: Stream) -> None:
-        stream.deleted = True
-        self.streams.pop(stream.id, None)
-        self.deleted[stream.id] = stream
+    def _delete(self, record: DeleteRecord, lsn: int) -> None:
+        if record.soft:
+            stream = self.stream(record.stream_id)
+            if stream is not None and lsn > stream.applied_lsn:
+                apply_soft_delete(stream, lsn)
+            return
+        for stream_id in (record.stream_id, *record.cascade):
+            self._remove(stream_id)
+        source = self.stream(record.released) if record.released else None
+        if source is not None and lsn > source.applied_lsn:
+            apply_released(source, lsn)
+
+    def _remove(self, stream_id: int) -> None:
+        stream = self.stream(stream_id)
+        if stream is not None:
+            stream.deleted = True
+            self.streams.pop(stream.id, None)
+            self.deleted[stream.id] = stream
 
     def stream(self, stream_id: int) -> Stream | None:
         """The stream as replayed so far; None if it is deleted, or nobody knows it."""

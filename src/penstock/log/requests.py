@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
-from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import ProducerState
 
@@ -27,6 +27,31 @@ class Appended(NamedTuple):
     producer: ProducerState | None
 
 
+class Fork(NamedTuple):
+    """Where a new stream is to leave another; None is the tail that the source has by then."""
+
+    source: str
+    offset: str | None
+    sub_offset: int
+
+
+class Place(NamedTuple):
+    """A fork point that was found. `is_default`: the request named none."""
+
+    source: str
+    position: int
+    ordinal: int
+    is_default: bool
+
+
+class Trimmed(NamedTuple):
+    """Where a stream begins: the offset of its earliest retained message, and that one's number
+    if the stream is of JSON messages."""
+
+    offset: str
+    ordinal: int
+
+
 class Created(NamedTuple):
     offset: str
     created: bool
@@ -34,6 +59,9 @@ class Created(NamedTuple):
     content_type: str
 
 
-def token(stream: Stream, position: int) -> str:
-    """How a position of this stream is spelled to clients."""
-    return f"{stream.id:016d}_{position:016d}"
+class NotYet(Exception):
+    """Raised by a check that cannot decide before `ready` is done; it is asked again then."""
+
+    def __init__(self, ready: Coroutine[Any, Any, None]) -> None:
+        super().__init__("not yet")
+        self.ready = ready

@@ -251,6 +251,13 @@ class SegmentReader:
         for key in [key for key in self._open if key[0] == stream_id]:
             self._open.pop(key).close()
 
+    def forget_some(self, stream_id: int, infos: tuple[SegmentInfo, ...]) -> None:
+        """Close the files of segments that were trimmed away."""
+        for info in infos:
+            segment = self._open.pop((stream_id, info.base), None)
+            if segment is not None:
+                segment.close()
+
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()

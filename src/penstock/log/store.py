@@ -63,10 +63,16 @@ class Store(Protocol):
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         """A (position, ordinal) at or before the wanted message, close enough to scan from."""
 
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        """A (position, ordinal) at or before `position`, close enough to scan from."""
+
     async def seek_time(self, stream: Stream, time_us: int) -> int:
         """A position at or before the first message appended at or after `time_us`."""
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
+
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        """Paths of streams that have the meta value `name`, in order, after `after`."""
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         """Streams kept elsewhere than in memory whose deadline has passed."""

@@ -54,6 +54,19 @@ class StreamInfo(NamedTuple):
     touched_us: int
     ttl_s: int | None
     expires_at_us: int | None
+    earliest: int = 0
+    earliest_ordinal: int = 0
+    forked_from: str | None = None
+
+
+class ForkPoint(NamedTuple):
+    """Where a fork leaves its source: everything before `position` is the source's."""
+
+    source_id: int
+    source_path: str
+    position: int
+    ordinal: int
+    """Of a JSON stream: messages before `position`."""
 
 
 class Deadline(NamedTuple):
@@ -79,7 +92,10 @@ class Stream:
         "dirty_producers",
         "durable",
         "earliest",
+        "earliest_ordinal",
         "flushed",
+        "fork",
+        "forks",
         "hot",
         "id",
         "in_checkpoint",
@@ -88,18 +104,26 @@ class Stream:
         "is_json",
         "is_text",
         "meta",
+        "own_start",
         "path",
         "pending_closed",
         "pending_closed_by",
         "pending_count",
+        "pending_earliest",
+        "pending_earliest_ordinal",
+        "pending_forks",
         "pending_meta",
         "pending_producers",
         "pending_seq",
+        "pending_soft_deleted",
         "pending_tail",
+        "pinned",
         "previous",
         "producer_total",
         "producers",
         "segments",
+        "soft_deleted",
+        "source",
         "stored_producers",
         "stream_seq",
         "tail",
@@ -107,7 +131,15 @@ class Stream:
         "watchers",
     )
 
-    def __init__(self, stream_id: int, path: str, config: StreamConfig, created_us: int) -> None:
+    def __init__(
+        self,
+        stream_id: int,
+        path: str,
+        config: StreamConfig,
+        created_us: int,
+        *,
+        fork: ForkPoint | None = None,
+    ) -> None:
         self.id = stream_id
         self.path = path
         self.config = config
@@ -118,9 +150,18 @@ class Stream:
 
         self.durable = False
         self.deleted = False
+        # A fork's own bytes begin where it left its source; before there it reads the source's.
+        # The object is found when the fork becomes active.
+        self.fork = fork
+        self.source: Stream | None = None
+        self.own_start = 0 if fork is None else fork.position
+        self.forks = 0
+        self.pinned: int | None = None
+        self.soft_deleted = False
         self.earliest = 0
-        self.tail = 0
-        self.count = 0
+        self.earliest_ordinal = 0
+        self.tail = self.own_start
+        self.count = 0 if fork is None else fork.ordinal
         self.closed = False
         self.closed_by: Producer | None = None
         self.stream_seq: str | None = None
@@ -129,8 +170,12 @@ class Stream:
 
         self.deleting = False
         self.in_flight = 0
-        self.pending_tail = 0
-        self.pending_count = 0
+        self.pending_forks = 0
+        self.pending_soft_deleted = False
+        self.pending_earliest = 0
+        self.pending_earliest_ordinal = 0
+        self.pending_tail = self.tail
+        self.pending_count = self.count
         self.pending_closed = False
         self.pending_closed_by: Producer | None = None
         self.pending_seq: str | None = None
@@ -144,7 +189,7 @@ class Stream:
         self.producer_total = 0
 
         self.chunks: list[Chunk] = []
-        self.flushed = 0
+        self.flushed = self.own_start
         self.segments: tuple[SegmentInfo, ...] = ()
         self.is_dirty = False
         self.in_checkpoint = False
@@ -163,12 +208,30 @@ class Stream:
             self.touched_us,
             self.config.ttl_s,
             self.config.expires_at_us,
+            self.earliest,
+            self.earliest_ordinal,
+            None if self.fork is None else self.fork.source_path,
         )
+
+    @property
+    def is_gone(self) -> bool:
+        """Nobody may use it any more, though forks may still read what they inherited."""
+        return self.deleted or self.soft_deleted
+
+    @property
+    def keep_from(self) -> int:
+        """Bytes of its own before this position are needed by nobody: not by readers, and not by
+        forks, which may be made before a trim and read what it took from the source's readers."""
+        wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
+        return max(wanted, self.own_start)
 
     def reset_pending(self) -> None:
         """Forget what was decided but is not durable: pending is durable again."""
         self.in_flight = 0
-        self.deleting = False
+        self.deleting = self.pending_soft_deleted = self.soft_deleted
+        self.pending_forks = self.forks
+        self.pending_earliest = self.earliest
+        self.pending_earliest_ordinal = self.earliest_ordinal
         self.pending_tail = self.tail
         self.pending_count = self.count
         self.pending_closed = self.closed

@@ -18,6 +18,7 @@ from penstock.log.catalog import CatalogError, is_catalog_full
 from penstock.log.checkpoint import Checkpointer, Plan, Result, plan_stream
 from penstock.log.files import Files, is_disk_full
 from penstock.log.journal import JournalBroken
+from penstock.log.segment import SegmentInfo
 from penstock.log.stats import StoreStats
 from penstock.log.stream import Stream
 
@@ -51,6 +52,7 @@ class Upkeep:
         root: Path,
         sweep: bool,
         on_broken: Callable[[str], None],
+        on_trimmed: Callable[[int, tuple[SegmentInfo, ...]], None],
     ) -> None:
         self._checkpointer = checkpointer
         self._settings = settings
@@ -60,6 +62,7 @@ class Upkeep:
         self._root = root
         self._sweep = sweep
         self._on_broken = on_broken
+        self._on_trimmed = on_trimmed
         self._dirty: dict[int, Stream] = {}
         self._deleted: dict[int, Stream] = {}
         self._in_checkpoint: dict[int, Stream] = {}
@@ -178,7 +181,9 @@ class Upkeep:
     def _done(self, plan: Plan, result: Result) -> None:
         for item in plan.streams:
             stream = self._in_checkpoint[item.row.id]
-            stream.segments = result.segments.get(stream.id, stream.segments)
+            stream.segments = result.segments.get(stream.id, item.row.segments)
+            if item.dropped:
+                self._on_trimmed(stream.id, item.dropped)
             stream.stored_producers = stream.stored_producers or bool(item.producers)
             if stream.segments:
                 stream.drop_memory(stream.segments[-1].end)

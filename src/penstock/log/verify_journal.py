@@ -6,6 +6,7 @@ nothing, and keeps the payload of at most one stream.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,14 @@ from penstock.errors import Damaged
 from penstock.log import journal
 from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.offline import Folder
-from penstock.log.records import AppendRecord, CreateRecord, DeleteRecord, Record, decode_records
+from penstock.log.records import (
+    AppendRecord,
+    CreateRecord,
+    DeleteRecord,
+    Record,
+    TrimRecord,
+    decode_records,
+)
 from penstock.log.recovery import Replay
 from penstock.log.report import Progress, Report
 from penstock.log.stream import Stream
@@ -44,9 +52,14 @@ class JournalCheck:
     """`streams` and `deleted` are what the journal makes of the catalog."""
 
     def __init__(
-        self, folder: Folder, report: Report, progress: Progress, *, keep: str | None = None
+        self,
+        folder: Folder,
+        report: Report,
+        progress: Progress,
+        *,
+        keep: Collection[str] = (),
     ) -> None:
-        """`keep` is the path of a stream whose payload stays in memory, to be shown."""
+        """`keep` are the paths of streams whose payload stays in memory, to be shown."""
         self._folder = folder
         self._report = report
         self._progress = progress
@@ -232,27 +245,32 @@ class JournalCheck:
         if isinstance(record, CreateRecord):
             if record.meta.replaces is not None:
                 self._unknown.pop(record.meta.replaces, None)
+            if record.meta.source_id is not None:
+                self._note_source(record.meta.source_id, place)
         else:
             before = replay.stream(record.stream_id)
-            if before is None:
-                self._note_unknown(record, place)
-            elif isinstance(record, AppendRecord) and lsn > before.applied_lsn and before.closed:
-                return "the stream is closed already"
+            if isinstance(record, DeleteRecord):
+                for stream_id in (record.stream_id, *record.cascade):
+                    self._unknown.pop(stream_id, None)
+            elif before is None:
+                self._note_source(record.stream_id, place)
+            elif lsn > before.applied_lsn and (fault := _fault(before, record)):
+                return fault
         try:
             replay.apply(record, lsn)
         except ValueError as error:
             return str(error)
         stream = replay.streams.get(record.stream_id)
-        if stream is not None and stream.path != self._keep:
+        if stream is not None and stream.path not in self._keep:
             stream.drop_memory(stream.tail)
         return _payload_fault(record, stream)
 
-    def _note_unknown(self, record: Record, place: Place) -> None:
-        """A stream that is deleted later may have lost its row and its first records already."""
-        if isinstance(record, DeleteRecord):
-            self._unknown.pop(record.stream_id, None)
-        elif record.stream_id not in self._replay.deleted:
-            self._unknown.setdefault(record.stream_id, place)
+    def _note_source(self, stream_id: int, place: Place) -> None:
+        """A stream that a record needs. One that is deleted later may have lost its row and its
+        first records already."""
+        replay = self._replay
+        if stream_id not in replay.deleted and replay.stream(stream_id) is None:
+            self._unknown.setdefault(stream_id, place)
 
     def _problem(self, code: str, place: Place, what: str, stream_id: int | None = None) -> None:
         stream = None if stream_id is None else self._replay.streams.get(stream_id)
@@ -264,6 +282,16 @@ class JournalCheck:
             stream=None if stream is None else stream.path,
             advice=NOT_STARTING,
         )
+
+
+def _fault(stream: Stream, record: Record) -> str | None:
+    if isinstance(record, AppendRecord) and stream.closed:
+        return "the stream is closed already"
+    if stream.soft_deleted:
+        return "the stream is deleted already"
+    if isinstance(record, TrimRecord) and not stream.earliest <= record.position <= stream.tail:
+        return f"it trims to {record.position} what reaches from {stream.earliest} to {stream.tail}"
+    return None
 
 
 def _payload_fault(record: Record, stream: Stream | None) -> str | None:

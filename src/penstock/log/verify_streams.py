@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.errors import Damaged
-from penstock.log.catalog import CATALOG_ERRORS, Row
+from penstock.log.catalog import CATALOG_ERRORS
 from penstock.log.disk import CATALOG_FILE
 from penstock.log.offline import Folder, file_bytes
 from penstock.log.report import Progress, Report
+from penstock.log.rows import Row
 from penstock.log.stream import Stream
+from penstock.log.verify_forks import ForksCheck
 from penstock.log.verify_journal import JournalCheck
 from penstock.log.verify_segments import Owner, SegmentCheck
 from penstock.protocol.headers import is_json
@@ -25,6 +27,7 @@ class StreamsCheck:
         self._report = report
         self._progress = progress
         self._journal = journal
+        self._forks = ForksCheck(self._wrong)
 
     def run(self) -> None:
         only_journal = dict(self._journal.streams)
@@ -34,14 +37,19 @@ class StreamsCheck:
             self._stream(stream_id, only_journal.pop(stream_id, None))
         for stream in only_journal.values():
             self._count(stream)
+        self._forks.run()
         self._check_paths(list(only_journal.values()))
         self._check_tables()
         self._check_orphans()
 
-    def _count(self, stream: Stream) -> None:
+    def _count(self, stream: Stream | Row) -> None:
+        """What a stream has of its own: a fork's inherited bytes are its source's."""
+        self._forks.add(stream)
+        messages = stream.messages if isinstance(stream, Row) else stream.count
+        inherited = 0 if stream.fork is None else stream.fork.ordinal
         self._report.streams += 1
-        self._report.messages += stream.count
-        self._report.bytes += stream.tail - stream.earliest
+        self._report.messages += messages - max(stream.earliest_ordinal, inherited)
+        self._report.bytes += stream.tail - max(stream.earliest, stream.own_start)
 
     def _stream(self, stream_id: int, replayed: Stream | None) -> None:
         report = self._report
@@ -53,12 +61,7 @@ class StreamsCheck:
             report.streams += 1
             self._wrong("row-damaged", stream_id, None, "it does not match its checksum")
             return
-        if replayed is not None:
-            self._count(replayed)
-        else:
-            report.streams += 1
-            report.messages += row.messages
-            report.bytes += row.tail - row.earliest
+        self._count(row if replayed is None else replayed)
         # Segment rows have no checksum of their own, so anything could be in them.
         if any(type(value) is not int for info in row.segments for value in info):
             self._wrong("row-damaged", row.id, row.path, "its segments are not numbers")
@@ -74,11 +77,16 @@ class StreamsCheck:
     def _row_faults(self, row: Row) -> Iterator[str]:
         if row.id >= self._journal.next_id:
             yield f"the next stream would get the id {self._journal.next_id}"
-        if not 0 <= row.earliest <= row.tail:
+        if not 0 <= row.earliest <= row.tail or row.own_start > row.tail:
             yield f"it starts at {row.earliest} and ends at {row.tail}"
-        if (row.messages > 0) != (row.tail > 0):
+        if row.fork is None and (row.messages > 0) != (row.tail > 0):
             yield f"it has {row.tail} bytes and {row.messages} messages"
-        if row.deadline_us != expires_at_us(row.config, row.touched_us):
+        if not 0 <= row.earliest_ordinal <= row.messages:
+            yield f"it starts with message {row.earliest_ordinal} and has {row.messages}"
+        if (row.forks > 0) != (row.pinned is not None) or (row.soft_deleted and not row.forks):
+            yield f"it has {row.forks} forks, which keep it from {row.pinned}"
+        deadline_us = None if row.soft_deleted else expires_at_us(row.config, row.touched_us)
+        if row.deadline_us != deadline_us:
             yield f"its deadline {row.deadline_us} does not follow from its TTL or expiry"
         if row.applied_lsn > self._journal.last_lsn and self._journal.is_whole:
             yield (
@@ -100,7 +108,10 @@ class StreamsCheck:
         if not row.segments:
             self._report.inline += 1
             self._progress.add(len(row.inline or b""))
-            return (row.inline or b"").count(b"\n") if in_messages else None
+            first = _first_ordinal(row)
+            if not in_messages or first is None:
+                return None
+            return first + (row.inline or b"").count(b"\n")
         owner = Owner(row.id, row.path, in_messages, covered_to)
         total: int | None = row.segments[0].first_ordinal
         for info in row.segments:
@@ -163,17 +174,27 @@ class StreamsCheck:
         self._report.problem(code, CATALOG_FILE, f"row of stream {stream_id}: {what}", stream=path)
 
 
+def _first_ordinal(row: Row) -> int | None:
+    """The number of the first message that a row holds; None where nobody has noted it."""
+    if row.keep_from == row.earliest:
+        return row.earliest_ordinal
+    if row.keep_from == row.own_start:
+        return 0 if row.fork is None else row.fork.ordinal
+    return None
+
+
 def _segment_faults(row: Row) -> Iterator[str]:
     """Whether the bytes from the earliest to the tail are all somewhere, once."""
     segments = row.segments
     if not segments:
-        if len(row.inline or b"") != row.tail - row.earliest:
-            yield f"it holds {len(row.inline or b'')} bytes, not {row.tail - row.earliest}"
+        if len(row.inline or b"") != row.tail - row.keep_from:
+            yield f"it holds {len(row.inline or b'')} bytes, not {row.tail - row.keep_from}"
         return
     if row.inline is not None:
         yield "it holds bytes and has segments too"
-    if segments[0].base != row.earliest:
-        yield f"its first segment starts at {segments[0].base}, not at {row.earliest}"
+    # A trim takes whole segments, so the first may begin before what is kept.
+    if not row.own_start <= segments[0].base <= row.keep_from < segments[0].end:
+        yield f"its first segment starts at {segments[0].base}, not at {row.keep_from}"
     for one, two in pairwise(segments):
         if one.end != two.base:
             yield f"a segment ends at {one.end} and the next starts at {two.base}"
@@ -183,5 +204,7 @@ def _segment_faults(row: Row) -> Iterator[str]:
     for info in segments:
         ordinals += [info.first_ordinal, info.open_ordinal]
     ordinals.append(row.messages)
-    if ordinals != sorted(ordinals) or (segments[0].base == 0 and segments[0].first_ordinal != 0):
+    first = 0 if row.fork is None else row.fork.ordinal
+    is_first = segments[0].base == row.own_start and is_json(row.config.content_type)
+    if ordinals != sorted(ordinals) or (is_first and segments[0].first_ordinal != first):
         yield f"the message numbers of its segments are out of order: {ordinals[1:]}"

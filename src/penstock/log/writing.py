@@ -7,28 +7,24 @@ that rests on pending state waits for it. If a batch fails, pending state is dur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.config import Settings
-from penstock.errors import (
-    EmptyBody,
-    PenstockError,
-    ShuttingDown,
-    StreamNotFound,
-    TailMoved,
-    TooManyProducers,
-)
+from penstock.errors import EmptyBody, PenstockError, StreamExists, TailMoved, TooManyProducers
 from penstock.log import mutations
 from penstock.log.active import ActiveStreams
-from penstock.log.mutations import Barrier, Mutation, with_meta
-from penstock.log.requests import Append, Appended, Created, token
+from penstock.log.decisions import gone
+from penstock.log.forking import path_blocked
+from penstock.log.lineage import spellings, token
+from penstock.log.mutations import Mutation, with_meta
+from penstock.log.requests import Append, Appended, Created, NotYet
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
+from penstock.log.trimming import Trimming
 from penstock.protocol.headers import is_json
-from penstock.protocol.json_mode import frame
 from penstock.protocol.lifecycle import (
     StreamConfig,
     check_content_type,
@@ -38,13 +34,12 @@ from penstock.protocol.lifecycle import (
 )
 from penstock.protocol.producer import Duplicate, ProducerState, decide
 
-T = TypeVar("T")
+Check = Callable[[bytes, Stream, bytes, int], tuple[bytes, int] | None]
+"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append, or NotYet
+to be asked again later; what it returns is appended instead."""
 
-Check = Callable[[bytes, Stream, bytes, int], None]
-"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append."""
 
-
-class Writing:
+class Writing(Trimming):
     """The single owner of every stream's pending half; the store's observer."""
 
     def __init__(
@@ -56,18 +51,10 @@ class Writing:
         *,
         clock: Clock,
     ) -> None:
-        self._streams = streams
-        self._settings = settings
-        self._clock = clock
-        self.store = store
-        self.stats = stats
-        self._stopping = False
+        super().__init__(streams, store, settings, stats, clock=clock)
         self._checks: dict[str, Check] = {}
-        self._loop = asyncio.get_running_loop()
-
-    def stop(self) -> None:
-        """From now on nothing new is taken; what is queued is finished."""
-        self._stopping = True
+        self._checks_of_closes: set[str] = set()
+        self._waiting: set[asyncio.Task[Appended]] = set()
 
     def create(
         self, path: str, config: StreamConfig, body: bytes, *, closed: bool
@@ -78,7 +65,13 @@ class Writing:
         if existing is not None and not existing.deleting:
             if not self._streams.is_expired(existing, now):
                 return self._create_again(existing, config, closed, now)
-            replaces = existing
+            self._check_running()
+            if existing.fork is None and not existing.pending_forks:
+                replaces = existing
+            else:
+                self.expire(existing)
+        if existing is not None and existing.pending_soft_deleted:
+            return self._refuse(existing, path_blocked(path))
         self._admit(len(body))
         payload, count = self._frame(
             body, in_messages=is_json(config.content_type), allow_empty=True
@@ -99,6 +92,11 @@ class Writing:
         self, existing: Stream, config: StreamConfig, closed: bool, now: int
     ) -> asyncio.Future[Created]:
         try:
+            if existing.fork is not None:
+                raise StreamExists(
+                    f"The stream at {existing.path!r} is a fork of {existing.fork.source_path!r}. "
+                    "Send Stream-Forked-From, use another path, or delete the fork first."
+                )
             create_matches(existing.config, existing.pending_closed, config, closed)
         except PenstockError as error:
             return self._refuse(existing, error)
@@ -111,13 +109,25 @@ class Writing:
         now = self._clock.now_us()
         stream = self._living(path, now)
         if stream.deleting:
-            return self._refuse(stream, not_found(path))
+            return self._refuse(stream, gone(stream))
         try:
             if stream.pending_closed:
                 return self._append_to_closed(stream, request, now)
             return self._append_to_open(stream, request, now)
         except PenstockError as error:
             return self._refuse(stream, error)
+        except NotYet as later:
+            task = self._loop.create_task(self._append_later(path, request, later.ready))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            return task
+
+    async def _append_later(
+        self, path: str, request: Append, ready: Coroutine[Any, Any, None]
+    ) -> Appended:
+        await ready
+        # In the same step: what the check has found out still holds.
+        return await self.append(path, request)
 
     def _append_to_open(
         self, stream: Stream, request: Append, now: int
@@ -145,8 +155,8 @@ class Writing:
             self._check_expected(stream, request.expected)
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
-        if stream.pending_meta and payload:
-            self._check_payload(stream, payload, count)
+        if stream.pending_meta and (payload or request.close):
+            payload, count = self._check_payload(stream, payload, count)
 
         stream.pending_tail = end = start + len(payload)
         stream.pending_count += count
@@ -188,48 +198,22 @@ class Writing:
             error.headers["Producer-Epoch"] = str(state.epoch)
         raise error
 
-    def delete(self, path: str) -> asyncio.Future[None]:
-        self._check_running()
-        now = self._clock.now_us()
-        stream = self._living(path, now)
-        if stream.deleting:
-            return self._refuse(stream, not_found(path))
-        return self._delete(stream, now, expired=False)
-
     def set_meta(self, path: str, name: str, value: bytes | None) -> asyncio.Future[None]:
         stream = self._living(path, self._clock.now_us())
         if stream.deleting:
-            return self._refuse(stream, not_found(path))
+            return self._refuse(stream, gone(stream))
         if stream.pending_meta.get(name) == value:
             return self._answer(stream, None)
         self._admit(len(value or b""))
         stream.pending_meta = with_meta(stream.pending_meta, name, value)
         return self._submit(mutations.SetMeta(stream, None, name=name, value=value))
 
-    def add_check(self, name: str, check: Check) -> None:
-        """`check` may refuse what is appended to a stream that has the meta value `name`."""
+    def add_check(self, name: str, check: Check, *, closes: bool) -> None:
+        """`check` may refuse what is appended to a stream that has the meta value `name`, and
+        with `closes` also that it is closed with nothing appended."""
         self._checks[name] = check
-
-    def _living(self, path: str, now: int) -> Stream:
-        """The stream that decisions are made on; it may be on its way out, but has not expired."""
-        stream = self._streams.pending(path)
-        if stream is None:
-            raise not_found(path)
-        if not stream.deleting and self._streams.is_expired(stream, now):
-            self.expire(stream)
-            raise not_found(path)
-        return stream
-
-    def _delete(self, stream: Stream, now: int, *, expired: bool) -> asyncio.Future[None]:
-        stream.deleting = True
-        return self._submit(mutations.Delete(stream, None, time_us=now, expired=expired))
-
-    def expire(self, stream: Stream) -> None:
-        if stream.deleting or stream.deleted or self._stopping:
-            return
-        self.stats.expired += 1
-        future = self._delete(stream, self._clock.now_us(), expired=True)
-        future.add_done_callback(_ignore)
+        if closes:
+            self._checks_of_closes.add(name)
 
     def _producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
         state = stream.pending_producers.get(producer_id) or stream.producers.get(producer_id)
@@ -250,62 +234,18 @@ class Writing:
 
     def _check_expected(self, stream: Stream, expected: str) -> None:
         tail = token(stream, stream.pending_tail)
-        if expected not in ("*", tail):
+        if expected not in ("*", tail, *spellings(stream, stream.pending_tail)):
             raise TailMoved(
                 f"the tail is {tail}, not {expected}: read on from there, then try again",
                 Stream_Next_Offset=tail,
             )
 
-    def _frame(self, body: bytes, *, in_messages: bool, allow_empty: bool) -> tuple[bytes, int]:
-        """The body in wire shape, and how many messages it is."""
-        if in_messages and body:
-            return frame(body, allow_empty=allow_empty, depth_max=self._settings.json_depth_max)
-        return body, 1 if body else 0
-
-    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> None:
+    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> tuple[bytes, int]:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
-            if check is not None:
-                check(value, stream, payload, count)
-
-    def _admit(self, size: int) -> None:
-        self._check_running()
-        self.store.admit(size)
-
-    def _check_running(self) -> None:
-        if self._stopping:
-            raise ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
-
-    # -- answers in the order of decisions
-
-    def _submit(self, mutation: Mutation) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._loop.create_future()
-        mutation.future = future
-        if mutation.stream is not None:
-            mutation.stream.in_flight += 1
-        self.store.submit(mutation)
-        return future
-
-    def _answer(self, stream: Stream, result: T) -> asyncio.Future[T]:
-        """An answer that rests on pending state is given when that is durable."""
-        if stream.in_flight:
-            return self._submit(Barrier(result))
-        future: asyncio.Future[T] = self._loop.create_future()
-        future.set_result(result)
-        return future
-
-    def _refuse(self, stream: Stream, error: PenstockError) -> asyncio.Future[T]:
-        if not stream.in_flight:
-            raise error
-        refusal: asyncio.Future[T] = self._loop.create_future()
-
-        def refuse(barrier: asyncio.Future[None]) -> None:
-            if not refusal.done():
-                refusal.set_exception(barrier.exception() or error)
-
-        barrier: asyncio.Future[None] = self._submit(Barrier())
-        barrier.add_done_callback(refuse)
-        return refusal
+            if check is not None and (payload or name in self._checks_of_closes):
+                payload, count = check(value, stream, payload, count) or (payload, count)
+        return payload, count
 
     # -- what the store tells
 
@@ -332,14 +272,26 @@ class Writing:
                     self._ended(mutation.replaces)
             elif type(mutation) is mutations.Delete:
                 stats.deletes += 1
-                self._ended(stream)
+                self._deleted(mutation)
         for stream, appends in advanced.items():
             wire = b"".join([append.payload for append in appends])
             for watcher in list(stream.watchers):
                 watcher.advanced(appends[0].start, stream.tail, wire, stream.closed)
 
+    def _deleted(self, mutation: mutations.Delete) -> None:
+        if mutation.soft:
+            self._tell_ended(mutation.stream)
+            return
+        self._ended(mutation.stream)
+        for stream in mutation.cascade:
+            stream.in_flight -= 1
+            self._ended(stream)
+
     def _ended(self, stream: Stream) -> None:
         self._streams.remove(stream)
+        self._tell_ended(stream)
+
+    def _tell_ended(self, stream: Stream) -> None:
         watchers, stream.watchers = list(stream.watchers), {}
         self.stats.watchers -= len(watchers)
         for watcher in watchers:
@@ -351,13 +303,16 @@ class Writing:
                 self._streams.undo(mutation.stream)
             elif mutation.stream is not None and not mutation.stream.deleted:
                 mutation.stream.reset_pending()
-            if type(mutation) is mutations.Create and mutation.replaces is not None:
-                mutation.replaces.reset_pending()
+            for other in _others(mutation):
+                other.reset_pending()
 
 
-def not_found(path: str) -> StreamNotFound:
-    return StreamNotFound(f"there is no stream at {path!r}; create it with PUT first")
-
-
-def _ignore(future: asyncio.Future[None]) -> None:
-    future.exception()
+def _others(mutation: Mutation) -> list[Stream]:
+    """The streams that a mutation changes beside its own."""
+    if type(mutation) is mutations.Create:
+        found = [mutation.replaces, mutation.source]
+    elif type(mutation) is mutations.Delete:
+        found = [*mutation.cascade, mutation.released]
+    else:
+        return []
+    return [stream for stream in found if stream is not None]

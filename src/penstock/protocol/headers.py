@@ -15,6 +15,7 @@ from penstock import limits
 from penstock.errors import (
     InvalidContentType,
     InvalidExpiresAt,
+    InvalidForkOffset,
     InvalidPath,
     InvalidProducer,
     InvalidStreamSeq,
@@ -57,6 +58,17 @@ def parse_ttl(text: str) -> int:
     if value is None or (text[0] == "0" and text != "0"):
         raise InvalidTtl(
             f"Stream-TTL {text[:64]!a} is not a whole number of seconds from 0 to "
+            f"{limits.INTEGER_MAX} without sign, leading zeros, point or exponent."
+        )
+    return value
+
+
+def parse_sub_offset(text: str) -> int:
+    """Stream-Fork-Sub-Offset: a whole number in plain decimal notation."""
+    value = _integer(text)
+    if value is None or (text[0] == "0" and text != "0"):
+        raise InvalidForkOffset(
+            f"Stream-Fork-Sub-Offset {text[:64]!a} is not a whole number from 0 to "
             f"{limits.INTEGER_MAX} without sign, leading zeros, point or exponent."
         )
     return value

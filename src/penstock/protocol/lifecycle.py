@@ -26,6 +26,26 @@ class StreamConfig(NamedTuple):
     expires_at_us: int | None
 
 
+class ForkConfig(NamedTuple):
+    """What a fork was asked for; what is None is the source's."""
+
+    content_type: str | None
+    ttl_s: int | None
+    expires_at_us: int | None
+
+
+def fork_config(source: StreamConfig, wanted: ForkConfig) -> StreamConfig:
+    """What a fork gets: its own lifetime where it asks for one, else the source's.
+
+    ContentTypeMismatch if it asks for another content type.
+    """
+    if wanted.content_type is not None:
+        check_content_type(stream=source.content_type, request=wanted.content_type)
+    if wanted.ttl_s is None and wanted.expires_at_us is None:
+        return source
+    return StreamConfig(source.content_type, wanted.ttl_s, wanted.expires_at_us)
+
+
 def create_matches(
     existing: StreamConfig, existing_closed: bool, wanted: StreamConfig, wanted_closed: bool
 ) -> None:

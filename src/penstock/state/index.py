@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.errors import BadRequest, InvalidEvent
 from penstock.log.files import Files
-from penstock.protocol.json_mode import unframe
-from penstock.protocol.offsets import Offset, parse_offset
-from penstock.state._event import OPERATIONS, ControlEvent
+from penstock.state import numbers
+from penstock.state._event import OPERATIONS
+from penstock.state._index_batch import DELETE, Batch
 from penstock.state._joined import Joined, join
-from penstock.state._parsing import decode_exactly, decode_loosely, odd_timestamps, parse
 
-FORMAT: Final = 1
-VALUE_BYTES_MAX: Final = 4096
-"""Larger values stay in the log alone."""
+T = TypeVar("T")
+
+FORMAT: Final = 2
 CACHE_KIB: Final = 32 * 1024
-DELETE: Final = OPERATIONS.index("delete")
 RESET: Final = len(OPERATIONS)
 
 IndexFault = sqlite3.Error
@@ -50,7 +48,9 @@ CREATE TABLE IF NOT EXISTS resets (
   ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entities (
   stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
-  length INTEGER NOT NULL, value BLOB, PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
+  length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL,
+  PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
+{numbers.SCHEMA}
 PRAGMA user_version = {FORMAT};
 """
 # SQLite takes the other columns of a group from the row that has the greatest position. Most of the
@@ -75,6 +75,7 @@ _DROP: Final = (
     "DELETE FROM changes WHERE stream = ?",
     "DELETE FROM resets WHERE stream = ?",
     "DELETE FROM entities WHERE stream = ?",
+    *numbers.DROP,
 )
 
 
@@ -204,7 +205,7 @@ class StateIndex:
         row = self._one("SELECT position, ordinal, skip_until FROM streams WHERE id = ?", stream)
         if row is None or row[0] != start:
             raise sqlite3.OperationalError(f"stream {stream} is not indexed up to {start}")
-        batch = _Batch(stream, start, row[1], row[2])
+        batch = Batch(stream, start, row[1], row[2])
         batch.add_all(wire)
         mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]
         with self._db:
@@ -216,8 +217,9 @@ class StateIndex:
             if batch.resets:
                 self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
             self._db.executemany(
-                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?)", batch.set_entities()
+                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", batch.set_entities()
             )
+            numbers.add(self._db, stream, batch.numbered)
             self._db.executemany(
                 "DELETE FROM entities WHERE stream = ? AND type = ? AND key = ?",
                 batch.gone_entities(),
@@ -289,6 +291,13 @@ class StateIndex:
         rows = self._db.execute(_HISTORY, (*entity, after, wanted.at, wanted.limit + 1, RESET))
         return [Past(*row) for row in rows]
 
+    def ask(self, stream: int, at: int, question: Callable[[Any, Standing], T]) -> T | None:
+        """What a question finds in the database of a stream that is indexed up to `at`."""
+        standing = self.standing(stream)
+        if standing is None or standing.position < at:
+            return None
+        return question(self._db, standing)
+
     def _reaches(self, wanted: Wanted) -> bool:
         standing = self.standing(wanted.stream)
         return standing is not None and standing.position >= wanted.at
@@ -304,90 +313,3 @@ class StateIndex:
 
     def _one(self, sql: str, *values: object) -> Any:
         return self._db.execute(sql, values).fetchone()
-
-
-class _Batch:
-    """Rows for consecutive messages of a stream."""
-
-    __slots__ = (
-        "_entities",
-        "_stream",
-        "changes",
-        "odd_timestamps",
-        "ordinal",
-        "position",
-        "resets",
-        "skip_until",
-        "skipped",
-    )
-
-    def __init__(self, stream: int, position: int, ordinal: int, skip_until: int) -> None:
-        self._stream = stream
-        self.position = position
-        self.ordinal = ordinal
-        self.skip_until = skip_until
-        self.skipped = 0
-        self.odd_timestamps = 0
-        self.changes: list[tuple[object, ...]] = []
-        self.resets: list[tuple[int, int, int, int]] = []
-        # What is left of them at the end: position, length and value, or None if deleted.
-        self._entities: dict[tuple[str, str], tuple[int, int, bytes | None] | None] = {}
-
-    def set_entities(self) -> list[tuple[object, ...]]:
-        return sorted(
-            ((self._stream, *key, *last) for key, last in self._entities.items() if last),
-            key=lambda row: row[1:3],
-        )
-
-    def gone_entities(self) -> list[tuple[object, ...]]:
-        return [(self._stream, *key) for key, last in self._entities.items() if last is None]
-
-    def add_all(self, wire: bytes) -> None:
-        lines = wire.split(b",\n")[:-1]  # no line feed is part of a message
-        array = unframe(wire)
-        events: list[Any] | None = decode_exactly(array, strict_timestamp=False)
-        if events is None:
-            events = decode_loosely(array)
-        if events is None:
-            events = [_parsed(line) for line in lines]
-        self.odd_timestamps = odd_timestamps(filter(None, events))
-        for line, event in zip(lines, events, strict=True):
-            length = len(line) + 2
-            if event is None:
-                self.skipped += 1
-            elif self.position >= self.skip_until:
-                self._add(event, length)
-            self.position += length
-            self.ordinal += 1
-
-    def _add(self, event: Any, length: int) -> None:
-        place = (self.position, length, self.ordinal)
-        if not isinstance(event, ControlEvent):
-            operation = OPERATIONS.index(event.headers.operation)
-            self.changes.append((self._stream, event.type, event.key, *place, operation))
-            value = event._value
-            kept = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
-            is_gone = operation == DELETE
-            last = None if is_gone else (self.position, length, kept)
-            self._entities[event.type, event.key] = last
-        elif event.control == "reset":
-            self.resets.append((self._stream, *place))
-            self._entities.clear()
-            self.skip_until = self._resumes_at(event.offset)
-
-    def _resumes_at(self, offset: str | None) -> int:
-        """A reset can name a place ahead of it: what lies between does not count."""
-        try:
-            parsed = parse_offset(offset or "")
-        except BadRequest:
-            return 0
-        if isinstance(parsed, Offset) and parsed.generation == self._stream:
-            return parsed.position
-        return 0
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return parse(line, strict_timestamp=False)
-    except InvalidEvent:
-        return None

@@ -204,7 +204,7 @@ class Keeper:
             try:
                 await self._step(follow)
             except PenstockError as error:
-                if not follow.stream.deleted:
+                if not follow.stream.is_gone:
                     _log.error("cannot index %s: %s", follow.stream.path, error.detail)
                 self._give_up(follow, error)
             except IndexFault as error:
@@ -225,7 +225,7 @@ class Keeper:
 
     async def _step(self, follow: _Follow) -> None:
         stream = follow.stream
-        if stream.deleted:
+        if stream.is_gone:
             await self._ask(lambda index: index.drop(stream.id))
             raise StreamNotFound(f"{stream.path!r} was deleted")
         if META not in stream.meta and await self._drop(follow):

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import Damaged
 from penstock.log import catalog as module
-from penstock.log.catalog import Catalog, Changes, Row
+from penstock.log.catalog import Catalog, Changes
+from penstock.log.rows import Row
 from penstock.log.segment import SegmentInfo
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig

@@ -1,0 +1,173 @@
+"""What STP costs: catching up a table beside the same rows as a JSON stream, finding a SeqNo in a
+table that grows, and telling many NURLs of one change.
+
+    python -m bench.stp [--rounds 5] [--rows 1000000] [--seek 10000000] [--nurls 1000] [--only …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from bench import servers, stp_fanout, tools
+from bench.rounds import note
+from bench.stp_seed import PATH, seed_table
+
+GROUPS = ("catch-up", "seek", "fan-out")
+RECEIVE_BYTES = 1 << 20
+FIRST_MIN, AGAIN_MIN = 0.15, 0.5
+
+
+def drain(port: int, path: str) -> int:
+    """GET a table over a plain socket: the lines of the answer, counted without being decoded."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        lines, start = 0, b""
+        while piece := connection.recv(RECEIVE_BYTES):
+            start = start or piece
+            lines += piece.count(b"\n")
+    if not start.startswith(b"HTTP/1.1 200 "):
+        raise RuntimeError(f"{path} was answered {start[:80]!r}")
+    return lines
+
+
+def drain_json(port: int) -> int:
+    """The whole JSON stream in the same manner, chunk after chunk: its lines."""
+    lines, offset = 0, "-1"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while True:
+            head = f"GET /v1/stream/{PATH}?offset={offset} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            connection.sendall(head.encode())
+            received = connection.recv(RECEIVE_BYTES)
+            while b"\r\n\r\n" not in received:
+                received += connection.recv(RECEIVE_BYTES)
+            answer, _, body = received.partition(b"\r\n\r\n")
+            fields = dict(
+                line.lower().split(b": ", 1) for line in answer.split(b"\r\n")[1:] if b": " in line
+            )
+            left = int(fields[b"content-length"]) - len(body)
+            lines += body.count(b"\n") + 1  # the last of an array has no line end
+            while left:
+                piece = connection.recv(min(left, RECEIVE_BYTES))
+                left -= len(piece)
+                lines += piece.count(b"\n")
+            offset = fields[b"stream-next-offset"].decode()
+            if fields.get(b"stream-up-to-date") == b"true":
+                return lines
+
+
+def timed(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def catch_up(folder: Path, rows: int, rounds: int) -> None:
+    """The first read of a fresh server, then the same range again, each beside the JSON stream."""
+    data = folder / "catch-up"
+    note(f"    seeding {rows:,} rows took {seed_table(data, rows):.1f} s")
+    path = f"/v1/table/{PATH}?timeout=0"
+    found: dict[str, list[float]] = {"STP, first": [], "STP, again": [], "JSON": []}
+    for _ in range(rounds):
+        # Restarted each round: "first" is a read of which nothing has been encoded before.
+        server = servers.start("ours", data)
+        try:
+            drain_json(server.port)  # both dialects find the log in the page cache
+            actions: dict[str, Callable[[], int]] = {
+                "JSON": partial(drain_json, server.port),
+                "STP, first": partial(drain, server.port, path),
+                "STP, again": partial(drain, server.port, path),
+            }
+            for name, action in actions.items():
+                started = time.perf_counter()
+                lines = action()
+                found[name].append(rows / (time.perf_counter() - started))
+                if lines < rows:
+                    raise RuntimeError(f"{name}: {lines:,} lines of {rows:,}")
+        finally:
+            server.stop()
+    base = statistics.median(found["JSON"])
+    print(f"\n{rows:,} rows, {rounds} rounds, medians")
+    for name, rates in found.items():
+        median = statistics.median(rates)
+        target = {"STP, first": FIRST_MIN, "STP, again": AGAIN_MIN}.get(name, 0.0)
+        met = "met" if median / base >= target else "MISSED"
+        spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+        verdict = f", at least {target}: {met}" if target else ""
+        print(f"{name:12} {median:>12,.0f} rows/s ({spread})  {median / base:.2f}× JSON{verdict}")
+
+
+def seek(folder: Path, sizes: Sequence[int], rounds: int) -> None:
+    """Time to the answer for the ten rows after a SeqNo in the middle, as the table grows."""
+    print("\nrows         since_id in the middle, 10 rows      the last 10 rows")
+    for size in sizes:
+        data = folder / f"seek-{size}"
+        note(f"    seeding {size:,} rows took {seed_table(data, size):.1f} s")
+        server = servers.start("ours", data)
+        try:
+            last = f"/v1/table/{PATH}?timeout=0&since_id=-10"
+            middle: list[float] = []
+            tail: list[float] = []
+            for number in range(rounds * 20 + 1):
+                # Never the same place twice: what was found before must not help.
+                place = (number * 7919 * 104729) % (size - 20) + 1
+                middle.append(timed(partial(first_rows, server.port, place, 10)))
+                tail.append(timed(partial(drain, server.port, last)))
+            print(f"{size:<12,} {_milliseconds(middle[1:])}   {_milliseconds(tail[1:])}")
+        finally:
+            server.stop()
+
+
+def first_rows(port: int, since_id: int, count: int) -> None:
+    """The first rows after a SeqNo; the rest of the answer is not waited for."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        target = f"/v1/table/{PATH}?timeout=0&since_id={since_id}"
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        received = b""
+        while received.count(b"\n") < count + 12:  # the head's lines are among them
+            piece = connection.recv(65536)
+            if not piece:
+                break
+            received += piece
+    body = received.partition(b"\r\n\r\n")[2]
+    if f"{since_id + 1}\t".encode() not in body:
+        raise RuntimeError(f"the row after {since_id} is not in the answer: {received[:200]!r}")
+
+
+def _milliseconds(times: Sequence[float]) -> str:
+    ordered = sorted(times)
+    high = ordered[int(len(ordered) * 0.95)]
+    return f"median {statistics.median(ordered) * 1000:7.2f} ms, p95 {high * 1000:7.2f} ms"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seek", type=int, default=10_000_000, help="rows of the largest table")
+    parser.add_argument("--nurls", type=int, default=1000)
+    parser.add_argument("--only", default="", help=f"comma-separated, of {', '.join(GROUPS)}")
+    options = parser.parse_args()
+    only = [name for name in options.only.split(",") if name] or list(GROUPS)
+    tools.raise_file_limit()
+    with tools.work_folder() as name:
+        folder = Path(name)
+        if "catch-up" in only:
+            catch_up(folder, options.rows, options.rounds)
+        if "seek" in only:
+            sizes = sorted({options.seek // 100, options.seek // 10, options.seek})
+            seek(folder, sizes, options.rounds)
+        if "fan-out" in only:
+            stp_fanout.run(folder, options.nurls, options.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

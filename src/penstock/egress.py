@@ -1,0 +1,386 @@
+"""The only outbound HTTP of the server: requests to other servers that cannot be turned inwards.
+
+A name is resolved once and the connection goes to the address that was checked; redirects are
+answers like others; time and size have limits. Knows nothing of what is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import httptools
+
+from penstock.errors import EgressFailed, EgressRefused
+from penstock.protocol.outbound import Address, Policy, Target, parse_networks, parse_url
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+PIECE_BYTES: Final = 128 * 1024
+ADDRESSES_MAX: Final = 4
+"""Of the addresses that a name has, so many are tried."""
+AGENT: Final = "penstock"
+
+_NETWORK: Final = (OSError, EOFError, httptools.HttpParserError, httptools.HttpParserUpgrade)
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""(name, port) to addresses, as texts."""
+
+
+class Answer(NamedTuple):
+    """What another server said. Header names are lower-case; repeated ones joined with a comma."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Streamed(NamedTuple):
+    """The head of an answer, and its body as it arrives; a cut-off body raises at its end."""
+
+    status: int
+    headers: dict[str, str]
+    pieces: AsyncIterator[bytes]
+
+
+async def resolve(name: str, port: int) -> list[str]:
+    """What the machine's resolver says."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class Egress:
+    """Makes requests within the limits of the settings. Use as an async context, or `close`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        resolver: Resolver = resolve,
+        certificates: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = settings
+        self.policy = Policy(parse_networks(settings.egress_networks), settings.development)
+        self._resolver = resolver
+        self._certificates = certificates
+        self._slots = asyncio.Semaphore(settings.egress_connections_max)
+        self.requests = 0
+        self.failures = 0
+        self.refused = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Connections end with the request that they were made for: there is nothing to close."""
+
+    def check(self, url: str) -> Target:
+        """The parts of a URL that might be connected to; InvalidUrl or EgressRefused if never."""
+        target = parse_url(url)
+        self.policy.check_url(target)
+        return target
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+        bytes_max: int | None = None,
+    ) -> Answer:
+        """One request and its whole answer, whatever its status."""
+        settings = self._settings
+        limit = settings.egress_answer_bytes_max if bytes_max is None else bytes_max
+        async with self._slots:
+            with self._counted(url):
+                async with _deadline(timeout_s or settings.egress_timeout_s, url):
+                    exchange = await self._exchange(method, url, headers or {}, body)
+                    try:
+                        return await _whole(exchange, limit, url)
+                    finally:
+                        exchange.close()
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Streamed]:
+        """GET, with the body as it arrives: bounded in time, in silence and in bytes."""
+        settings = self._settings
+        with self._counted(url):
+            async with _deadline(settings.egress_timeout_s, url):
+                exchange = await self._exchange("GET", url, headers or {}, b"")
+        try:
+            yield Streamed(exchange.status, exchange.headers, self._pieces(exchange, url))
+        finally:
+            exchange.close()
+
+    async def _pieces(self, exchange: _Exchange, url: str) -> AsyncIterator[bytes]:
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        end = loop.time() + settings.egress_stream_timeout_s
+        left = settings.egress_stream_bytes_max
+        while True:
+            with self._counted(url):
+                wait_s = min(settings.egress_idle_timeout_s, end - loop.time())
+                async with _deadline(wait_s, url):
+                    piece = await exchange.piece()
+                left -= len(piece)
+                if left < 0:
+                    raise _too_large(url, settings.egress_stream_bytes_max)
+            if not piece:
+                return
+            yield piece
+
+    def _counted(self, url: str) -> _Counted:
+        return _Counted(self, url)
+
+    async def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> _Exchange:
+        target = self.check(url)
+        self.requests += 1
+        async with _deadline(self._settings.egress_connect_timeout_s, url):
+            addresses = await self._addresses(target)
+            reader, writer = await self._connect(target, addresses)
+        exchange = _Exchange(reader, writer, bodiless=method == "HEAD")
+        try:
+            writer.write(_head(method, target, headers, body) + body)
+            await writer.drain()
+            await exchange.read_head()
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    async def _addresses(self, target: Target) -> list[str]:
+        """The checked addresses of a host: looked up here, once, and never again."""
+        try:
+            addresses = [str(ip_address(target.host))]
+        except ValueError:
+            addresses = await self._resolver(target.host, target.port)
+        if not addresses:
+            raise EgressFailed(f"{target.host} has no address.")
+        for address in addresses:
+            # One that is refused is reason enough: an honest name has no such address beside it.
+            self.policy.check_address(_parsed(address, target), target)
+        return addresses[:ADDRESSES_MAX]
+
+    async def _connect(
+        self, target: Target, addresses: list[str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        secure = None
+        if target.scheme == "https":
+            if self._certificates is None:
+                self._certificates = await asyncio.to_thread(ssl.create_default_context)
+            secure = self._certificates
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                return await asyncio.open_connection(
+                    address,
+                    target.port,
+                    ssl=secure,
+                    server_hostname=target.host if secure is not None else None,
+                    limit=PIECE_BYTES,
+                )
+            except OSError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+
+class _Counted:
+    """Turns what the network says into EgressFailed, and counts it."""
+
+    __slots__ = ("_egress", "_url")
+
+    def __init__(self, egress: Egress, url: str) -> None:
+        self._egress = egress
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, EgressRefused):
+            self._egress.refused += 1
+        elif isinstance(error, EgressFailed):
+            self._egress.failures += 1
+        elif isinstance(error, _NETWORK):
+            self._egress.failures += 1
+            raise EgressFailed(f"{_shown(self._url)}: {_said(error)}.") from error
+
+
+class _Exchange:
+    """One request on its way: the parser's callbacks and what they have found."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, bodiless: bool
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._bodiless = bodiless
+        self._parser = httptools.HttpResponseParser(self)
+        self._found: list[bytes] = []
+        self._head_bytes = 0
+        self._has_head = False
+        self._complete = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    async def read_head(self) -> None:
+        while self.status < 200:  # a callback of the parser sets it
+            data = await self._reader.read(PIECE_BYTES)
+            if not data:
+                raise EOFError("the connection was closed before an answer")
+            self._head_bytes += len(data)
+            self._feed(data)
+            if self.status < 200 and self._head_bytes > HEAD_BYTES_MAX:
+                raise EgressFailed(f"The head of an answer has more than {HEAD_BYTES_MAX} bytes.")
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise EgressFailed(
+                f"An answer is encoded as {encoding[:40]!r}, which nobody asked for."
+            )
+
+    async def piece(self) -> bytes:
+        """The next bytes of the body; none at its end."""
+        while not self._found:
+            if self._complete or self._bodiless:
+                return b""
+            data = await self._reader.read(PIECE_BYTES)
+            if not data:
+                if self._ends_with_connection():
+                    return b""
+                raise EOFError("the connection was closed within an answer")
+            self._feed(data)
+        found, self._found = self._found, []
+        return b"".join(found)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            if not self._complete:  # what follows the end is nobody's answer
+                raise
+
+    def _ends_with_connection(self) -> bool:
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    def close(self) -> None:
+        transport = self._writer.transport
+        if transport is not None:
+            transport.abort()
+
+    # -- what the parser says
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:
+            return  # a trailer
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").strip()
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            self.headers = {}
+        else:
+            self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        if self._has_head and not self._complete:
+            self._found.append(body)
+
+    def on_message_complete(self) -> None:
+        # An interim answer (100, 103) is complete too; another follows it.
+        self._complete = self._has_head
+
+
+def _parsed(address: str, target: Target) -> Address:
+    try:
+        return ip_address(address.partition("%")[0])
+    except ValueError:
+        raise EgressFailed(f"{target.host} is said to be {address[:40]!r}, no address.") from None
+
+
+@asynccontextmanager
+async def _deadline(seconds: float, url: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            yield
+    except TimeoutError:
+        raise EgressFailed(f"{_shown(url)} took too long.") from None
+
+
+async def _whole(exchange: _Exchange, bytes_max: int, url: str) -> Answer:
+    length = exchange.headers.get("content-length", "0")
+    if length.isdigit() and int(length[:20]) > bytes_max and not exchange._bodiless:
+        raise _too_large(url, bytes_max)
+    parts, size = [], 0
+    while piece := await exchange.piece():
+        size += len(piece)
+        if size > bytes_max:
+            raise _too_large(url, bytes_max)
+        parts.append(piece)
+    return Answer(exchange.status, exchange.headers, b"".join(parts))
+
+
+def _head(method: str, target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
+    lines = {
+        "host": target.authority,
+        "user-agent": AGENT,
+        "accept-encoding": "identity",
+        "connection": "close",
+        **{name.lower(): value for name, value in headers.items()},
+    }
+    if body or method in ("POST", "PUT"):
+        lines["content-length"] = str(len(body))
+    for name, value in lines.items():
+        if not name.isascii() or any(character in name + value for character in "\r\n\0"):
+            raise ValueError(f"{name!r} cannot be sent as a header")
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1")
+
+
+def _too_large(url: str, bytes_max: int) -> EgressFailed:
+    return EgressFailed(f"{_shown(url)}: the answer has more than {bytes_max} bytes.")
+
+
+def _shown(url: str) -> str:
+    """A URL as it may be logged: queries hold secrets at times."""
+    return url.partition("?")[0][:200]
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid: {error.verify_message}"
+    if isinstance(error, httptools.HttpParserError | httptools.HttpParserUpgrade):
+        return "the answer is not HTTP"
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text or type(error).__name__).rstrip(".")

@@ -1,0 +1,63 @@
+"""How long a stream's data is kept: limits by age and by bytes, and how people write them.
+
+Knows neither streams nor clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from penstock.units import NUMBER_MAX, Kind, parse_size
+
+_AGE = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
+_SIZE = re.compile(r"\d{1,16}(?:[kmgt]i?)?b", re.IGNORECASE | re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Keep(NamedTuple):
+    """What may go: what is older than `age_s` seconds, and what is before the last `bytes` bytes.
+
+    None is no limit.
+    """
+
+    age_s: int | None
+    bytes: int | None
+
+
+FOREVER = Keep(None, None)
+
+
+def parse_keep(text: str) -> Keep:
+    """``7d``, ``1GiB`` or ``7d,1GiB``. Ages end in s, m, h or d, sizes in B."""
+    age_s = size = None
+    for part in text.split(","):
+        if (match := _AGE.fullmatch(part)) and age_s is None:
+            age_s = int(match[1]) * _SECONDS[match[2]]
+        elif _SIZE.fullmatch(part) and size is None:
+            size = parse_size(part)
+        else:
+            raise ValueError(text)
+    if age_s == 0 or size == 0 or (age_s or 0) > NUMBER_MAX:
+        raise ValueError(text)
+    return Keep(age_s, size)
+
+
+def parse_rules(text: str) -> list[tuple[str, Keep]]:
+    """``logs/=7d,1GiB metrics/=1d``: limits by the start of a path, the longest start first."""
+    rules: dict[str, Keep] = {}
+    for rule in text.split():
+        # The last sign: a path may have one too, a limit never.
+        prefix, sign, limits = rule.rpartition("=")
+        if not sign or prefix in rules:
+            raise ValueError(text)
+        rules[prefix] = parse_keep(limits)
+    return sorted(rules.items(), key=lambda rule: (-len(rule[0]), rule[0]))
+
+
+def _parse(text: str) -> str:
+    parse_rules(text)
+    return " ".join(text.split())
+
+
+RULES = Kind("rules such as logs/=7d,1GiB metrics/=1d", "RULES", str, _parse)

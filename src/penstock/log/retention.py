@@ -1,0 +1,138 @@
+"""Keeps streams within their limits of age and bytes, by a stream's own policy or by its path.
+
+Looks at everything that has a limit, in turns, and trims what is over it. Data goes only when the
+limit allows it; some may stay a little longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.keep import FOREVER, Keep, parse_rules
+from penstock.log.active import ActiveStreams
+from penstock.log.ranges import Ranges
+from penstock.log.requests import Trimmed
+from penstock.log.store import Store
+from penstock.log.stream import Stream, StreamInfo
+
+log = logging.getLogger("penstock.log")
+
+META = "retention"
+"""The name under which a stream carries its own policy."""
+PAGE = 200
+"""Streams looked at before everybody else has a turn."""
+
+Trim = Callable[[Stream, int, int], Awaitable[Trimmed]]
+
+
+class Retention:
+    def __init__(
+        self, streams: ActiveStreams, store: Store, clock: Clock, rules: str, trim: Trim
+    ) -> None:
+        self._streams = streams
+        self._store = store
+        self._clock = clock
+        self._rules = parse_rules(rules)
+        self._ranges = Ranges(store)
+        self._trim = trim
+
+    async def run(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.look()
+            except PenstockError as error:
+                log.error("cannot look for what is kept too long: %s", error)
+
+    def keep(self, stream: Stream) -> Keep:
+        """The limits in force for a stream."""
+        own = stream.meta.get(META)
+        return self.default(stream.path) if own is None else decode(own)
+
+    def default(self, path: str) -> Keep:
+        for prefix, keep in self._rules:
+            if path.startswith(prefix):
+                return keep
+        return FOREVER
+
+    async def look(self) -> int:
+        """Trim everything that is over its limits; how many streams that were."""
+        trimmed = 0
+        for page in self._pages():
+            for path in page:
+                try:
+                    trimmed += await self._look_at(path)
+                except PenstockError as error:
+                    log.warning("cannot trim %s: %s", path, error)
+            await asyncio.sleep(0)
+        return trimmed
+
+    def _pages(self) -> Iterator[list[str]]:
+        """Paths of streams that may be over a limit, page by page."""
+        after = ""
+        while found := self._store.list_meta(META, after, PAGE):
+            yield found
+            after = found[-1]
+        for prefix, keep in self._rules:
+            after = ""
+            while infos := self._store.list_streams(prefix, after, PAGE):
+                now = self._clock.now_us()
+                yield [info.path for info in infos if _may_be_over(info, keep, now)]
+                after = infos[-1].path
+
+    async def _look_at(self, path: str) -> bool:
+        stream = self._streams.durable(path)
+        if stream is None or stream.is_gone or stream.deleting:
+            return False
+        keep = self.keep(stream)
+        cut = max(await self._old(stream, keep.age_s), await self._excess(stream, keep.bytes))
+        if cut <= stream.earliest:
+            return False
+        ordinal = await self._ranges.ordinal(stream, cut) if stream.is_json else 0
+        await self._trim(stream, cut, ordinal)
+        return True
+
+    async def _old(self, stream: Stream, age_s: int | None) -> int:
+        """Where what is younger begins, as well as the index of the log can tell."""
+        if age_s is None or stream.tail == stream.earliest:
+            return 0
+        limit_us = self._clock.now_us() - age_s * 1_000_000
+        if stream.created_us >= limit_us and stream.fork is None:
+            return 0
+        if stream.touched_us < limit_us:
+            return stream.tail
+        return await self._ranges.boundary_from(
+            stream, await self._store.seek_time(stream, limit_us)
+        )
+
+    async def _excess(self, stream: Stream, size: int | None) -> int:
+        """The last boundary with at least so many bytes after it."""
+        if size is None or stream.tail - stream.earliest <= size:
+            return 0
+        return await self._ranges.boundary_to(stream, stream.earliest, stream.tail - size)
+
+
+def _may_be_over(info: StreamInfo, keep: Keep, now_us: int) -> bool:
+    size = info.tail - info.earliest
+    if size == 0:
+        return False
+    if keep.bytes is not None and size > keep.bytes:
+        return True
+    if keep.age_s is None:
+        return False
+    return info.forked_from is not None or info.created_us < now_us - keep.age_s * 1_000_000
+
+
+def encode(keep: Keep) -> bytes:
+    return msgspec.json.encode({"age": keep.age_s, "bytes": keep.bytes})
+
+
+def decode(value: bytes) -> Keep:
+    content = msgspec.json.decode(value)
+    return Keep(content["age"], content["bytes"])

@@ -1,0 +1,205 @@
+"""Where the server may connect to: rules for URLs and addresses, before anything is sent.
+
+Pure: names are resolved, and connections made, in egress.py alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from penstock.errors import EgressRefused, InvalidUrl
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+URL_BYTES_MAX: Final = 2048
+PORTS: Final = {"https": 443, "http": 80}
+PORT_FREE_MIN: Final = 1024
+"""Below it only the scheme's own port: mail, name and file servers must not be talked to."""
+
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
+_URL_BYTES = re.compile(r"[!$-;=?-Z\[\]_a-z~%]+", re.ASCII)
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+# The special-purpose registries of IANA, less what is globally reachable, and two addresses that
+# look public but are a cloud's own: Python's `is_global` differs between versions.
+_REFUSED_V4: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "168.63.129.16/32",  # Azure's metadata and DNS
+    )
+)  # fmt: skip
+_GLOBAL_V6: Final = IPv6Network("2000::/3")
+_REFUSED_V6: Final = tuple(
+    IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarks
+        "2001:db8::/32",
+        "2002::/16",  # 6to4
+        "3fff::/20",
+    )
+)
+_LOOPBACK: Final = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
+_COMPATIBLE: Final = IPv6Network("::/96")
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+class Target(NamedTuple):
+    """A URL that may be asked for. `path` has the query; `host` is without brackets."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """What goes into a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def url(self) -> str:
+        return self.origin + self.path
+
+
+def parse_url(text: str, *, bytes_max: int = URL_BYTES_MAX) -> Target:
+    """The parts of an absolute http or https URL; InvalidUrl says what is wrong with another."""
+    shown = repr(text[:100])
+    if len(text) > bytes_max:
+        raise InvalidUrl(f"A URL has at most {bytes_max} bytes here; {shown}… has more.")
+    if not _URL_BYTES.fullmatch(text) or _BAD_ESCAPE.search(text):
+        raise InvalidUrl(f"{shown} has characters that a URL cannot have; percent-encode them.")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise InvalidUrl(f"{shown} is not a URL: its host or port cannot be read.") from None
+    if parts.scheme not in PORTS:
+        raise InvalidUrl(f"{shown} is not an absolute https URL.")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidUrl("A URL with a user or password in it is not used.")
+    if port is None:
+        if parts.netloc.endswith(":"):
+            raise InvalidUrl(f"{shown} has a colon without a port.")
+        port = PORTS[parts.scheme]
+    if port != PORTS[parts.scheme] and port < PORT_FREE_MIN:
+        raise InvalidUrl(
+            f"Port {port} is not used: {PORTS[parts.scheme]}, or one from {PORT_FREE_MIN} on."
+        )
+    host = _host(parts.hostname or "", shown)
+    if ("[" in parts.netloc) != (":" in host):
+        raise InvalidUrl(f"{shown} has brackets around what is no IPv6 address.")
+    query = f"?{parts.query}" if parts.query else ""
+    return Target(parts.scheme, host, port, (parts.path or "/") + query)
+
+
+def _host(host: str, shown: str) -> str:
+    try:
+        if "%" in host:
+            raise ValueError  # a zone names an interface of this machine
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    labels = host.removesuffix(".").split(".")
+    # A name that ends in a number is an address in one of its odd spellings (127.1, 0x7f.1).
+    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or labels[-1][:1].isdigit():
+        raise InvalidUrl(f"{shown} has no host that can be looked up.")
+    return host.lower()
+
+
+class Policy(NamedTuple):
+    """What the settings allow: networks that are not public, and loopback for development."""
+
+    networks: tuple[Network, ...] = ()
+    development: bool = False
+
+    def check_url(self, target: Target) -> None:
+        """Refuse what can be told from the URL alone."""
+        literal = _literal(target.host)
+        if target.scheme == "http":
+            # A name is let through here if it may be loopback: its addresses are looked at later.
+            if not self.development:
+                raise EgressRefused(
+                    f"{target.origin} is plain http; only https is used, "
+                    "or http to loopback with --development."
+                )
+            if literal is not None and not is_loopback(literal):
+                raise EgressRefused(f"{target.origin}: plain http goes to loopback only.")
+        if literal is not None:
+            self.check_address(literal, target)
+
+    def check_address(self, address: Address, target: Target) -> None:
+        """Refuse an address that is not public, or not loopback for plain http."""
+        if target.scheme == "http" and not (self.development and is_loopback(address)):
+            raise EgressRefused(f"{target.origin} is {address}: plain http goes to loopback only.")
+        if not self._allows(address):
+            raise EgressRefused(
+                f"{target.origin} is {address}, which is not a public address; "
+                "egress_networks can allow its network."
+            )
+
+    def _allows(self, address: Address) -> bool:
+        if self.development and is_loopback(address):
+            return True
+        inside = any(
+            network.version == address.version and address in network for network in self.networks
+        )
+        if not inside and not is_public(address):
+            return False
+        inner = _embedded(address)
+        return inner is None or self._allows(inner)
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_loopback(address: Address) -> bool:
+    return any(network.version == address.version and address in network for network in _LOOPBACK)
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is anybody's, as opposed to this machine's, network's or cloud's."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _REFUSED_V4)
+    return address in _GLOBAL_V6 and not any(address in network for network in _REFUSED_V6)
+
+
+def _embedded(address: Address) -> IPv4Address | None:
+    """The IPv4 address that packets to an IPv6 one end up at, if they do."""
+    if isinstance(address, IPv4Address):
+        return None
+    if any(address in network for network in (_MAPPED, _NAT64)) or (
+        address in _COMPATIBLE and int(address) > 1  # :: and ::1 are their own
+    ):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.sixtofour
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None

@@ -1,0 +1,172 @@
+"""Following a State URL without end, as a flow without I/O.
+
+Works with servers that keep the response open and with those that answer at once: these are
+polled. What was handed over is never handed over again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from penstock.client._flow import Call, Close, Emit, Flow, Pause
+from penstock.client._retry import Retry
+from penstock.errors import Gone, PenstockError, ProtocolError, StreamRecreated
+from penstock.stp.client._reading import Reception, Source
+from penstock.stp.rows import Row
+
+if TYPE_CHECKING:
+    from penstock.client.checkpoint import Checkpoint
+
+OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
+
+LIVE_SHORT_S: Final = 1.0  # an empty answer that was faster did not wait for news
+POLL_FIRST_S: Final = 0.1
+
+
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """See `Table.follow`."""
+
+    since_id: int = 0
+    checkpoint: Checkpoint | None = None
+    checkpoint_key: str | None = None
+    on_reset: OnReset = "raise"
+    poll_s: float = 5.0
+    idle_timeout_s: float | None = None
+    retry: Retry | None = None
+    protocol_errors_max: int = 3
+
+
+class Follower:
+    """One run of `follow`: where it stands, and how it has gone lately."""
+
+    def __init__(
+        self,
+        source: Source,
+        options: FollowOptions,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not options.poll_s > 0:
+            raise ValueError("poll_s must be above 0")
+        self.reception = Reception(source, options.since_id)
+        self._options = options
+        self._retry = options.retry or source.retry
+        self._poll = Retry(
+            first_s=min(POLL_FIRST_S, options.poll_s), max_s=options.poll_s, attempts_max=None
+        )
+        self._now_s = now_s
+        self._known = False  # whether the position is one that this table had
+        self._connected = self._done = False
+        self._failures = self._broken = self._empty = 0
+        self._heard_s = now_s()
+
+    def flow(self) -> Flow[None]:
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None:
+            saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
+            if saved is not None:
+                self.reception.restart(int(saved))
+                self._known = True
+        while not (self._done or self._is_idle()):
+            try:
+                yield from self._turn()
+            except Gone as error:
+                yield Close()
+                yield from self._reset(error)
+            except PenstockError as error:
+                yield Close()
+                if self._is_idle():
+                    return
+                yield from self._failed(error)
+
+    def _turn(self) -> Flow[None]:
+        """One response, and a pause if it brought nothing and came at once."""
+        started_s = self._now_s()
+        outcome = yield from self.reception.once(
+            self._deliver,
+            immediate=False,
+            read_timeout_s=self._patience_s(),
+        )
+        self._connected = True
+        self._failures = 0
+        self._check_position()
+        # Penstock says of a closed stream that no more will come.
+        self._done = self.reception.closed and self.reception.is_complete
+        if (
+            self._done
+            or outcome.rows
+            or (not outcome.cut and self._now_s() - started_s >= LIVE_SHORT_S)
+        ):
+            self._broken = self._empty = 0
+            return
+        self._empty += 1
+        yield from self._wait(self._poll.pause_s(self._empty))
+
+    def _deliver(self, rows: list[Row]) -> Flow[None]:
+        self._failures = self._broken = self._empty = 0
+        self._connected = self._known = True
+        yield Emit(rows)
+        # Time that the consumer took is not silence of the table.
+        self._heard_s = self._now_s()
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None:
+            yield Call(checkpoint.save, (self._key(), str(rows[-1].seqno)), blocking=True)
+
+    def _check_position(self) -> None:
+        """A table that ends before a SeqNo it once had is another table."""
+        last, position = self.reception.last_seqno, self.reception.sieve.position
+        if self._known and last is not None and last < position:
+            raise StreamRecreated(
+                f"{self.reception.source.url} ends at SeqNo {last}, but {position} was read from "
+                "it before: it was made anew, or restored from an older copy. Read it from 0."
+            )
+
+    def _reset(self, error: Gone) -> Flow[None]:
+        """Rows that should come next are gone: trimmed, or the table was made anew."""
+        policy = self._options.on_reset
+        if policy == "raise":
+            raise error
+        if policy == "restart":
+            if self.reception.since_id == 0:
+                raise error
+        elif (yield Call(policy, (error,))) is False:
+            raise error
+        self.reception.restart()
+        self._known = False
+
+    def _failed(self, error: PenstockError) -> Flow[None]:
+        """Wait before the next attempt, or give up."""
+        if isinstance(error, ProtocolError):
+            self._broken += 1
+            if self._broken > self._options.protocol_errors_max:
+                raise error
+        elif not self._retry.applies(error, repeatable=True):
+            raise error
+        self._failures += 1
+        # Once it has worked, an outage of any length is waited for, unless told otherwise.
+        limited = self._options.retry is not None or not self._connected
+        if limited and self._retry.exhausted(self._failures):
+            raise error
+        yield from self._wait(self._retry.pause_s(self._failures, error))
+
+    def _wait(self, pause_s: float) -> Flow[None]:
+        patience_s = self._patience_s()
+        yield Pause(pause_s if patience_s is None else min(pause_s, patience_s))
+
+    def _patience_s(self) -> float | None:
+        """How long silence may still last."""
+        idle_s = self._options.idle_timeout_s
+        if idle_s is None:
+            return None
+        return max(0.001, self._heard_s + idle_s - self._now_s())
+
+    def _is_idle(self) -> bool:
+        idle_s = self._options.idle_timeout_s
+        return idle_s is not None and self._now_s() - self._heard_s >= idle_s
+
+    def _key(self) -> str:
+        return self._options.checkpoint_key or self.reception.source.url

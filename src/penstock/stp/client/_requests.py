@@ -1,0 +1,164 @@
+"""The requests of the STP clients, as values, ready to be sent as often as need be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from penstock.client._requests import STREAM_PREFIX, ProducerId, Request, stream_url
+from penstock.stp.content_type import MEDIA
+from penstock.stp.rows import Change, Row, format_change
+
+TABLE_PREFIX: Final = "/v1/table/"
+NOTIFY_PREFIX: Final = "/v1/notify/"
+ROWS: Final = "text/tab-separated-values; charset=utf-8"
+RECORD: Final = "text/plain; charset=utf-8"
+FORM: Final = "application/x-www-form-urlencoded"
+
+_EVENT_TYPE = re.compile(r"[a-z][a-z0-9_]*\Z")
+_encode = msgspec.json.Encoder().encode
+
+Producer = ProducerId | tuple[str, int, int]
+AnyChange = Change | Row | tuple[str, str] | tuple[str, str, str]
+
+
+def table_url(base_url: str, path_or_url: str) -> str:
+    """The State URL of a table: a full one as it is, a path below the server's table prefix."""
+    if path_or_url.startswith(("http://", "https://")):
+        return path_or_url
+    return stream_url(base_url, path_or_url).replace(STREAM_PREFIX, TABLE_PREFIX, 1)
+
+
+def notify_url(base_url: str, name_or_url: str) -> str:
+    """A Notify URL: a full one as it is, a name below the server's notify prefix."""
+    if name_or_url.startswith(("http://", "https://")):
+        return name_or_url
+    return stream_url(base_url, name_or_url).replace(STREAM_PREFIX, NOTIFY_PREFIX, 1)
+
+
+def accept(schema: str | None, version: int | None) -> str:
+    """What is asked for: the media type, and the schema and version if they are known."""
+    text = f"{MEDIA}; charset=utf-8"
+    if schema is not None:
+        text += f"; schema={schema}"
+    if version is not None:
+        text += f"; version={version}"
+    return text
+
+
+def read(
+    url: str, since_id: int, *, accept: str, immediate: bool = False, active: bool = False
+) -> Request:
+    """GET the rows after `since_id`; -N are the last N.
+
+    `timeout=0` and `view=active` are extensions of Penstock servers, which others ignore.
+    """
+    params = {"since_id": str(since_id)}
+    if immediate:
+        params["timeout"] = "0"
+    if active:
+        params["view"] = "active"
+    return Request("GET", url, {"Accept": accept}, params, wait="answer" if immediate else "sse")
+
+
+def head(url: str, accept: str) -> Request:
+    return Request("HEAD", url, {"Accept": accept}, {"timeout": "0"})
+
+
+def declare(
+    url: str,
+    *,
+    schema: str,
+    version: int,
+    type: str | None,
+    record: str,
+    escape: bool,
+    stream: str | None,
+) -> Request:
+    """PUT: repeatable, because a declaration that matches is answered 200."""
+    body: dict[str, Any] = {"schema": schema, "version": version, "record": record}
+    if type is not None:
+        body["type"] = type
+    if stream is not None:
+        body["stream"] = stream
+    if escape:
+        body["escape"] = True
+    return Request("PUT", url, {"Content-Type": "application/json"}, body=_encode(body))
+
+
+def put(url: str, key: str, record: bytes, producer: Producer | None) -> Request:
+    return _write("PUT", url, key, {"Content-Type": RECORD}, record, producer)
+
+
+def delete(url: str, key: str, producer: Producer | None) -> Request:
+    return _write("DELETE", url, key, {}, b"", producer)
+
+
+def write(url: str, body: bytes, producer: Producer | None) -> Request:
+    return _write("POST", url, None, {"Content-Type": ROWS}, body, producer)
+
+
+def rows_body(changes: Iterable[AnyChange], *, escape: bool) -> bytes:
+    """The lines of a POST; what no row can hold is refused before anything is sent."""
+    body = b"".join(format_change(_change(change), escape=escape) for change in changes)
+    if not body:
+        raise ValueError("there is no change to write")
+    return body
+
+
+def _change(change: AnyChange) -> Change:
+    if isinstance(change, Change):
+        return change
+    if isinstance(change, Row):
+        return Change(change.action, change.key, change.record if change.action == "+" else "")
+    action, key, *record = change
+    if action not in ("+", "-") or len(record) != (action == "+"):
+        raise ValueError('a change is ("+", key, record) or ("-", key)')
+    return Change("+" if action == "+" else "-", key, *record)
+
+
+def _write(
+    method: str,
+    url: str,
+    key: str | None,
+    headers: dict[str, str],
+    body: bytes,
+    producer: Producer | None,
+) -> Request:
+    """A change. Without a producer it is not sent again when its fate is unknown: although the
+    state would be the same, the history would hold it twice."""
+    if producer is not None:
+        headers["Producer-Id"] = producer[0]
+        headers["Producer-Epoch"] = str(producer[1])
+        headers["Producer-Seq"] = str(producer[2])
+    params = {} if key is None else {"key": key}
+    return Request(method, url, headers, params, body, repeatable=producer is not None)
+
+
+def notify(nurl: str, surl: str | None, callbacks: Mapping[str, str]) -> Request:
+    """POST a Notify form. Repeatable: a Notify says only that something may be new."""
+    check_url(nurl, "the Notify URL")
+    fields: list[tuple[str, str]] = []
+    if surl is not None:
+        fields.append(("surl", check_url(surl, "surl")))
+    for event_type, callback in callbacks.items():
+        if event_type == "surl" or not _EVENT_TYPE.match(event_type):
+            raise ValueError(
+                f"{event_type!r} is no event type: lower-case letters, digits and _, a letter "
+                "first, and not `surl`"
+            )
+        fields.append((event_type, check_url(callback, event_type)))
+    if not fields:
+        raise ValueError("a Notify has a surl, or at least one callback, or both")
+    return Request("POST", nurl, {"Content-Type": FORM}, body=urlencode(fields).encode("ascii"))
+
+
+def check_url(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{name} is {url!r}; it has to be an http or https URL")
+    return url

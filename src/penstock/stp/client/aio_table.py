@@ -1,0 +1,215 @@
+"""A table at its State URL, for the asyncio client. As in `table`, with `await`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from penstock.client._flow import Flow
+from penstock.client._retry import Retry
+from penstock.client.checkpoint import Checkpoint
+from penstock.stp.client import _reading
+from penstock.stp.client._answers import Declared, TableHead, Written
+from penstock.stp.client._follower import Follower, FollowOptions, OnReset
+from penstock.stp.client._reading import OnConflict, Reception, Source, TableRead, TableState
+from penstock.stp.client._requests import AnyChange, Producer, table_url
+from penstock.stp.client._writing import Writing
+from penstock.stp.content_type import SequenceType
+from penstock.stp.rows import Row
+
+if TYPE_CHECKING:
+    from penstock.client.aio import AsyncClient
+
+
+class AsyncTable:
+    """A table by its path on the client's server, or by the State URL of any STP server.
+
+    Making one sends nothing; it holds no connection. With `schema` and `version`, a table that is
+    something else is refused. `on_conflict` says what becomes of rows that contradict earlier
+    ones: a warning in the log of `penstock.stp`, an error, nothing, or a call of your function.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        path_or_url: str,
+        *,
+        schema: str | None = None,
+        version: int | None = None,
+        on_conflict: OnConflict = "warn",
+    ) -> None:
+        self.client = client
+        self._source = Source(
+            url=table_url(client.url, path_or_url),
+            schema=schema,
+            version=version,
+            retry=client.retry,
+            on_conflict=on_conflict,
+        )
+        self._writing = Writing(self._source.url, client.retry, self._source.accept)
+
+    @property
+    def url(self) -> str:
+        """The State URL (SURL)."""
+        return self._source.url
+
+    async def create(
+        self,
+        schema: str,
+        *,
+        version: int = 1,
+        type: str | None = None,
+        record: str = "text",
+        escape: bool = False,
+        stream: str | None = None,
+        exist_ok: bool = False,
+    ) -> Declared:
+        """Declare the table.
+
+        `type` is the entity type of its events (default: the schema), `record` is `text` or
+        `json`, `escape` allows tabs and line ends in keys and records, `stream` is an existing
+        state stream that has this type among others. TableExists is raised if there is one
+        already; with `exist_ok`, only if it differs.
+        """
+        return await self.client.run(
+            self._writing.declare(
+                schema,
+                version=version,
+                type=type,
+                record=record,
+                escape=escape,
+                stream=stream,
+                exist_ok=exist_ok,
+            )
+        )
+
+    async def head(self) -> TableHead:
+        """What the table is and where it ends."""
+        return await self.client.run(self._writing.head())
+
+    async def read(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRead:
+        """The rows after `since_id` (negative: the last N), held in memory.
+
+        `idle_timeout_s` is for servers that keep the answer open and do not say where the table
+        ends: after so much silence, what has come is taken for all.
+        """
+        return await self.client.run(_reading.read(self._source, since_id, idle_timeout_s))
+
+    def iter_rows(
+        self, since_id: int = 0, *, idle_timeout_s: float | None = None
+    ) -> AsyncTableRows:
+        """Like `read`, but row by row, as they arrive."""
+        reception = Reception(self._source, since_id)
+        flow = _reading.batches(reception, idle_timeout_s)
+        return AsyncTableRows(self.client, flow, reception)
+
+    async def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
+        """The last `count` rows."""
+        if count < 1:
+            raise ValueError("count must be at least 1")
+        return await self.read(-count, idle_timeout_s=idle_timeout_s)
+
+    async def state(self, *, idle_timeout_s: float | None = None) -> TableState:
+        """The record of each key, as a dictionary; its `last_seqno` is where to follow from."""
+        return await self.client.run(_reading.state(self._source, idle_timeout_s))
+
+    def follow(
+        self,
+        since_id: int = 0,
+        *,
+        checkpoint: Checkpoint | None = None,
+        checkpoint_key: str | None = None,
+        on_reset: OnReset = "raise",
+        poll_s: float = 5.0,
+        idle_timeout_s: float | None = None,
+        retry: Retry | None = None,
+        protocol_errors_max: int = 3,
+    ) -> AsyncTableRows:
+        """The rows after `since_id` (negative: from the last N on), then what comes, one by one.
+
+        Goes on over failures, restarts and cut answers from the last row that was processed: the
+        one before the row that is asked for next. A server that answers at once is polled, at most
+        every `poll_s` seconds. See the guide for each option.
+        """
+        options = FollowOptions(
+            since_id=since_id,
+            checkpoint=checkpoint,
+            checkpoint_key=checkpoint_key,
+            on_reset=on_reset,
+            poll_s=poll_s,
+            idle_timeout_s=idle_timeout_s,
+            retry=retry,
+            protocol_errors_max=protocol_errors_max,
+        )
+        follower = Follower(self._source, options)
+        return AsyncTableRows(self.client, follower.flow(), follower.reception)
+
+    async def put(
+        self, key: str, record: str | bytes, *, producer: Producer | None = None
+    ) -> Written:
+        """Add or replace the record of a key. A producer makes it safe to repeat."""
+        return await self.client.run(self._writing.put(key, record, producer))
+
+    async def delete(self, key: str, *, producer: Producer | None = None) -> Written:
+        """Delete a key; the row that says so stays in the history."""
+        return await self.client.run(self._writing.delete(key, producer))
+
+    async def write(
+        self, changes: Iterable[AnyChange], *, producer: Producer | None = None
+    ) -> Written:
+        """Write several changes in one request: all of them or none.
+
+        A change is a Change, `("+", key, record)`, `("-", key)`, or a Row, of which action, key
+        and record count.
+        """
+        return await self.client.run(self._writing.write(changes, producer))
+
+
+class AsyncTableRows:
+    """The rows of `iter_rows` and `follow`. `close()`, or the end of `async with`, ends the
+    connection."""
+
+    def __init__(self, client: AsyncClient, flow: Flow[None], reception: Reception) -> None:
+        self._reception = reception
+        self._batches = client.iterate(flow)
+        self._rows: deque[Row] = deque()
+        self._given: Row | None = None
+
+    @property
+    def last_seqno(self) -> int:
+        """The SeqNo of the last row that was given out: go on from it."""
+        return self._reception.begun_at if self._given is None else self._given.seqno
+
+    @property
+    def media(self) -> SequenceType | None:
+        """What the server says of the rows (schema, version, escape), once it has answered."""
+        return self._reception.media
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are here already: with none, the next has to be waited for."""
+        return len(self._rows)
+
+    @property
+    def conflicts(self) -> int:
+        """How many rows contradicted earlier ones and were left out."""
+        return self._reception.conflicts
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Row:
+        while not self._rows:
+            self._rows.extend(await anext(self._batches))
+        self._given = self._rows.popleft()
+        return self._given
+
+    async def close(self) -> None:
+        await self._batches.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,99 @@
+"""Rows as change events: how a table's writer puts them into the log, and what their timestamps
+become. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidEvent, InvalidRow
+from penstock.protocol.timestamps import is_rfc3339
+from penstock.state._json import check_depth
+from penstock.stp.declaration import Codec
+from penstock.stp.rows import Change
+
+# One spelling for all events of tables, in the order of a row's fields: blocks of such events
+# become rows without being decoded (see transcode.py).
+_HEAD: Final = b'{"headers":{"timestamp":%b,"operation":"%b"},"type":%b,"key":%b'
+
+# Usual dates only, so that none needs a second look: others are read one by one.
+_UTC: Final = (
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"
+    r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?Z"
+)
+_IS_UTC: Final = re.compile(_UTC, re.ASCII)
+_ARE_UTC: Final = re.compile(rf"(?:{_UTC},)*+", re.ASCII)
+_PARTS: Final = re.compile(r"(.{10}).(.{8})(\.\d+)?(.*)")
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def event_json(
+    type: str, change: Change, *, timestamp: str, codec: Codec, operation: str = ""
+) -> bytes:
+    """The change event of a row, as JSON; InvalidRow if the record is not what the codec says."""
+    operation = operation or ("upsert" if change.action == "+" else "delete")
+    try:
+        head = _HEAD % (
+            _encode(timestamp), operation.encode(), _encode(type), _encode(change.key)
+        )  # fmt: skip
+        if change.action == "-":
+            return head + b"}"
+        value = _encode(change.record) if codec == "text" else json_value(change.record)
+    except UnicodeEncodeError:
+        raise InvalidRow("Half of a surrogate pair cannot be written.", field="row") from None
+    return b'%b,"value":%b}' % (head, value)
+
+
+def json_value(record: str | bytes) -> bytes:
+    """The JSON of a record, checked and compact."""
+    data = record.encode() if isinstance(record, str) else record
+    try:
+        data.isascii() or data.decode()
+        raw = _decode_raw(data)
+        check_depth(raw, "record")
+        return msgspec.json.format(data, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise InvalidRow(f"The record is not JSON: {reason}.", field="record") from None
+    except InvalidEvent as error:
+        raise InvalidRow(f"The {error.detail}", field="record") from None
+
+
+def all_utc(texts: set[str]) -> bool:
+    """Whether all of these are timestamps as rows have them."""
+    if _ARE_UTC.fullmatch(",".join([*texts, ""])):
+        return True
+    return all(to_utc(text) == text for text in texts)
+
+
+@lru_cache(maxsize=4096)
+def to_utc(text: str) -> str | None:
+    """An event's timestamp as rows have it, RFC 3339 in UTC; None if it is no timestamp."""
+    if _IS_UTC.fullmatch(text):
+        return text
+    if not is_rfc3339(text):
+        return None
+    match = _PARTS.fullmatch(text)
+    assert match is not None
+    date, time, fraction, zone = match.groups()
+    if zone in "Zz":
+        return f"{date}T{time}{fraction or ''}Z"
+    # A leap second has no place in a datetime; minutes are all that a zone moves.
+    is_leap = time.endswith("60")
+    sign = 1 if zone[0] == "+" else -1
+    shift = sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
+    try:
+        local = datetime.fromisoformat(f"{date}T{time[:6]}{'59' if is_leap else time[6:]}")
+        moved = (local.replace(tzinfo=UTC) - shift).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+    except (OverflowError, ValueError):  # outside of the years 1 to 9999
+        return None
+    if is_leap:
+        moved = moved[:17] + "60"
+    return f"{moved}{fraction or ''}Z"

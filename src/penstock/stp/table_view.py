@@ -1,0 +1,314 @@
+"""One table over the log: where its rows are, how many, and the rows themselves.
+
+Asks the engine for bytes and the state index for numbers, waits for neither more than it must, and
+knows no HTTP. A SeqNo is an ordinal of the stream plus one, so that positions are found through the
+log's own index; only counting back through other types needs the state index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import RowsTrimmed
+from penstock.protocol.headers import format_expires_at
+from penstock.state import numbers
+from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache, after
+from penstock.stp.transcode import Transcoder, events_of, parsed
+
+if TYPE_CHECKING:
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.keeper import Keeper
+    from penstock.stp.declaration import Table
+
+INLINE_BYTES: Final = 16 * 1024
+"""More than this of the log is transcoded off the loop."""
+GLANCE_BYTES: Final = 4 * 1024
+NEAR_BYTES: Final = 64 * 1024
+"""Less than this is gone through, rather than asking the index."""
+OVERRUN_BYTES: Final = 4 * 1024
+"""Read beyond a block, to find the end of its last message with the same read."""
+GAP_BYTES: Final = 2 * 1024
+"""Reading this much that nobody asked for is cheaper than a second read."""
+
+
+class Standing(NamedTuple):
+    """A table at a position of its stream, after so many messages: the SeqNo of its last row (0 if
+    there is none) and, if they were counted, its rows."""
+
+    position: int
+    messages: int
+    last: int
+    rows: int = -1
+
+
+class Place(NamedTuple):
+    """Where a reader stands: all rows up to SeqNo `ordinal` are behind it. `aligned` if a block
+    starts there."""
+
+    position: int
+    ordinal: int
+    aligned: bool = False
+
+
+class Active(NamedTuple):
+    """The rows of a table's live keys at a standing: where their messages are."""
+
+    standing: Standing
+    positions: array[int]
+    lengths: array[int]
+    ordinals: array[int]
+
+
+class TableView:
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        table: Table,
+        *,
+        engine: Engine,
+        keeper: Keeper,
+        cache: BlockCache,
+    ) -> None:
+        self.stream = stream
+        self.name = name
+        self.table = table
+        self.transcoder = Transcoder(table, format_expires_at(stream.created_us))
+        self._engine = engine
+        self._keeper = keeper
+        self._cache = cache
+        self._standing = Standing(0, 0, 0, 0)
+        self._seen: Standing | None = None
+        self._counting = asyncio.Lock()
+
+    # -- numbers
+
+    async def standing(self, *, counted: bool = False) -> Standing:
+        """The table at the tail, or a little further if that moves meanwhile."""
+        target, messages = self.stream.tail, self.stream.count
+        known = self._standing
+        if known.position >= target:
+            return known
+        if not counted:
+            if self._seen is not None and self._seen.position == target:
+                return self._seen
+            last = await self._last(target, messages)
+            if last is not None:
+                self._seen = Standing(target, messages, last)
+                return self._seen
+        async with self._counting:
+            if target - self._standing.position > NEAR_BYTES:
+                await self._jump()
+            while self._standing.position < target:
+                await self._count_on(target)
+        return self._standing
+
+    async def _last(self, tail: int, messages: int) -> int | None:
+        """The SeqNo of the last row, if that is close to the tail; 0 if there is none at all."""
+        for size in (GLANCE_BYTES, NEAR_BYTES):
+            start = max(tail - size, self.stream.earliest)
+            wire = await self._wire(start, tail)
+            lines = wire.split(b",\n")[:-1]
+            if start > self.stream.earliest:
+                lines = lines[1:]  # the first one may be only the end of a message
+            for back, line in enumerate(reversed(lines)):
+                if self.transcoder.is_row(parsed(line)):
+                    return messages - back
+            if start == self.stream.earliest:
+                return 0
+        return None
+
+    async def _jump(self) -> None:
+        """Take the index's word for as much as it has."""
+        stream, type = self.stream, self.table.type
+        found = await self._keeper.answer(
+            stream,
+            0,
+            lambda index: index.ask(stream.id, 0, lambda db, _: numbers.count(db, stream.id, type)),
+        )
+        self._advance(found)
+
+    def _advance(self, found: numbers.Numbers) -> None:
+        if found.position > self._standing.position:
+            self._standing = _standing(found)
+
+    async def _count_on(self, target: int) -> None:
+        known = self._standing
+        end = await self._engine.plan(
+            self.stream, known.position, max_bytes=BLOCK_BYTES, until=target
+        )
+        wire = await self._wire(known.position, end)
+        rows, last = await _maybe_elsewhere(len(wire), self.transcoder.counts, wire, known.messages)
+        self._standing = Standing(
+            end, known.messages + wire.count(b"\n"), last or known.last, known.rows + rows
+        )
+
+    # -- places
+
+    async def place(self, since_id: int, standing: Standing) -> Place | None:
+        """Where a reader with `since_id` starts; None if that is beyond all rows."""
+        if since_id < 0:
+            return await self._from_end(-since_id, standing)
+        first = first_ordinal(self.stream)
+        if since_id == 0:
+            return self._start(first)
+        if since_id < first:
+            raise RowsTrimmed(
+                f"Rows up to SeqNo {first} are no longer kept; read from the start, without "
+                "`since_id`.",
+                STP_Earliest_SeqNo=str(first + 1),
+            )
+        if since_id > standing.messages:
+            return None
+        return Place(await self._engine.seek(self.stream, since_id), since_id)
+
+    def _start(self, first: int) -> Place:
+        return Place(self.stream.earliest, first, aligned=self.stream.earliest == 0)
+
+    async def _from_end(self, count: int, standing: Standing) -> Place:
+        first = first_ordinal(self.stream)
+        if count >= standing.rows:
+            return self._start(first)
+        if standing.rows == standing.messages:
+            ordinal = max(standing.messages - count, first)
+            return Place(await self._engine.seek(self.stream, ordinal), ordinal)
+        stream, type, number = self.stream, self.table.type, standing.rows - count
+        mark = await self._keeper.answer(
+            stream,
+            0,
+            lambda index: index.ask(
+                stream.id,
+                0,
+                lambda db, _: (
+                    numbers.mark(db, stream.id, type, number)
+                    or numbers.Mark(0, stream.earliest, first)
+                ),
+            ),
+        )
+        return await self._walk(mark, number, standing)
+
+    async def _walk(self, mark: numbers.Mark, number: int, standing: Standing) -> Place:
+        """From a mark on to the row with a number."""
+        at, position, ordinal = mark
+        while position < standing.position:
+            end = await self._engine.plan(
+                self.stream, position, max_bytes=NEAR_BYTES, until=standing.position
+            )
+            wire = await self._wire(position, end)
+            for line, event in zip(wire.split(b"\n"), events_of(wire), strict=False):
+                if self.transcoder.is_row(event):
+                    if at == number:
+                        return Place(position, ordinal)
+                    at += 1
+                position += len(line) + 1
+                ordinal += 1
+        return Place(position, ordinal)
+
+    # -- rows
+
+    async def block(self, place: Place, until: int) -> Block:
+        """Rows from a place on, of some messages before `until`."""
+        stretch = place.position // BLOCK_BYTES
+        boundary = (stretch + 1) * BLOCK_BYTES
+        until = min(until, self.stream.tail)
+        if until <= boundary:
+            return await self._encode(place, until)
+        key = (self.stream.id, self.name, stretch)
+        known = self._cache.get(key)
+        if known is not None:
+            if known.position == place.position:
+                return known
+            rows = after(known.data, place.ordinal)
+            return known._replace(position=place.position, ordinal=place.ordinal, data=rows)
+        block = await self._encode(place, boundary)
+        if place.aligned:
+            self._cache.put(key, block)
+        return block
+
+    async def _encode(self, place: Place, boundary: int) -> Block:
+        """Messages from a place on that start before `boundary`."""
+        tail = self.stream.tail
+        end = min(boundary + OVERRUN_BYTES, tail)
+        wire = await self._wire(place.position, end)
+        stop = wire.find(b"\n", boundary - place.position - 1)
+        while stop < 0 and end < tail:
+            more = await self._wire(end, min(end + BLOCK_BYTES, tail))
+            end += len(more)
+            wire += more
+            stop = wire.find(b"\n", boundary - place.position - 1)
+        wire = wire[: stop + 1]
+        rows = await _maybe_elsewhere(len(wire), self.transcoder.rows, wire, place.ordinal)
+        messages = wire.count(b"\n")
+        return Block(
+            place.position,
+            place.ordinal,
+            rows.data,
+            place.position + len(wire),
+            place.ordinal + messages,
+        )
+
+    async def active(self) -> Active:
+        """Where the rows of all live keys are, once the index is at the tail."""
+        stream, type, at = self.stream, self.table.type, self.stream.tail
+        found, columns = await self._keeper.answer(
+            stream,
+            at,
+            lambda index: index.ask(
+                stream.id,
+                at,
+                lambda db, _: (
+                    numbers.count(db, stream.id, type),
+                    numbers.live(db, stream.id, type),
+                ),
+            ),
+        )
+        self._advance(found)
+        return Active(_standing(found), *columns)
+
+    async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
+        """Their rows, in the order of SeqNo."""
+        index, total = 0, len(active.positions)
+        while index < total:
+            first, start = index, active.positions[index]
+            end = start
+            while index < total:
+                position, length = active.positions[index], active.lengths[index]
+                too_far = position - end > GAP_BYTES or position + length - start > BLOCK_BYTES
+                if index > first and too_far:
+                    break
+                end = position + length
+                index += 1
+            wire = await self._wire(start, end)
+            chosen = b"".join(
+                [
+                    wire[position - start : position - start + length]
+                    for position, length in zip(
+                        active.positions[first:index], active.lengths[first:index], strict=True
+                    )
+                ]
+            )
+            seqnos = [ordinal + 1 for ordinal in active.ordinals[first:index]]
+            rows = await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
+            yield rows.data
+
+    async def _wire(self, start: int, end: int) -> bytes:
+        return await self._keeper.read(self.stream, start, end)
+
+
+def first_ordinal(stream: Stream) -> int:
+    """How many messages were before the earliest that is kept. Trimming drops whole segments."""
+    return stream.segments[0].first_ordinal if stream.earliest and stream.segments else 0
+
+
+def _standing(found: numbers.Numbers) -> Standing:
+    return Standing(found.position, found.messages, found.ordinal + 1, found.changes)
+
+
+async def _maybe_elsewhere(size: int, job: Any, *arguments: Any) -> Any:
+    if size <= INLINE_BYTES:
+        return job(*arguments)
+    return await asyncio.to_thread(job, *arguments)

@@ -1,0 +1,219 @@
+"""Messages of a stream as rows of a table, a block at a time.
+
+A block of plain change events is decoded in one go, only the fields that rows have; any other is
+read event by event, by the reader that the state has too. Both give the same bytes. Pure: knows
+wire bytes, no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from penstock.errors import InvalidEvent
+from penstock.protocol.json_mode import unframe
+from penstock.state._event import ABSENT, ChangeEvent, NonEmpty
+from penstock.state._parsing import decode_exactly, decode_loosely, parse
+from penstock.stp.declaration import Table
+from penstock.stp.escaping import escape
+from penstock.stp.events import all_utc, to_utc
+
+_SPACES: Final = (b" ", b"\t", b"\n", b"\r")
+_SIGNS: Final = {"insert": "+", "update": "+", "upsert": "+", "delete": "-"}
+
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+_Nothing = Annotated[str, msgspec.Meta(min_length=1, max_length=0)]
+"""No text is both: an event that has such a field is left to the slower reader."""
+
+
+class _Headers(msgspec.Struct, gc=False, rename={"from_": "from"}):
+    operation: Literal["insert", "update", "upsert", "delete"]
+    timestamp: str = ""
+    control: _Nothing = ""
+    txid: NonEmpty | UnsetType = UNSET
+    from_: NonEmpty | UnsetType = UNSET
+    offset: NonEmpty | UnsetType = UNSET
+
+
+class _TextEvent(msgspec.Struct, gc=False):
+    headers: _Headers
+    type: NonEmpty
+    key: NonEmpty
+    value: str | UnsetType = UNSET
+
+
+class _JsonEvent(msgspec.Struct, gc=False):
+    headers: _Headers
+    type: NonEmpty
+    key: NonEmpty
+    value: Raw = ABSENT
+
+
+_DECODERS: Final = {
+    "text": msgspec.json.Decoder(list[_TextEvent]).decode,
+    "json": msgspec.json.Decoder(list[_JsonEvent]).decode,
+}
+
+
+class Rows(NamedTuple):
+    """The rows of a range of messages, with the number of rows and the SeqNo of the last."""
+
+    data: bytes
+    total: int
+    last: int
+
+
+NONE: Final = Rows(b"", 0, 0)
+
+
+class Transcoder:
+    """Turns messages of one stream into rows of one table. `fallback` is the time of events that
+    are older than their table and say none themselves."""
+
+    __slots__ = ("_decode", "_escape", "_fallback", "_is_text", "_type", "table")
+
+    def __init__(self, table: Table, fallback: str) -> None:
+        self.table = table
+        self._type = table.type
+        self._is_text = table.record == "text"
+        self._escape = table.escape
+        self._fallback = fallback
+        self._decode: Any = _DECODERS[table.record]
+
+    def rows(self, wire: bytes, ordinal: int) -> Rows:
+        """The rows of wire bytes whose first message has `ordinal` messages before it."""
+        return self.rows_at(wire, range(ordinal + 1, ordinal + 1 + wire.count(b"\n")))
+
+    def rows_at(self, wire: bytes, seqnos: Sequence[int]) -> Rows:
+        """The rows of wire bytes whose messages have these SeqNos."""
+        if not wire:
+            return NONE
+        try:
+            events = self._decode(unframe(wire))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            events = None
+        rows = None
+        if events is not None:
+            # Nothing in the block needs escaping if JSON itself escaped nothing.
+            is_plain = self._is_text and not (self._escape and b"\\" in wire)
+            rows = self._plain(events, seqnos) if is_plain else self._typed(events, seqnos)
+        return self._read(wire, seqnos) if rows is None else rows
+
+    def _plain(self, events: list[_TextEvent], seqnos: Sequence[int]) -> Rows | None:
+        """Rows of events that are all of the table's type; None if some are not, or not quite."""
+        if {event.type for event in events} != {self._type}:
+            return self._typed(events, seqnos)
+        headers = [event.headers for event in events]
+        stamps = {header.timestamp for header in headers}
+        if not all_utc(stamps):
+            return self._typed(events, seqnos)
+        numbered = zip(seqnos, events, strict=True)
+        if all(header.operation != "delete" for header in headers):
+            if UNSET in {event.value for event in events}:
+                return None  # no event at all
+            rows = [
+                f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
+                for seqno, event in numbered
+            ]
+        else:
+            if any(
+                event.value is UNSET and event.headers.operation != "delete" for event in events
+            ):
+                return None
+            rows = [
+                f"{seqno}\t{event.headers.timestamp}\t-\t{event.key}\t\n"
+                if event.headers.operation == "delete"
+                else f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
+                for seqno, event in numbered
+            ]
+        return Rows("".join(rows).encode(), len(rows), seqnos[-1])
+
+    def _typed(self, events: Sequence[Any], seqnos: Sequence[int]) -> Rows | None:
+        rows: list[str] = []
+        append, wanted, fallback = rows.append, self._type, self._fallback
+        last = 0
+        for seqno, event in zip(seqnos, events, strict=True):
+            headers = event.headers
+            value = event.value
+            if headers.operation != "delete" and (value is UNSET or value is ABSENT):
+                return None  # no event at all
+            if event.type != wanted:
+                continue
+            stamp = headers.timestamp
+            stamp = (to_utc(stamp) or fallback) if stamp else fallback
+            key = escape(event.key) if self._escape else event.key
+            if headers.operation == "delete":
+                append(f"{seqno}\t{stamp}\t-\t{key}\t\n")
+            else:
+                record = value if self._is_text else compact(bytes(value))
+                if self._escape:
+                    record = escape(record)
+                append(f"{seqno}\t{stamp}\t+\t{key}\t{record}\n")
+            last = seqno
+        return Rows("".join(rows).encode(), len(rows), last) if rows else NONE
+
+    def _read(self, wire: bytes, seqnos: Sequence[int]) -> Rows:
+        rows: list[str] = []
+        last = 0
+        for seqno, event in zip(seqnos, events_of(wire), strict=True):
+            if not self.is_row(event):
+                continue
+            own = event.timestamp
+            stamp = (to_utc(own) if own else None) or self._fallback
+            record = "" if event.operation == "delete" else record_text(event.raw_value, self.table)
+            key = event.key
+            if self._escape:
+                key, record = escape(key), escape(record)
+            rows.append(f"{seqno}\t{stamp}\t{_SIGNS[event.operation]}\t{key}\t{record}\n")
+            last = seqno
+        return Rows("".join(rows).encode(), len(rows), last) if rows else NONE
+
+    def counts(self, wire: bytes, ordinal: int) -> tuple[int, int]:
+        """How many rows there are in wire bytes, and the SeqNo of the last."""
+        found, last = 0, 0
+        for seqno, event in enumerate(events_of(wire), ordinal + 1):
+            if self.is_row(event):
+                found += 1
+                last = seqno
+        return found, last
+
+    def is_row(self, event: Any) -> bool:
+        return isinstance(event, ChangeEvent) and event.type == self._type
+
+
+def events_of(wire: bytes) -> list[Any]:
+    """The events of wire bytes, one a message; None where a message is no event."""
+    array = unframe(wire)
+    events: list[Any] | None = decode_exactly(array, strict_timestamp=False)
+    if events is None:
+        events = decode_loosely(array)
+    if events is None:
+        return [parsed(line) for line in wire.split(b",\n")[:-1]]
+    return events
+
+
+def compact(data: bytes) -> str:
+    """JSON without spaces between its parts, which also has no tab or line end in it."""
+    if any(space in data for space in _SPACES):
+        data = msgspec.json.format(data, indent=-1)
+    return data.decode()
+
+
+def record_text(raw: bytes | None, table: Table) -> str:
+    """The record of a value, not escaped: in a text table a text is itself."""
+    assert raw is not None
+    if table.record == "text" and raw[:1] == b'"':
+        return _decode_text(raw)
+    return compact(raw)
+
+
+def parsed(line: bytes) -> Any:
+    """The event of one message; None if it is no event."""
+    try:
+        return parse(line, strict_timestamp=False)
+    except InvalidEvent:
+        return None
