@@ -19,7 +19,7 @@ from penstock.errors import (
     TooManyPeers,
 )
 from penstock.protocol.lifecycle import StreamConfig
-from penstock.protocol.outbound import Target, parse_url
+from penstock.protocol.outbound import Target
 from penstock.state import declaration as state
 from penstock.stp.declaration import META, Table, encode
 from penstock.stp.follow import Follower, Status
@@ -137,9 +137,9 @@ class Followings:
         return True
 
     def _check_room(self, surl: Target) -> None:
-        settings, known = self._settings, self._registry.follows.values()
-        here = sum(1 for each in known if parse_url(each.surl).host == surl.host)
-        if len(known) >= settings.follow_max or here >= settings.follow_per_peer_max:
+        settings, registry = self._settings, self._registry
+        here = registry.follow_hosts[surl.host]
+        if len(registry.follows) >= settings.follow_max or here >= settings.follow_per_peer_max:
             raise TooManyPeers(
                 "As many tables are followed as this server allows: see follow_max and "
                 "follow_per_peer_max."
