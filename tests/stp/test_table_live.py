@@ -153,6 +153,27 @@ async def test_stopping_ends_every_answer_and_new_ones_do_not_wait(client: Clien
     assert answer.body.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("ends", ["stop", "delete"])
+def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(ends: str) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        await table(client)
+        await write(client, "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(3000)))
+        response = await client.respond("GET", "/v1/table/t?timeout=0")
+        sink = FakeSink(response)
+        sink.full_after = 1
+        sink.body.attach(sink)
+        await sink.until(lambda sink: sink.congested)
+        if ends == "stop":
+            client.app.drain()
+        else:
+            await client.delete("t")
+        await sink.until(lambda sink: sink.aborted)
+        assert not sink.closed
+
+    check("memory", None)
+
+
 @with_app(sse_buffer_bytes_max=1000)
 async def test_a_reader_that_does_not_keep_up_is_ended_and_can_resume(client: Client) -> None:
     await table(client)
