@@ -85,6 +85,10 @@ class TableView:
         self._seen: Standing | None = None
         self._counting = asyncio.Lock()
 
+    @property
+    def path(self) -> str:
+        return f"{self.stream.path}/{self.name}" if self.name else self.stream.path
+
     # -- numbers
 
     async def standing(self, *, counted: bool = False) -> Standing:
