@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.stp.table_blocks import BLOCK_BYTES
+from penstock.stp.table_view import Place
 from tests.helpers.app import Client, FakeSink, with_app
 from tests.http.test_metrics import scrape
 from tests.stp.tables import append, change, put, rows, seqnos, stream, table, write
@@ -233,6 +235,25 @@ async def test_readers_that_join_while_rows_are_written_miss_none(client: Client
         await sink.until(lambda sink: bool(seqnos(sink)) and seqnos(sink)[-1] == 1561)
         found = seqnos(sink)
         assert found == list(range(found[0], 1562))
+
+
+@with_app()
+async def test_a_reader_at_a_tail_that_moves_leaves_no_half_block_behind(client: Client) -> None:
+    """It is sent the rows of a stretch of the log in two parts; the next gets all of them."""
+    await table(client)
+    body = "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(400))
+    await write(client, body)
+    view = client.app.tables.find("t", touch=False)
+    start = Place(0, 0, aligned=True)
+    first = await view.block(start, view.stream.tail)
+    await write(client, body)
+    second = await view.block(Place.after(first), view.stream.tail)
+    assert first.end == second.position
+    assert first.end < BLOCK_BYTES < view.stream.tail
+    assert [row.seqno for row in await rows(client)] == list(range(1, 801))
+    sink = await stream(client)
+    await sink.until(lambda sink: len(seqnos(sink)) >= 800)
+    assert seqnos(sink) == list(range(1, 801))
 
 
 @pytest.mark.parametrize("query", ["", "view=active"])

@@ -178,7 +178,7 @@ class TableChannel:
         block = await self.view.block(place, until)
         if reader.sink is None:
             return
-        reader.place = Place(block.end, block.end_ordinal, aligned=True)
+        reader.place = Place.after(block)
         self._live.rows_bytes += len(block.data)
         if block.data:
             await reader.write(block.data)

@@ -186,7 +186,7 @@ async def _whole(
     while place.position < standing.position:
         block = await view.block(place, standing.position)
         parts.append(block.data)
-        place = Place(block.end, block.end_ordinal, aligned=True)
+        place = Place.after(block)
     return b"".join(parts)
 
 
