@@ -23,7 +23,7 @@ from penstock.protocol.outbound import Target
 from penstock.state import declaration as state
 from penstock.stp.declaration import META, Table, encode
 from penstock.stp.follow import Follower, Status
-from penstock.stp.mirror import LEFT, Mirror, has_left, left, position
+from penstock.stp.mirror import LEFT, Mirror, has_followed, has_left, left, position
 from penstock.stp.registry import OWNER, Follow
 
 if TYPE_CHECKING:
@@ -93,6 +93,14 @@ class Followings:
     def of(self, surl: Target) -> list[Follower]:
         """Those that follow a SURL."""
         return [each for each in self.followers.values() if each.follow.surl == surl.url]
+
+    def has_ended(self, path: str, surl: Target) -> bool:
+        """Whether the table at `path` has followed a SURL until it was told not to."""
+        try:
+            stream = self._engine.find(path, touch=False)
+        except StreamNotFound:
+            return False
+        return has_followed(stream, surl.url)
 
     def totals(self) -> Status:
         """The sums of all followings, also of those that have ended."""

@@ -118,7 +118,7 @@ class Hub:
             if own is None:
                 ignored["surl"] = "there is no such table here"
         elif surl is not None:
-            await self._news(surl, base, said)
+            await self._news(name, surl, base, said)
         for callback in notice.callbacks:
             table = own or self._table_of(name, callback.event)
             if table is None:
@@ -134,13 +134,16 @@ class Hub:
         self.ignored += len(ignored)
         return said
 
-    async def _news(self, surl: Target, base: str, said: dict[str, Any]) -> None:
+    async def _news(self, name: str, surl: Target, base: str, said: dict[str, Any]) -> None:
         """There may be rows at a SURL of another server: look, if we follow it or may."""
         followers = self.followings.of(surl)
         for follower in followers:
             follower.wake()
         if followers:
             said["followed_by"] = [follower.follow.table for follower in followers]
+        elif any(self.followings.has_ended(path, surl) for path in (name, mirror_path(surl))):
+            # Its server tells us still; that somebody has ended it counts for more.
+            said["ignored"]["surl"] = "it is not followed any more"
         elif self._peers.trusts(surl):
             table = mirror_path(surl)
             await self.followings.follow(table, surl, base=base)
