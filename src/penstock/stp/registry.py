@@ -189,7 +189,8 @@ class Registry:
         if before is not None:
             hosts[before.host] -= 1
         if value is not None:
-            entry: Entry = msgspec.convert(value, Listener if is_listener else Follow)
+            kind: Any = Listener if is_listener else Follow
+            entry: Entry = msgspec.convert(value, kind)
             known[key] = entry
             hosts[entry.host] += 1
         return before
