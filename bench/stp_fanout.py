@@ -36,6 +36,10 @@ class Listeners:
         self.port: int = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        server.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -76,6 +76,17 @@ def seed_table(data: Path, rows: int) -> float:
         server.stop()
     command = [sys.executable, "-m", "bench.stp_seed", str(data), str(rows)]
     subprocess.run(command, check=True, timeout=SEED_SECONDS_MAX, env={**os.environ})
+    # A server that took the rows itself would have indexed their state by now.
+    server = servers.start("ours", data)
+    try:
+        with penstock.Client(
+            f"http://127.0.0.1:{server.port}", timeout_s=SEED_SECONDS_MAX
+        ) as client:
+            keys = min(rows, KEYS)
+            if len(Table(client, PATH).state()) != keys:
+                raise RuntimeError(f"the table has not the {keys:,} keys that were written")
+    finally:
+        server.stop()
     return time.monotonic() - started
 
 

@@ -205,6 +205,17 @@ def test_notify_sends_a_form(cli: Cli, other: str) -> None:
     assert Other.notified == [{"surl": [surl], "match": match}, {"match": match}]
 
 
+def test_notify_says_what_a_penstock_server_made_of_it(cli: Cli) -> None:
+    stranger = "match=https://stranger.example/n"
+    done = cli.run("notify", "hub", "--surl", "https://stranger.example/t", stranger)
+    assert (done.returncode, done.stdout) == (0, "notified hub\n")
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
+        "it ignored surl",
+        "it ignored match",
+    ]
+    assert set(cli.json("notify", "hub", stranger)["ignored"]) == {"match"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

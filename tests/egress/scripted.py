@@ -21,6 +21,7 @@ class Scripted:
         self._holds = holds
         self._server: asyncio.Server | None = None
         self.requests: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
         self.names: list[str | None] = []
         self.closed = asyncio.Event()
         self.scheme = "http"
@@ -32,6 +33,19 @@ class Scripted:
 
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         return f"{self.scheme}://{host}:{self.port}{path}"
+
+    async def aclose(self) -> None:
+        """Accept no more, and end what was accepted, also what has only just been."""
+        assert self._server is not None
+        self._server.close()
+        for _ in range(10):
+            for writer in self.writers:
+                writer.transport.abort()
+            await asyncio.sleep(0)
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        await self.serve(reader, writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -65,11 +79,11 @@ async def scripted(
     if certificates is not None:
         script.scheme = "https"
         certificates.sni_callback = lambda _socket, name, _context: script.names.append(name)
-    script._server = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=certificates)
+    script._server = await asyncio.start_server(script.accept, "127.0.0.1", 0, ssl=certificates)
     try:
         yield script
     finally:
-        script._server.close()
+        await script.aclose()
 
 
 def answer(body: bytes = b"", *headers: str, status: int = 200) -> bytes:

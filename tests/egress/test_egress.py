@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trustme
+import uvloop
 
 from penstock.config import Settings
 from penstock.egress import HEAD_BYTES_MAX, Answer, Egress
@@ -20,7 +21,8 @@ Test = Callable[[], Awaitable[None]]
 
 def runs(test: Test) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 20))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
+            runner.run(asyncio.wait_for(test(), 20))
 
     run.__name__ = getattr(test, "__name__", "test")
     return run

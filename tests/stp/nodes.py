@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
+import uvloop
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import Settings
@@ -114,7 +115,8 @@ def run(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     """Make a plain test of an async one."""
 
     def plain() -> None:
-        asyncio.run(asyncio.wait_for(test(), 3 * TIMEOUT_S))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
+            runner.run(asyncio.wait_for(test(), 3 * TIMEOUT_S))
 
     plain.__name__ = getattr(test, "__name__", "test")
     plain.__doc__ = test.__doc__

@@ -57,8 +57,8 @@ class Source(Scripted):
 @asynccontextmanager
 async def source(*answers: bytes | Sequence[Part]) -> AsyncIterator[Source]:
     script = Source([[each] if isinstance(each, bytes) else each for each in answers])
-    script._server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    script._server = await asyncio.start_server(script.accept, "127.0.0.1", 0)
     try:
         yield script
     finally:
-        script._server.close()
+        await script.aclose()

@@ -31,9 +31,10 @@ from tests.stp.clients import QUICK, table_of
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server(memory=True, args=["--table-idle", "0.5"]) as running:
+@pytest.fixture(scope="module", params=[False, True], ids=["native", "asgi"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    arguments = ["--table-idle", "0.5"]
+    with running_server(memory=True, asgi=request.param, args=arguments) as running:
         yield running
 
 

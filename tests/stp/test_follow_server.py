@@ -353,6 +353,20 @@ async def test_a_notify_about_an_unknown_table_of_a_peer_makes_a_mirror() -> Non
 
 
 @run
+async def test_a_notify_does_not_take_up_again_what_somebody_has_ended() -> None:
+    async with node() as hub, source(once(rows("+ a 1"))) as origin:
+        (table,) = (await hub.notify("hub", surl=origin.surl)).json()["followed_by"]
+        await hub.follow("m", origin.surl)
+        for path in (table, "m"):
+            await until(lambda path=path: hub.status(path).seqno == 1)  # type: ignore[misc]
+            await hub.client.delete(f"/v1/follow/{path}")
+        for name in ("hub", "m"):
+            got = await hub.notify(name, surl=origin.surl)
+            assert got.json() == {"ignored": {"surl": "it is not followed any more"}}
+        assert not hub.app.hub.followings.followers
+
+
+@run
 async def test_the_body_of_a_notify_is_never_taken_for_state() -> None:
     body = b"surl=%b&%b" % (b"http://127.0.0.1:9/t", rows("+ a evil").replace(b"\t", b"%09"))
     async with node() as hub:

@@ -73,7 +73,9 @@ async def test_what_means_nothing_here_is_ignored_and_says_so() -> None:
         assert got.status_code == 202
         ignored = got.json()["ignored"]
         assert ignored["match"] == "no table here is meant by it"
+        assert ignored["surl"] == "there is no such table here"
         assert "Junk" in ignored
+        assert "followed_by" not in got.json()
 
 
 @run
@@ -304,6 +306,25 @@ def test_a_restart_tells_what_was_not_told_and_nothing_else(tmp_path: Path) -> N
                 await until(lambda: (len(quick.requests), len(slow.requests)) == (2, 3))
 
     test()
+
+
+def test_settings_that_cannot_be_used_are_named() -> None:
+    from penstock.setting import InvalidSetting
+
+    for setting, value in [
+        ("public_url", "example.com"),
+        ("stp_peer_tokens", ("token",)),
+        ("stp_peer_tokens", ("junk=token",)),
+        ("stp_peer_tokens", ("https://a.example=",)),
+    ]:
+
+        @run
+        async def test(chosen: dict[str, Any] = {setting: value}) -> None:  # noqa: B006
+            async with node(**chosen):
+                pass
+
+        with pytest.raises(InvalidSetting, match=setting):
+            test()
 
 
 @run

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.stp.nodes import node, run
+from tests.stp.nodes import until as until_async
 from tests.stp.processes import Peer, until
 
 CHANGES = ["one", "two", "one", "three", "two"]
@@ -57,3 +59,28 @@ def test_a_ring_of_three_comes_to_rest(tmp_path: Path) -> None:
             assert peer.metric("stp_notifies_total") <= len(expected)
             assert peer.metric("stp_follow_rows_total") <= len(expected)
         assert a.metric("stp_follow_rows_total") == 0
+
+
+@run
+async def test_tables_that_were_all_written_before_the_ring_was_closed_come_to_rest_too() -> None:
+    """Each row goes round once. The ends differ, for mirrors do not merge; but there is an end."""
+    async with node() as a, node() as b, node() as c:
+        ring = [(a, c), (b, a), (c, b)]
+        for peer, letter in zip((a, b, c), "xyz", strict=True):
+            await peer.table("t", *(f"+ key {letter}{number}" for number in range(5)))
+        for peer, before in ring:
+            got = await peer.follow("t", before.surl("t"), nurl=before.nurl("t"), adopt=True)
+            assert got.status_code == 201
+
+        async def is_at_rest() -> bool:
+            for peer, before in ring:
+                if peer.status("t").seqno != len(await before.rows("t")):
+                    return False
+            return True
+
+        await until_async(is_at_rest)
+        for peer in (a, b, c):
+            records = sorted(record for _, _, record in await peer.rows("t"))
+            assert records == sorted(f"{letter}{number}" for letter in "xyz" for number in range(5))
+        # And nothing has moved since.
+        assert await is_at_rest()

@@ -188,6 +188,14 @@ async def test_several_tables_show_one_stream_each_its_type(client: Client) -> N
 
 
 @with_app()
+async def test_the_stream_is_named_as_in_its_url(client: Client) -> None:
+    await table(client, "caf%C3%A9/%75ser", stream="caf%c3%a9", type="user")
+    await put(client, "k", "v", "caf%C3%A9/user")
+    assert (await client.head("caf%C3%A9")).status == 200
+    assert (await declare(client, "café".encode().hex(), stream="café")).status == 400
+
+
+@with_app()
 async def test_one_path_is_one_table(client: Client) -> None:
     await table(client, "shop/user", stream="shop", type="user")
     refused = await declare(client, "shop/user")

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.stp.table_blocks import BLOCK_BYTES
+from penstock.stp.table_view import Place
 from tests.helpers.app import Client, FakeSink, with_app
 from tests.http.test_metrics import scrape
 from tests.stp.tables import append, change, put, rows, seqnos, stream, table, write
@@ -153,6 +155,27 @@ async def test_stopping_ends_every_answer_and_new_ones_do_not_wait(client: Clien
     assert answer.body.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("ends", ["stop", "delete"])
+def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(ends: str) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        await table(client)
+        await write(client, "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(3000)))
+        response = await client.respond("GET", "/v1/table/t?timeout=0")
+        sink = FakeSink(response)
+        sink.full_after = 1
+        sink.body.attach(sink)
+        await sink.until(lambda sink: sink.congested)
+        if ends == "stop":
+            client.app.drain()
+        else:
+            await client.delete("t")
+        await sink.until(lambda sink: sink.aborted)
+        assert not sink.closed
+
+    check("memory", None)
+
+
 @with_app(sse_buffer_bytes_max=1000)
 async def test_a_reader_that_does_not_keep_up_is_ended_and_can_resume(client: Client) -> None:
     await table(client)
@@ -212,6 +235,25 @@ async def test_readers_that_join_while_rows_are_written_miss_none(client: Client
         await sink.until(lambda sink: bool(seqnos(sink)) and seqnos(sink)[-1] == 1561)
         found = seqnos(sink)
         assert found == list(range(found[0], 1562))
+
+
+@with_app()
+async def test_a_reader_at_a_tail_that_moves_leaves_no_half_block_behind(client: Client) -> None:
+    """It is sent the rows of a stretch of the log in two parts; the next gets all of them."""
+    await table(client)
+    body = "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(400))
+    await write(client, body)
+    view = client.app.tables.find("t", touch=False)
+    start = Place(0, 0, aligned=True)
+    first = await view.block(start, view.stream.tail)
+    await write(client, body)
+    second = await view.block(Place.after(first), view.stream.tail)
+    assert first.end == second.position
+    assert first.end < BLOCK_BYTES < view.stream.tail
+    assert [row.seqno for row in await rows(client)] == list(range(1, 801))
+    sink = await stream(client)
+    await sink.until(lambda sink: len(seqnos(sink)) >= 800)
+    assert seqnos(sink) == list(range(1, 801))
 
 
 @pytest.mark.parametrize("query", ["", "view=active"])

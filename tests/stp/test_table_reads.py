@@ -17,6 +17,7 @@ from tests.http.test_metrics import scrape
 from tests.stp.tables import (
     TYPE,
     append,
+    attached,
     change,
     control,
     get,
@@ -24,6 +25,7 @@ from tests.stp.tables import (
     remove,
     rows,
     schema,
+    seqnos,
     short,
     table,
     write,
@@ -239,11 +241,11 @@ async def test_counting_back_through_many_other_types_is_exact(client: Client) -
     for start in range(0, len(events), 500):
         await append(client, "t", *events[start : start + 500])
     await table(client)
-    seqnos = [n for n, event in enumerate(events, 1) if event["type"] == "s"]
-    assert [row.seqno for row in await rows(client)] == seqnos
-    for count in (1, 2, 99, 100, 255, 256, 257, 600, len(seqnos) - 1, len(seqnos)):
+    wanted = [n for n, event in enumerate(events, 1) if event["type"] == "s"]
+    assert [row.seqno for row in await rows(client)] == wanted
+    for count in (1, 2, 99, 100, 255, 256, 257, 600, len(wanted) - 1, len(wanted)):
         found = await rows(client, query=f"since_id=-{count}")
-        assert [row.seqno for row in found] == seqnos[-count:], count
+        assert [row.seqno for row in found] == wanted[-count:], count
 
 
 @with_app()
@@ -268,6 +270,29 @@ async def test_a_large_table_reads_the_same_from_every_place_and_again(client: C
         assert (await get(client, query=f"since_id={since}")).body == b"".join(lines[since:])
     active = (await get(client, query="view=active")).body
     assert active == b"".join(lines[-1500 + 800 :])
+
+
+@with_app()
+async def test_a_read_from_the_middle_leaves_no_half_block_behind(client: Client) -> None:
+    await table(client)
+    await write(client, "".join(f"+\tk{n}\t{'x' * 200}\n" for n in range(4000)))
+    assert (await rows(client, query="since_id=1000"))[0].seqno == 1001
+    assert [row.seqno for row in await rows(client)] == list(range(1, 4001))
+
+
+@with_app()
+async def test_an_answer_ends_where_it_says_though_rows_are_written_meanwhile(
+    client: Client,
+) -> None:
+    await table(client)
+    body = "".join(f"+\tk{n}\t{'x' * 200}\n" for n in range(1000))
+    await write(client, body)
+    response = await client.respond("GET", "/v1/table/t?timeout=0")
+    await write(client, body)
+    sink = attached(response)
+    await sink.until(lambda sink: sink.closed)
+    assert sink.headers["stp-last-seqno"] == "1000"
+    assert seqnos(sink) == list(range(1, 1001))
 
 
 @with_app(table_cache_bytes=0)

@@ -181,3 +181,19 @@ async def test_a_reset_on_a_stream_that_is_deleted_meanwhile_is_refused(client: 
     assert not any(isinstance(each, PenstockError) for each in done)
     assert deleted.result().status == 204
     assert reset.result().status in (204, 404)
+
+
+@with_app()
+async def test_what_a_later_check_refuses_is_not_deleted_by_a_reset(client: Client) -> None:
+    await table(client)
+    await put(client, "a", "1")
+    # Declared anew, the state's own check comes after the table's, which has seen the event then.
+    await schema(client, "t", {"s": {"type": "string", "maxLength": 3}})
+    answers = await asyncio.gather(
+        append(client, "t", RESET),
+        append(client, "t", change("s", "ghost", "too long")),
+        append(client, "t", change("s", "b", "2")),
+    )
+    assert [answer.status for answer in answers] == [204, 422, 204]
+    assert "ghost" not in {row.key for row in await rows(client)}
+    assert fold(await rows(client)) == (await state(client)).get("s", {})

@@ -261,3 +261,17 @@ async def test_a_plain_append_of_an_array_is_one_append(client: Client) -> None:
     assert answer.status == 204
     assert (await get(client)).headers["stp-last-seqno"] == "3"
     assert answer.offset == (await client.head("t")).offset
+
+
+@with_app()
+async def test_a_large_batch_is_written_and_refused_whole_like_a_small_one(client: Client) -> None:
+    await table(client)
+    good = "".join(f"+\tk{n}\t{'x' * 50}\n" for n in range(3000))
+    producer = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}
+    first = await write(client, good, **producer)
+    assert (first.status, first.headers["stp-last-seqno"]) == (200, "3000")
+    again = await write(client, good, **producer)
+    assert (again.status, again.headers["stp-last-seqno"]) == (204, "3000")
+    bad = await write(client, good + "-\tk\trecord\n")
+    assert (bad.status, bad.json()["index"]) == (422, 3000)
+    assert len(await rows(client)) == 3000

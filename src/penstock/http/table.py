@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 ROW_TYPES: Final = frozenset({"text/tab-separated-values", MEDIA, "text/plain"})
 
+INLINE_BYTES: Final = 64 * 1024
+"""Bodies of more than this are parsed off the loop."""
+
 Answer = Coroutine[Any, Any, Response]
 
 
@@ -71,7 +74,7 @@ class Tables:
             raise InvalidRow(
                 f"A record is UTF-8, and byte {error.start} of this one is not.", field="record"
             ) from None
-        return self._write(view, [Change("+", key, record)], request)
+        return self._write(view, Change("+", key, record), request)
 
     def delete(self, path: str, request: Request) -> Answer:
         key = _key(request)
@@ -81,7 +84,7 @@ class Tables:
                 f"DELETE its stream, /v1/stream/{path}."
             )
         view = self._tables.find(path, touch=False)
-        return self._write(view, [Change("-", key)], request)
+        return self._write(view, Change("-", key), request)
 
     def post(self, path: str, request: Request) -> Answer:
         view = self._tables.find(path, touch=False)
@@ -91,18 +94,32 @@ class Tables:
                 "Rows to write are lines of `+`, key and record, or `-` and key, separated by "
                 "tabs: send them as text/tab-separated-values."
             )
-        changes = parse_changes(request.body, escape=view.table.escape)
+        body = request.body
+        if len(body) > INLINE_BYTES:
+            return self._post_large(view, body, request)
+        return self._append(view, *self._parsed(view.table, body), request)
+
+    async def _post_large(self, view: TableView, body: bytes, request: Request) -> Response:
+        """Parsed and encoded off the loop; decided on it."""
+        events, rows = await asyncio.to_thread(self._parsed, view.table, body)
+        view = self._tables.find(view.path, touch=False)
+        return await self._append(view, events, rows, request)
+
+    def _parsed(self, table: Table, body: bytes) -> tuple[bytes, int]:
+        changes = parse_changes(body, escape=table.escape)
         if not changes:
             raise EmptyBody("There is no row in the body.")
-        return self._write(view, changes, request)
+        return self._events(table, changes), len(changes)
 
-    def _write(self, view: TableView, changes: list[Change], request: Request) -> Answer:
-        """Decided now: the transport lets go of the body, and writers keep their order."""
-        stream = view.stream
-        body = self._events(view.table, changes)
-        first = stream.pending_count + 1
-        future = self._tables.engine.append(stream.path, self._append(body, request))
-        return self._written(view, future, first, len(changes))
+    def _write(self, view: TableView, change: Change, request: Request) -> Answer:
+        return self._append(view, self._events(view.table, [change]), 1, request)
+
+    def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
+        """Decided now: the transport lets go of the request, and writers keep their order."""
+        first = view.stream.pending_count + 1
+        appending = self._appending(events, request)
+        future = self._tables.engine.append(view.stream.path, appending)
+        return self._written(view, future, first, rows)
 
     async def _written(
         self, view: TableView, future: asyncio.Future[Appended], first: int, rows: int
@@ -135,7 +152,7 @@ class Tables:
                 raise error if len(changes) == 1 else in_batch(error, index) from None
         return b"[" + b",".join(events) + b"]"
 
-    def _append(self, body: bytes, request: Request) -> Append:
+    def _appending(self, body: bytes, request: Request) -> Append:
         headers, settings = request.headers, self._settings
         producer = parse_producer(
             *(

@@ -24,7 +24,7 @@ from penstock.http.schema import need_json
 from penstock.http.streams import _location
 from penstock.log.decisions import not_found
 from penstock.log.requests import Append
-from penstock.protocol.headers import format_expires_at
+from penstock.protocol.headers import format_expires_at, parse_stream_path
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.state import declaration as state
 from penstock.state import numbers
@@ -64,6 +64,8 @@ class TableDeclarations:
     async def put(self, path: str, request: Request, body: bytes) -> Response:
         """201 for a new table, 200 for the same again, 409 for another."""
         table, wanted = parse_document(body)
+        if wanted is not None:
+            wanted = parse_stream_path(wanted.encode(), bytes_max=limits.PATH_BYTES_MAX)
         stream_path, name = place(path, wanted)
         for other, other_name in places(path):
             if (other, other_name) != (stream_path, name):

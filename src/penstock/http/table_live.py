@@ -87,7 +87,12 @@ class TableChannel:
         stream = self.view.stream
         if self._joined:
             if start == self._sent and len(wire) <= PUBLISH_BYTES_MAX:
-                self._publish(wire)
+                try:
+                    self._publish(wire)
+                except Exception as error:  # noqa: BLE001 - the commit it is told of is done
+                    self._live.traffic.failed(error)
+                    for reader in list(self._joined):
+                        reader.abort()
             else:
                 self._resume_joined()
         self._sent, self._ordinal = end, stream.count
@@ -173,7 +178,7 @@ class TableChannel:
         block = await self.view.block(place, until)
         if reader.sink is None:
             return
-        reader.place = Place(block.end, block.end_ordinal, aligned=True)
+        reader.place = Place.after(block)
         self._live.rows_bytes += len(block.data)
         if block.data:
             await reader.write(block.data)

@@ -113,7 +113,13 @@ class TableReader(EventBody):
         self._leave()
 
     def finish(self) -> None:
-        """End the answer cleanly: the client goes on from the last row that it got."""
+        """End the answer cleanly: the client goes on from the last row that it got.
+
+        One that promised all rows up to an end, and has not sent them, is cut off instead.
+        """
+        if self.until is not None and not self.is_done():
+            self.abort()
+            return
         sink, self.sink = self.sink, None
         self._leave()
         if sink is not None:

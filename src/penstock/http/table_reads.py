@@ -171,6 +171,7 @@ class TableReads:
             )
             return Response(200, headers, reader)
         data = await _whole(view, place, standing, first)
+        self._live.rows_bytes += len(data)
         if coding is not None and self._compressor.applies(view.table.content_type, len(data)):
             headers += [(b"content-encoding", coding.encode()), (b"etag", _weak(tag))]
             return Response(200, headers, encode(coding, data))
@@ -185,7 +186,7 @@ async def _whole(
     while place.position < standing.position:
         block = await view.block(place, standing.position)
         parts.append(block.data)
-        place = Place(block.end, block.end_ordinal, aligned=True)
+        place = Place.after(block)
     return b"".join(parts)
 
 

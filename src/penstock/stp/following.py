@@ -19,11 +19,11 @@ from penstock.errors import (
     TooManyPeers,
 )
 from penstock.protocol.lifecycle import StreamConfig
-from penstock.protocol.outbound import Target, parse_url
+from penstock.protocol.outbound import Target
 from penstock.state import declaration as state
 from penstock.stp.declaration import META, Table, encode
 from penstock.stp.follow import Follower, Status
-from penstock.stp.mirror import LEFT, Mirror, has_left, left, position
+from penstock.stp.mirror import LEFT, Mirror, has_followed, has_left, left, position
 from penstock.stp.registry import OWNER, Follow
 
 if TYPE_CHECKING:
@@ -94,6 +94,14 @@ class Followings:
         """Those that follow a SURL."""
         return [each for each in self.followers.values() if each.follow.surl == surl.url]
 
+    def has_ended(self, path: str, surl: Target) -> bool:
+        """Whether the table at `path` has followed a SURL until it was told not to."""
+        try:
+            stream = self._engine.find(path, touch=False)
+        except StreamNotFound:
+            return False
+        return has_followed(stream, surl.url)
+
     def totals(self) -> Status:
         """The sums of all followings, also of those that have ended."""
         total = Status()
@@ -137,9 +145,9 @@ class Followings:
         return True
 
     def _check_room(self, surl: Target) -> None:
-        settings, known = self._settings, self._registry.follows.values()
-        here = sum(1 for each in known if parse_url(each.surl).host == surl.host)
-        if len(known) >= settings.follow_max or here >= settings.follow_per_peer_max:
+        settings, registry = self._settings, self._registry
+        here = registry.follow_hosts[surl.host]
+        if len(registry.follows) >= settings.follow_max or here >= settings.follow_per_peer_max:
             raise TooManyPeers(
                 "As many tables are followed as this server allows: see follow_max and "
                 "follow_per_peer_max."

@@ -6,12 +6,14 @@ Decides with the registry and the policy; telling and following are elsewhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.egress import Egress
-from penstock.errors import PenstockError, StreamNotFound, TooManyPeers
+from penstock.errors import InvalidUrl, PenstockError, StreamNotFound, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
+from penstock.setting import InvalidSetting
 from penstock.stp.following import Followings
 from penstock.stp.policy import TABLES, Peers, mirror_path
 from penstock.stp.registry import OWNER, PATH, Listener, Owned, Registry
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.stp.notify import Notice
     from penstock.stp.tables import TableDirectory
 
+_log = logging.getLogger("penstock.stp")
 NOT_A_PEER = "its host is not among the peers of this server"
 
 
@@ -47,6 +50,7 @@ class Hub:
         self._tables = tables
         self.egress = Egress(settings) if egress is None else egress
         self._peers = Peers(settings)
+        self._public_origin = _origin(settings.public_url)
         owned = Owned()
         engine.add_check(OWNER, owned, closes=True)
         self.registry = Registry(engine, keeper, owned)
@@ -74,6 +78,7 @@ class Hub:
         except StreamNotFound:
             return
         self._starting = asyncio.get_running_loop().create_task(self._start())
+        self._starting.add_done_callback(_report)
 
     async def _start(self) -> None:
         await self.registry.load()
@@ -107,9 +112,13 @@ class Hub:
         ignored = dict.fromkeys(notice.ignored, "no event has such a name")
         said: dict[str, Any] = {"ignored": ignored}
         surl = notice.surl
-        own = None if surl is None else self._own_table(surl, base)
-        if surl is not None and own is None:
-            await self._news(surl, base, said)
+        own = None
+        if surl is not None and self._is_own(surl, base):
+            own = self._own_table(surl)
+            if own is None:
+                ignored["surl"] = "there is no such table here"
+        elif surl is not None:
+            await self._news(name, surl, base, said)
         for callback in notice.callbacks:
             table = own or self._table_of(name, callback.event)
             if table is None:
@@ -125,13 +134,16 @@ class Hub:
         self.ignored += len(ignored)
         return said
 
-    async def _news(self, surl: Target, base: str, said: dict[str, Any]) -> None:
+    async def _news(self, name: str, surl: Target, base: str, said: dict[str, Any]) -> None:
         """There may be rows at a SURL of another server: look, if we follow it or may."""
         followers = self.followings.of(surl)
         for follower in followers:
             follower.wake()
         if followers:
             said["followed_by"] = [follower.follow.table for follower in followers]
+        elif any(self.followings.has_ended(path, surl) for path in (name, mirror_path(surl))):
+            # Its server tells us still; that somebody has ended it counts for more.
+            said["ignored"]["surl"] = "it is not followed any more"
         elif self._peers.trusts(surl):
             table = mirror_path(surl)
             await self.followings.follow(table, surl, base=base)
@@ -139,10 +151,12 @@ class Hub:
         else:
             said["ignored"]["surl"] = NOT_A_PEER
 
-    def _own_table(self, surl: Target, base: str) -> str | None:
-        """The path of our table that a SURL is, if it is one of ours."""
-        origins = {url for url in (base, self._settings.public_url.rstrip("/")) if url}
-        if surl.origin not in origins or not surl.path.startswith(TABLES):
+    def _is_own(self, surl: Target, base: str) -> bool:
+        return surl.origin in (base, self._public_origin)
+
+    def _own_table(self, surl: Target) -> str | None:
+        """The path of our table that a SURL is."""
+        if not surl.path.startswith(TABLES):
             return None
         try:
             table = parse_stream_path(surl.path[len(TABLES) :].encode())
@@ -170,11 +184,10 @@ class Hub:
         self._listen(listener)
 
     def _check_room(self, nurl: Target) -> None:
-        settings, known = self._settings, self.registry.listeners.values()
-        here = sum(1 for each in known if parse_url(each.nurl).host == nurl.host)
+        settings, registry = self._settings, self.registry
         if (
-            len(known) >= settings.notify_listeners_max
-            or here >= settings.notify_listeners_per_peer_max
+            len(registry.listeners) >= settings.notify_listeners_max
+            or registry.listener_hosts[nurl.host] >= settings.notify_listeners_per_peer_max
         ):
             raise TooManyPeers(
                 "As many NURLs are told of changes as this server allows: see "
@@ -208,6 +221,20 @@ class Hub:
 
     async def _last_seqno(self, path: str) -> int:
         return (await self._tables.find(path, touch=False).standing()).last
+
+
+def _origin(public_url: str) -> str:
+    if not public_url:
+        return ""
+    try:
+        return parse_url(public_url).origin
+    except InvalidUrl as error:
+        raise InvalidSetting(f"public_url: {error.detail}") from None
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("the registry cannot be taken up", exc_info=task.exception())
 
 
 class _Watch:

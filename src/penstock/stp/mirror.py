@@ -217,6 +217,12 @@ def has_left(stream: Stream, surl: str) -> bool:
     return stream.meta.get(LEFT) == left(stream, surl)
 
 
+def has_followed(stream: Stream, surl: str) -> bool:
+    """Whether a stream is one whose following of this source was ended."""
+    known = stream.meta.get(LEFT)
+    return known is not None and bool(msgspec.json.decode(known)[0] == producer_id(surl))
+
+
 def _same(event: _Event, row: Row, record: bytes | None) -> bool:
     timestamp = event.headers.get("timestamp")
     if timestamp is None or to_utc(msgspec.json.decode(timestamp)) != to_utc(row.timestamp):

@@ -7,15 +7,17 @@ read like any state.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.errors import MirrorReadOnly, StreamNotFound
+from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
 from penstock.log.requests import Append
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.outbound import parse_url
 from penstock.state.declaration import META as STATE
 from penstock.state.declaration import Declaration
 from penstock.state.declaration import encode as encode_declaration
@@ -51,6 +53,10 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         return f"{self.table} {self.nurl}"
 
+    @property
+    def host(self) -> str:
+        return parse_url(self.nurl).host
+
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A table of ours that mirrors another.
@@ -68,6 +74,10 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def key(self) -> str:
         return self.table
+
+    @property
+    def host(self) -> str:
+        return parse_url(self.surl).host
 
 
 Entry = Listener | Follow
@@ -106,6 +116,9 @@ class Registry:
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
         self.told: dict[str, int] = {}
+        # How many entries are about each host.
+        self.listener_hosts: Counter[str] = Counter()
+        self.follow_hosts: Counter[str] = Counter()
 
     async def load(self) -> None:
         """Take up what was there before."""
@@ -158,17 +171,29 @@ class Registry:
         body = msgspec.json.encode([event])
         done = self._owned.append(self._engine, PATH, Append(body, _JSON, False, None, None, None))
         # At once, so that what is decided next is decided on it; the answer waits for the disk.
-        self._apply(event)
-        await done
+        before = self._apply(event)
+        try:
+            await done
+        except PenstockError:
+            value = None if before is None else msgspec.to_builtins(before)
+            self._apply({**event, "value": value})
+            raise
 
-    def _apply(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> Entry | None:
+        """Take an event in; what was there before it."""
         key, value = event["key"], event.get("value")
-        known: dict[str, Any] = self.listeners if event["type"] == LISTENER else self.follows
-        if value is None:
-            known.pop(key, None)
-        else:
-            kind: type[Entry] = Listener if event["type"] == LISTENER else Follow
-            known[key] = msgspec.convert(value, kind)
+        is_listener = event["type"] == LISTENER
+        known: dict[str, Any] = self.listeners if is_listener else self.follows
+        hosts = self.listener_hosts if is_listener else self.follow_hosts
+        before: Entry | None = known.pop(key, None)
+        if before is not None:
+            hosts[before.host] -= 1
+        if value is not None:
+            kind: Any = Listener if is_listener else Follow
+            entry: Entry = msgspec.convert(value, kind)
+            known[key] = entry
+            hosts[entry.host] += 1
+        return before
 
     async def _made(self) -> None:
         """The stream, made and declared when it is first needed."""

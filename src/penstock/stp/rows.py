@@ -20,6 +20,7 @@ Action = Literal["+", "-"]
 
 SEQNO_MAX: Final = limits.INTEGER_MAX
 _DIGITS_MAX: Final = 20
+_PLAIN_DIGITS: Final = 16  # fewer than these are below SEQNO_MAX
 _ACTIONS: Final = ("+", "-")
 _ESCAPE_ADVICE: Final = 'declare the table with "escape": true, or leave it out'
 
@@ -173,7 +174,14 @@ class RowDecoder:
             if len(self._rest) > self._line_bytes_max:
                 raise InvalidRow(f"A line has more than {self._line_bytes_max} bytes.", field="row")
             return []
-        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        whole = bytes(self._rest) + data
+        end = whole.rindex(b"\n")
+        plain = None if self._escape and b"\\" in whole else _plain_rows(whole[:end])
+        if plain is not None:
+            self._rest = bytearray(whole[end + 1 :])
+            self.index += len(plain)
+            return plain
+        *lines, rest = whole.split(b"\n")
         self._rest = bytearray(rest)
         rows: list[Row] = []
         for number, line in enumerate(lines):
@@ -200,6 +208,26 @@ class RowsBefore(InvalidRow):
     def __init__(self, error: InvalidRow, rows: list[Row]) -> None:
         super().__init__(error.detail, field=error.field, index=error.index)
         self.rows = rows
+
+
+def _plain_rows(lines: bytes) -> list[Row] | None:
+    """The rows of lines that are all as a server writes them, in less than half the time; None if
+    one is not: then each is looked at by itself."""
+    rows: list[Row] = []
+    try:
+        for line in lines.decode().split("\n"):
+            seqno, timestamp, action, key, record = line.split("\t", 4)
+            if not (key and seqno.isdigit() and seqno.isascii() and len(seqno) < _PLAIN_DIGITS):
+                return None
+            if action == "+":
+                rows.append(Row(int(seqno), timestamp, "+", key, record))
+            elif action == "-":
+                rows.append(Row(int(seqno), timestamp, "-", key, record))
+            else:
+                return None
+    except ValueError:  # not UTF-8, or not five fields
+        return None
+    return rows if b"\r" not in lines and all(row.seqno for row in rows) else None
 
 
 def _fields(action: str, key: str, record: str, *, escape: bool) -> str:

@@ -24,6 +24,12 @@ class Block(NamedTuple):
     end: int
     end_ordinal: int
 
+    @property
+    def ends_stretch(self) -> bool:
+        """Whether the next block of the stream starts where this one ends. One that was cut short,
+        by the tail or by what was asked for, ends inside its stretch."""
+        return self.end // BLOCK_BYTES > self.position // BLOCK_BYTES
+
 
 Key = tuple[int, str, int]
 """Stream, table, and number of the stretch."""

@@ -29,6 +29,8 @@ INLINE_BYTES: Final = 16 * 1024
 GLANCE_BYTES: Final = 4 * 1024
 NEAR_BYTES: Final = 64 * 1024
 """Less than this is gone through, rather than asking the index."""
+FIRST_BYTES: Final = 32 * 1024
+"""Transcoded at a time for a reader that starts inside a block."""
 OVERRUN_BYTES: Final = 4 * 1024
 """Read beyond a block, to find the end of its last message with the same read."""
 GAP_BYTES: Final = 2 * 1024
@@ -52,6 +54,10 @@ class Place(NamedTuple):
     position: int
     ordinal: int
     aligned: bool = False
+
+    @classmethod
+    def after(cls, block: Block) -> Place:
+        return cls(block.end, block.end_ordinal, aligned=block.ends_stretch)
 
 
 class Active(NamedTuple):
@@ -84,6 +90,10 @@ class TableView:
         self._standing = Standing(0, 0, 0, 0)
         self._seen: Standing | None = None
         self._counting = asyncio.Lock()
+
+    @property
+    def path(self) -> str:
+        return f"{self.stream.path}/{self.name}" if self.name else self.stream.path
 
     # -- numbers
 
@@ -224,9 +234,11 @@ class TableView:
                 return known
             rows = after(known.data, place.ordinal)
             return known._replace(position=place.position, ordinal=place.ordinal, data=rows)
+        if not place.aligned:
+            # Soon rather than much: whoever starts in the middle may want only a few.
+            return await self._encode(place, min(boundary, place.position + FIRST_BYTES))
         block = await self._encode(place, boundary)
-        if place.aligned:
-            self._cache.put(key, block)
+        self._cache.put(key, block)
         return block
 
     async def _encode(self, place: Place, boundary: int) -> Block:

@@ -34,10 +34,12 @@ class TableDirectory:
     def find(self, path: str, *, touch: bool) -> TableView:
         """The table at a path; TableNotFound if none is declared there."""
         for stream_path, name in places(path):
-            stream = self._stream(stream_path, touch=touch)
+            stream = self._stream(stream_path)
             if stream is not None and META in stream.meta:
                 table = self.declared(stream.meta[META]).get(name)
                 if table is not None:
+                    if touch:  # only now: a read of a table is no read of what lies beside it
+                        self.engine.find(stream_path, touch=True)
                     return self._view(stream, name, table)
         raise TableNotFound(
             f"There is no table at {path!r}; declare one with PUT /v1/table/{path}."
@@ -60,9 +62,9 @@ class TableDirectory:
         tables = self.declared(value)
         return [self._view(stream, name, table) for name, table in tables.items()]
 
-    def _stream(self, path: str, *, touch: bool) -> Stream | None:
+    def _stream(self, path: str) -> Stream | None:
         try:
-            return self.engine.find(path, touch=touch)
+            return self.engine.find(path, touch=False)
         except StreamNotFound:
             return None
 

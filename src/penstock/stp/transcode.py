@@ -8,6 +8,8 @@ wire bytes, no log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import count
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -53,6 +55,25 @@ class _JsonEvent(msgspec.Struct, gc=False):
     value: Raw = ABSENT
 
 
+class _SetHeaders(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    timestamp: str
+    operation: Literal["insert", "update", "upsert"]
+
+
+@lru_cache(maxsize=256)
+def _set_decoder(type: str) -> Any:
+    """Decodes blocks in which every event sets a text of this type and has the headers of rows
+    alone, and refuses all others: what the decoder has checked need not be looked at again."""
+    fields: list[Any] = [
+        ("headers", _SetHeaders),
+        ("type", Literal[type]),
+        ("key", NonEmpty),
+        ("value", str),
+    ]
+    event: Any = msgspec.defstruct("_SetEvent", fields, gc=False)
+    return msgspec.json.Decoder(list[event]).decode
+
+
 _DECODERS: Final = {
     "text": msgspec.json.Decoder(list[_TextEvent]).decode,
     "json": msgspec.json.Decoder(list[_JsonEvent]).decode,
@@ -86,50 +107,57 @@ class Transcoder:
 
     def rows(self, wire: bytes, ordinal: int) -> Rows:
         """The rows of wire bytes whose first message has `ordinal` messages before it."""
-        return self.rows_at(wire, range(ordinal + 1, ordinal + 1 + wire.count(b"\n")))
+        rows = self._set_rows(wire, ordinal + 1)
+        if rows is None:
+            rows = self.rows_at(wire, range(ordinal + 1, ordinal + 1 + wire.count(b"\n")))
+        return rows
 
     def rows_at(self, wire: bytes, seqnos: Sequence[int]) -> Rows:
         """The rows of wire bytes whose messages have these SeqNos."""
         if not wire:
             return NONE
+        rows = None
         try:
             events = self._decode(unframe(wire))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             events = None
-        rows = None
         if events is not None:
-            # Nothing in the block needs escaping if JSON itself escaped nothing.
             is_plain = self._is_text and not (self._escape and b"\\" in wire)
             rows = self._plain(events, seqnos) if is_plain else self._typed(events, seqnos)
         return self._read(wire, seqnos) if rows is None else rows
+
+    def _set_rows(self, wire: bytes, first: int) -> Rows | None:
+        """Rows of a block that sets texts of the table's type alone, in UTC; None for any other."""
+        # Nothing needs escaping if JSON itself escaped nothing.
+        if not (wire and self._is_text) or (self._escape and b"\\" in wire):
+            return None
+        try:
+            events = _set_decoder(self._type)(unframe(wire))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        stamps = [event.headers.timestamp for event in events]
+        if not all_utc(set(stamps)):
+            return None
+        rows = [
+            f"{seqno}\t{stamp}\t+\t{event.key}\t{event.value}\n"
+            for seqno, stamp, event in zip(count(first), stamps, events, strict=False)
+        ]
+        return Rows("".join(rows).encode(), len(rows), first + len(rows) - 1)
 
     def _plain(self, events: list[_TextEvent], seqnos: Sequence[int]) -> Rows | None:
         """Rows of events that are all of the table's type; None if some are not, or not quite."""
         if {event.type for event in events} != {self._type}:
             return self._typed(events, seqnos)
-        headers = [event.headers for event in events]
-        stamps = {header.timestamp for header in headers}
-        if not all_utc(stamps):
+        if not all_utc({event.headers.timestamp for event in events}):
             return self._typed(events, seqnos)
-        numbered = zip(seqnos, events, strict=True)
-        if all(header.operation != "delete" for header in headers):
-            if UNSET in {event.value for event in events}:
-                return None  # no event at all
-            rows = [
-                f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
-                for seqno, event in numbered
-            ]
-        else:
-            if any(
-                event.value is UNSET and event.headers.operation != "delete" for event in events
-            ):
-                return None
-            rows = [
-                f"{seqno}\t{event.headers.timestamp}\t-\t{event.key}\t\n"
-                if event.headers.operation == "delete"
-                else f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
-                for seqno, event in numbered
-            ]
+        if any(event.value is UNSET and event.headers.operation != "delete" for event in events):
+            return None  # no event at all
+        rows = [
+            f"{seqno}\t{event.headers.timestamp}\t-\t{event.key}\t\n"
+            if event.headers.operation == "delete"
+            else f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
+            for seqno, event in zip(seqnos, events, strict=True)
+        ]
         return Rows("".join(rows).encode(), len(rows), seqnos[-1])
 
     def _typed(self, events: Sequence[Any], seqnos: Sequence[int]) -> Rows | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from penstock.client._flow import Flow, send
 from penstock.client._retry import Retry
@@ -26,13 +28,14 @@ class Notifier:
 
     def notify(
         self, nurl: str, *, surl: str | None = None, callbacks: Mapping[str, str] | None = None
-    ) -> None:
+    ) -> dict[str, Any]:
         """Tell `nurl` that the table at `surl` may have news, and which event types to tell us of.
 
         `callbacks` are Notify URLs by event type. Without `surl` it is a handshake: only the
-        callbacks are made known. It may be repeated any number of times.
+        callbacks are made known. It may be repeated any number of times. Gives what the receiver
+        says has come of it: nothing, unless it is a Penstock server.
         """
-        self.client.run(_notify(nurl, surl, callbacks, self._secret, self.client.retry))
+        return self.client.run(_notify(nurl, surl, callbacks, self._secret, self.client.retry))
 
 
 class AsyncNotifier:
@@ -44,9 +47,11 @@ class AsyncNotifier:
 
     async def notify(
         self, nurl: str, *, surl: str | None = None, callbacks: Mapping[str, str] | None = None
-    ) -> None:
+    ) -> dict[str, Any]:
         """Tell `nurl` that the table at `surl` may have news; see `Notifier.notify`."""
-        await self.client.run(_notify(nurl, surl, callbacks, self._secret, self.client.retry))
+        return await self.client.run(
+            _notify(nurl, surl, callbacks, self._secret, self.client.retry)
+        )
 
 
 def _notify(
@@ -55,9 +60,14 @@ def _notify(
     callbacks: Mapping[str, str] | None,
     secret: str | None,
     retry: Retry,
-) -> Flow[None]:
+) -> Flow[dict[str, Any]]:
     request = _requests.notify(nurl, surl, callbacks or {})
     if secret is not None:
         signature = sign(secret, request.body, int(time.time()))
         request = request._replace(headers={**request.headers, "STP-Signature": signature})
-    yield from send(request, retry)
+    answer = yield from send(request, retry)
+    try:
+        said = msgspec.json.decode(answer.body)
+    except msgspec.DecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
