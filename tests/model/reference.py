@@ -295,7 +295,11 @@ class Reference:
             source = source.source
 
     def _is_source(self, line: Line) -> bool:
-        return any(each.source is line for each in [*self.lines.values(), *self.kept.values()])
+        return bool(self.forks(line))
+
+    def forks(self, line: Line) -> list[Line]:
+        """Forks made from this stream, those kept for forks of their own included."""
+        return [each for each in [*self.lines.values(), *self.kept.values()] if each.source is line]
 
     def reap(self) -> None:
         for path in [path for path, line in self.lines.items() if line.expired(self.now)]:
