@@ -67,6 +67,17 @@ class Line:
         generation = next(id for id, start in reversed(self.lineage) if start <= at)
         return f"{generation:016d}_{at:016d}"
 
+    def spellings(self) -> list[str]:
+        """Every offset that is a place of this stream, a fork point in the words of both sides."""
+        ends = [start for _, start in self.lineage[1:]] + [len(self.data)]
+        places = set(self.boundaries())
+        return [
+            f"{id:016d}_{at:016d}"
+            for number, (id, start) in enumerate(self.lineage)
+            for at in range(start, min(ends[number:]) + 1)
+            if at in places
+        ]
+
     def boundaries(self) -> list[int]:
         if self.config.content_type != JSON:
             return list(range(self.earliest, len(self.data) + 1))
