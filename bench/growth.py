@@ -9,12 +9,13 @@ import contextlib
 import random
 import re
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import load, servers, table, tools
-from bench.client import ROOT, Client, message
+from bench.client import ROOT, Client, array, message
 from bench.compare import Run, measure_groups
 from bench.rounds import Sample, interleave, median, note
 from bench.seed import seed
@@ -37,6 +38,8 @@ RESTART_SECONDS_MAX = 2.0
 CHECKPOINT_STREAMS, CHECKPOINT_APPENDS_PER_S = 1_000, 2_000
 CHECKPOINT_BYTES = 256 * 1024
 READERS = 10_000
+FORKS_A_ROUND = 300
+FORK_DEPTH = 10
 
 
 def _start(run: Run, data: Path, env: Mapping[str, str] | None = None) -> Server:
@@ -291,6 +294,72 @@ def readers(run: Run) -> list[Row]:
     ]
 
 
+def forks(run: Run) -> list[Row]:
+    """Making forks of a 1 GB stream and of an empty one; reading through ten forks of forks."""
+    folder = _seeded(
+        run, "forks", streams=1, messages=1_000, size=1_000, appends=BIG_STREAM_BYTES // 1_000_000
+    )
+
+    def make(source: str, number: int) -> Sample:
+        headers = {"Stream-Forked-From": source}
+        times = []
+        with Client(server.port) as client:
+            for _ in range(FORKS_A_ROUND):
+                started = time.perf_counter()
+                client.request("PUT", ROOT + run.fresh_name(), headers=headers)
+                times.append(time.perf_counter() - started)
+        return {"us": statistics.median(times) * 1e6}
+
+    def read(path: str, number: int) -> Sample:
+        result = load.read(server.port, path, seconds=run.seconds)
+        return {"bandwidth": result["bytes"] / result["seconds"]}
+
+    env = {"PENSTOCK_CHUNK_BYTES": "64MiB"}
+    server = _start(run, folder, env)
+    try:
+        with Client(server.port) as client:
+            sources = [("small", client.create("empty")), ("grown", ROOT + "seed")]
+            paths = _chain(client)
+        made = interleave(sources, make, rounds=run.rounds)
+        server.stop()
+        server = _start(run, folder, env)  # so that everything is read from segments
+        found = interleave(paths, read, rounds=run.rounds)
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        compared(
+            "making a fork, p50: of a 1 GB stream vs of an empty one",
+            median(made["grown"], "us"),
+            median(made["small"], "us"),
+            table.microseconds,
+            at_most=FLAT_COST,
+            samples=made,
+        ),
+        compared(
+            f"read of {FORK_DEPTH} MB: through {FORK_DEPTH} forks of forks vs a plain stream",
+            median(found["chain"], "bandwidth"),
+            median(found["plain"], "bandwidth"),
+            table.megabytes_per_second,
+            at_least=0.5,
+            samples=found,
+        ),
+    ]
+
+
+def _chain(client: Client) -> list[tuple[str, str]]:
+    """A stream of as many MB as there are forks in a chain where each adds one."""
+    body = array(1_000, 1_000)
+    plain = client.create("plain")
+    path = client.create("chain-0")
+    for depth in range(1, FORK_DEPTH + 1):
+        client.append(plain, body)
+        source, path = path, f"{ROOT}chain-{depth}"
+        client.request("PUT", path, headers={"Stream-Forked-From": source})
+        client.append(path, body)
+    return [("plain", plain), ("chain", path)]
+
+
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "stream-count": stream_count,
     "stream-size": stream_size,
@@ -298,6 +367,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "restart": restart,
     "checkpoint": checkpoint,
     "readers": readers,
+    "forks": forks,
 }
 
 

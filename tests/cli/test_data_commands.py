@@ -164,3 +164,28 @@ def test_failures_have_their_exit_codes(cli: Cli, tmp_path: Path) -> None:
         assert there.failed("ls")[0] == 6
         assert there.ok("ls", "--token", "s3cret") == ""
         assert there.run("ls", env={"PENSTOCK_TOKEN": "s3cret"}).returncode == 0
+
+
+def test_fork_and_trim(cli: Cli) -> None:
+    cli.ok("create", "tree/a", "--body", "[1, 2]")
+    tail = cli.json("head", "tree/a")["offset"]
+    cli.ok("append", "tree/a", "3")
+    assert cli.ok("fork", "tree/a", "tree/b", "--at", tail).startswith("forked tree/b from tree/a")
+    cli.ok("append", "tree/b", "30")
+    assert cli.ok("read", "tree/b") == "1\n2\n30\n"
+    assert cli.json("fork", "tree/a", "tree/c", "--at", tail, "--skip", "1")["created"] is True
+    assert cli.ok("read", "tree/c") == "1\n2\n3\n"
+    assert cli.failed("fork", "tree/a", "tree/b")[0] == 4
+    assert cli.json("fork", "tree/a", "tree/b", "--exist-ok")["created"] is False
+    assert cli.failed("fork", "tree/none", "tree/d")[0] == 3
+
+    assert cli.ok("trim", "tree/a", "--before", tail) == f"tree/a starts at {tail}\n"
+    assert cli.json("trim", "tree/a", "--before", tail)["earliest"] == tail
+    assert cli.ok("read", "tree/a") == "3\n"
+    assert cli.ok("read", "tree/b") == "1\n2\n30\n", "a fork keeps what its source trims"
+    assert ["starts", "at", tail] in [line.split() for line in cli.ok("head", "tree/a").split("\n")]
+    code, error = cli.failed("read", "tree/a", "--offset", tail[:17] + "0" * 15 + "3")
+    assert code != 0
+    assert "earliest retained" in error
+    cli.ok("rm", "tree/a")
+    assert "kept only for" in cli.failed("read", "tree/a")[1]

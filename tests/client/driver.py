@@ -59,7 +59,7 @@ class Blocking:
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         value = function(*args, **options)
         if inspect.isawaitable(value):
-            return self._runner.run(_awaited(value))
+            value = self._runner.run(_awaited(value))
         if isinstance(value, AsyncStream | AsyncFollow | AsyncProducer | AsyncIterator):
             return Blocking(value, self._runner)
         return value

@@ -384,3 +384,58 @@ def test_everything_public_can_be_imported_from_the_package() -> None:
         assert getattr(penstock, name) is not None
     with pytest.raises(AttributeError):
         _ = penstock.Nonsense
+
+
+def test_a_fork_goes_on_from_its_source(stream: Any) -> None:
+    stream.create()
+    middle = stream.append_many([1, 2]).offset
+    stream.append(3)
+    path = stream.url.rpartition("/")[2] + "-fork"
+    fork = stream.fork(path, at=middle, body=30)
+    assert fork.read().messages == [1, 2, 30]
+    again = stream.fork(path, at=middle, exist_ok=True)
+    assert again.url == fork.url
+    with pytest.raises(errors.StreamExists):
+        stream.fork(path)
+    further = stream.fork(path + "-2", at=middle, sub_offset=1, ttl_s=60)
+    assert further.read().messages == [1, 2, 3]
+    assert further.head().ttl_s == 60
+    with pytest.raises(errors.InvalidForkOffset):
+        stream.fork(path + "-3", sub_offset=1)
+    stream.delete()
+    with pytest.raises(errors.StreamSoftDeleted):
+        stream.read()
+    with pytest.raises(errors.PathBlocked):
+        stream.create()
+    assert fork.read().messages == [1, 2, 30]
+    for each in (fork, further):
+        each.delete()
+    with pytest.raises(errors.StreamNotFound):
+        stream.read()
+
+
+def test_a_fork_holds_what_its_source_does(stream: Any) -> None:
+    stream.create("text/plain", body="hello")
+    path = stream.url.rpartition("/")[2] + "-fork"
+    fork = stream.fork(path, body=" world")
+    assert fork.head().content_type == "text/plain"
+    assert fork.read().data == b"hello world"
+    with pytest.raises(ValueError, match="another"):
+        stream.create(forked_from="http://elsewhere:1/v1/stream/x")
+
+
+def test_trim_and_retention(stream: Any) -> None:
+    stream.create()
+    first = stream.append(1).offset
+    second = stream.append(2).offset
+    stream.append(3)
+    assert stream.trim(second) == second
+    assert stream.head().earliest == second
+    assert stream.read().messages == [3]
+    with pytest.raises(errors.StreamTrimmed) as gone:
+        stream.read(first)
+    assert gone.value.earliest == second
+    followed = list(stream.follow(first, on_reset="restart", stop_when_up_to_date=True))
+    assert [batch.messages for batch in followed] == [[3]]
+    stream.set_retention(age_s=3600, bytes=10_000)
+    stream.reset_retention()

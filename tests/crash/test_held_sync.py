@@ -17,16 +17,20 @@ from typing import Any
 import pytest
 
 from penstock.errors import (
+    ForkSourceDeleted,
+    PathBlocked,
     PenstockError,
     SequenceGap,
     StoreReadOnly,
     StreamClosed,
     StreamExists,
     StreamNotFound,
+    StreamSoftDeleted,
     TailMoved,
 )
 from penstock.log.engine import Engine
 from penstock.log.files import File, Files
+from penstock.log.requests import Fork
 from penstock.protocol.headers import Producer
 from tests.crash.engines import (
     BYTES,
@@ -40,6 +44,7 @@ from tests.crash.engines import (
     small_settings,
     start,
 )
+from tests.crash.scenario import NO_WISHES
 
 TIMEOUT_S = 20
 CLOSED = BYTES._replace(ttl_s=60)
@@ -113,7 +118,53 @@ def _delete(path: str) -> Ask:
 
 P0, P1, P3 = Producer("p", 0, 0), Producer("p", 0, 1), Producer("p", 0, 3)
 
+
+def _fork(path: str, source: str = "a") -> Ask:
+    async def ask(engine: Engine) -> Any:
+        return await engine.fork(path, Fork(source, None, 0), NO_WISHES, b"", closed=False)
+
+    return ask
+
+
+def _trim(path: str) -> Ask:
+    async def ask(engine: Engine) -> Any:
+        return await engine.trim(path, "now")
+
+    return ask
+
+
+def _then(*asks: Ask) -> Ask:
+    """Several at once, decided in this order; the answer of the last."""
+
+    async def ask(engine: Engine) -> Any:
+        return (await asyncio.gather(*[each(engine) for each in asks]))[-1]
+
+    return ask
+
+
 ANSWERS = [
+    pytest.param(_fork("b"), _fork("b"), "existing", id="repeated-fork"),
+    pytest.param(_fork("b"), _create("b"), StreamExists, id="put-of-just-forked"),
+    pytest.param(_delete("a"), _fork("b"), StreamNotFound, id="fork-of-just-deleted"),
+    pytest.param(
+        _then(_fork("b"), _delete("a")),
+        _append("a"),
+        StreamSoftDeleted,
+        id="append-to-soft-deleted",
+    ),
+    pytest.param(
+        _then(_fork("b"), _delete("a")), _create("a"), PathBlocked, id="put-of-just-soft-deleted"
+    ),
+    pytest.param(
+        _then(_fork("b"), _delete("a")), _fork("c"), ForkSourceDeleted, id="fork-of-soft-deleted"
+    ),
+    pytest.param(
+        _then(_fork("b"), _delete("a"), _delete("b")),
+        _append("a"),
+        StreamNotFound,
+        id="append-to-what-went-with-its-last-fork",
+    ),
+    pytest.param(_trim("a"), _trim("a"), "trimmed", id="trim-again"),
     pytest.param(
         _append("a", producer=P0), _append("a", producer=P0), "duplicate", id="duplicate-append"
     ),
@@ -182,7 +233,10 @@ def test_answer_waits_for_what_it_rests_on(
         await asyncio.wait_for(tasks[0], TIMEOUT_S)
         if isinstance(answer, str):
             result = await asyncio.wait_for(tasks[1], TIMEOUT_S)
-            assert result.duplicate if answer == "duplicate" else not result.created
+            if answer == "trimmed":
+                assert result == engine.earliest(engine.find("a", touch=False))
+            else:
+                assert result.duplicate if answer == "duplicate" else not result.created
         else:
             with pytest.raises(answer):
                 await asyncio.wait_for(tasks[1], TIMEOUT_S)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.config import Settings
+from penstock.errors import StreamTrimmed
+from penstock.http.message import RangeBody
 from penstock.log.disk import DiskStore
 from tests.helpers.app import Answer, Client, FakeSink, run_with_app, with_app
 
@@ -103,8 +105,7 @@ async def test_a_fork_keeps_what_its_source_trims(client: Client) -> None:
     await client.put("b", b"[30]", stream_forked_from="/v1/stream/a")
     await trim(client, "a", "now")
     await client.put("c", b"[40]", stream_forked_from="/v1/stream/a")
-    if isinstance(client.engine.store, DiskStore):
-        assert await client.engine.store.checkpoint()
+    await checkpointed(client)
     assert (await client.get("a")).json() == []
     assert (await client.get("b")).json() == [1, 2, 30]
     assert (await client.get("c")).json() == [40]
@@ -195,3 +196,23 @@ def test_bad_policies_are_refused(limits: dict[str, Any]) -> None:
         assert code(await keep(client, "a", **limits)) == (400, "invalid-json")
 
     run_with_app(check, Settings(memory=True))
+
+
+@with_app(segment_bytes_max=100_000)
+async def test_a_body_whose_bytes_go_while_it_is_sent_is_not_made_whole(client: Client) -> None:
+    await client.put("a", b"x" * 1_000_000, content_type=TEXT)
+    await checkpointed(client)
+    response = await client.respond("GET", "/v1/stream/a")
+    assert isinstance(response.body, RangeBody)
+    assert response.body.first()
+    await trim(client, "a", "now")
+    await client.post("a", b"y", content_type=TEXT)
+    await checkpointed(client)
+    with pytest.raises(StreamTrimmed):
+        async for _ in response.body.pieces():
+            pass
+
+
+async def checkpointed(client: Client) -> None:
+    if isinstance(client.engine.store, DiskStore):
+        assert await client.engine.store.checkpoint()

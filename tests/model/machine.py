@@ -343,11 +343,19 @@ class Trio:
             async def everything(engine: Engine, path: str = path) -> object:
                 stream = engine.find(path, touch=False)
                 data = await engine.read(stream, stream.earliest, stream.tail)
-                return data, stream.count, stream.closed, stream.config, stream.created_us
+                told = (stream.count, stream.closed, stream.config, stream.created_us)
+                return data, *told, stream.forks
 
             data = line.data[line.earliest :]
-            found = (data, len(line.messages), line.closed, line.config, line.created)
+            forks = len(self.reference.forks(line))
+            found = (data, len(line.messages), line.closed, line.config, line.created, forks)
             self.ask(everything, Outcome(found))
+        for path in self.reference.kept:
+
+            async def only_kept(engine: Engine, path: str = path) -> object:
+                return engine.find(path, touch=False)
+
+            self.ask(only_kept, Outcome(None, "stream-soft-deleted"))
 
 
 async def write_barrier(engine: Engine) -> None:

@@ -67,6 +67,17 @@ class Line:
         generation = next(id for id, start in reversed(self.lineage) if start <= at)
         return f"{generation:016d}_{at:016d}"
 
+    def spellings(self) -> list[str]:
+        """Every offset that is a place of this stream, a fork point in the words of both sides."""
+        ends = [start for _, start in self.lineage[1:]] + [len(self.data)]
+        places = set(self.boundaries())
+        return [
+            f"{id:016d}_{at:016d}"
+            for number, (id, start) in enumerate(self.lineage)
+            for at in range(start, min(ends[number:]) + 1)
+            if at in places
+        ]
+
     def boundaries(self) -> list[int]:
         if self.config.content_type != JSON:
             return list(range(self.earliest, len(self.data) + 1))
@@ -296,7 +307,11 @@ class Reference:
             source = source.source
 
     def _is_source(self, line: Line) -> bool:
-        return any(each.source is line for each in [*self.lines.values(), *self.kept.values()])
+        return bool(self.forks(line))
+
+    def forks(self, line: Line) -> list[Line]:
+        """Forks made from this stream, those kept for forks of their own included."""
+        return [each for each in [*self.lines.values(), *self.kept.values()] if each.source is line]
 
     def reap(self) -> None:
         for path in [path for path, line in self.lines.items() if line.expired(self.now)]:

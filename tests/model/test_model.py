@@ -249,8 +249,10 @@ class Script(RuleBasedStateMachine):
         line = self.line(path)
         known = self.offsets
         if line and pick % 3:
-            places = line.boundaries()
-            known = [line.token(places[pick // 3 % len(places)])]
+            known = line.spellings()
+            if pick % 3 == 2:  # often where it left what it is a fork of
+                points = {start for _, start in line.lineage[1:]}
+                known = [each for each in known if int(each[17:]) in points] or known
         offset = known[pick % len(known)]
         if shift and "_" in offset:
             generation, position = map(int, offset.split("_"))

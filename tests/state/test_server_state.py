@@ -324,3 +324,39 @@ async def test_odd_timestamps_from_before_the_declaration_are_tolerated_with_a_w
         assert (await post(client, "s", old)).status == 422
     finally:
         logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_state_of_a_trimmed_stream_is_that_of_what_is_left(declared: bool) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        await client.put("s", content_type=JSON)
+        if declared:
+            await declare(client, "s", ANY)
+        await post(client, "s", change("user", "1", 1), change("user", "2", 2))
+        assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
+        middle = (await post(client, "s", change("user", "3", 3))).offset
+        await post(client, "s", change("user", "1", 10))
+        for before, expected in ((middle, {"1": 10}), ("now", {})):
+            body = json.dumps({"before": before}).encode()
+            assert (await client.send("POST", "/v1/stream/s/__ds/trim", body)).status == 200
+            assert await types(client, "s") == ({"user": expected} if expected else {})
+        await post(client, "s", change("user", "4", 4))
+        assert await types(client, "s") == {"user": {"4": 4}}
+        history = await state(client, "s", "type=user&key=1&history=true")
+        assert history.status == 200
+        assert history.json()["history"] == []
+
+    check(store="memory", tmp_path=None)
+
+
+@with_app()
+async def test_a_fork_has_the_state_of_its_source_and_then_its_own(client: Client) -> None:
+    await client.put("s", content_type=JSON)
+    await post(client, "s", change("user", "1", 1))
+    await client.put("f", stream_forked_from="/v1/stream/s")
+    await declare(client, "f", ANY)
+    await post(client, "f", change("user", "2", 2))
+    await post(client, "s", change("user", "3", 3))
+    assert await types(client, "f") == {"user": {"1": 1, "2": 2}}
+    assert await types(client, "s") == {"user": {"1": 1, "3": 3}}

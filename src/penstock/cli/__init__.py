@@ -24,6 +24,8 @@ SECTIONS = {
         "head": "Show what a stream is and where it ends.",
         "ls": "List the streams of a server.",
         "close": "Close a stream for good.",
+        "fork": "Create a stream that begins with what another has.",
+        "trim": "Let go of the beginning of a stream.",
         "rm": "Delete streams and all they hold.",
     },
     "State": {

@@ -101,6 +101,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     ttl: int | None = None
     expires_at: str | None = None
+    forked_from: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -139,6 +140,17 @@ def appended(answer: Answer, request: Request) -> Appended:
         producer_epoch=_number(answer, "producer-epoch"),
         producer_seq=_number(answer, "producer-seq"),
     )
+
+
+def earliest(answer: Answer) -> str:
+    """Stream-Earliest-Offset, which the answer to a trim carries."""
+    found = answer.headers.get("stream-earliest-offset")
+    if not found:
+        raise ProtocolError(
+            f"The {answer.status} answer has no Stream-Earliest-Offset header: the server does not "
+            "trim streams."
+        )
+    return found
 
 
 def is_bare_duplicate(answer: Answer) -> bool:

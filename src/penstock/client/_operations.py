@@ -13,7 +13,7 @@ from penstock.client._answers import Appended, Created, Head
 from penstock.client._batches import Batch, Decoder, Read, joined
 from penstock.client._flow import Effect, Emit, Flow, send
 from penstock.client._follow import Follower, FollowOptions
-from penstock.client._requests import ProducerId, encode_message, join_messages
+from penstock.client._requests import JSON, ForkAt, ProducerId, encode_message, join_messages
 from penstock.client._retry import Retry
 from penstock.errors import Gone, ProtocolError, StreamExists, StreamNotFound
 
@@ -32,21 +32,35 @@ class Operations:
 
     def create(
         self,
-        content_type: str,
+        content_type: str | None,
         *,
         ttl_s: int | None,
         expires_at: datetime | str | None,
         closed: bool,
         body: Any,
         exist_ok: bool,
+        fork: ForkAt | None = None,
     ) -> Flow[Created]:
+        """Without a content type a stream holds JSON, and a fork what its source does."""
+        kind = content_type
+        if kind is None and fork is None:
+            kind = JSON
+        elif kind is None and fork is not None and body is not None:
+            source = yield from send(_requests.head(fork.url), self._retry)
+            kind = source.content_type
         encoded = b""
         if body is not None:
-            encoded = join_messages([encode_message(body, content_type)], content_type)
+            encoded = join_messages([encode_message(body, kind or "")], kind or "")
         request = _requests.create(
-            self.url, content_type, ttl_s=ttl_s, expires_at=expires_at, closed=closed, body=encoded
+            self.url,
+            kind,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=encoded,
+            fork=fork,
         )
-        created = _answers.created((yield from send(request, self._retry)), content_type)
+        created = _answers.created((yield from send(request, self._retry)), kind or "")
         if not (created.created or exist_ok):
             raise StreamExists(f"{self.url} exists already, with the same configuration.")
         self.content_type = created.content_type
@@ -96,6 +110,14 @@ class Operations:
             end = (yield from self.head()).offset
             answer = answer._replace(headers={**answer.headers, "stream-next-offset": end})
         return _answers.appended(answer, request)
+
+    def trim(self, before: str) -> Flow[str]:
+        answer = yield from send(_requests.trim(self.url, before), self._retry)
+        return _answers.earliest(answer)
+
+    def set_retention(self, age_s: int | None, bytes: int | None, own: bool) -> Flow[None]:
+        policy = {"age": age_s, "bytes": bytes} if own else None
+        yield from send(_requests.retention(self.url, policy), self._retry)
 
     def delete(self) -> Flow[None]:
         yield from send(_requests.delete(self.url), self._retry)

@@ -69,17 +69,33 @@ def stream_url(base_url: str, path_or_url: str) -> str:
     return base_url.rstrip("/") + STREAM_PREFIX + parse_stream_path(path.encode("ascii"))
 
 
+class ForkAt(NamedTuple):
+    """The stream that a new one is a fork of, by URL, and where it leaves it (None: at its tail),
+    `sub_offset` messages of a JSON stream or bytes of another further on."""
+
+    url: str
+    offset: str | None = None
+    sub_offset: int = 0
+
+
 def create(
     url: str,
-    content_type: str,
+    content_type: str | None,
     *,
     ttl_s: int | None = None,
     expires_at: datetime | str | None = None,
     closed: bool = False,
     body: bytes = b"",
+    fork: ForkAt | None = None,
 ) -> Request:
     """PUT: repeatable, because a stream that matches is answered 200."""
-    headers = {"Content-Type": content_type}
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    if fork is not None:
+        headers["Stream-Forked-From"] = _path_on(url, fork.url)
+        if fork.offset is not None:
+            headers["Stream-Fork-Offset"] = fork.offset
+        if fork.sub_offset:
+            headers["Stream-Fork-Sub-Offset"] = str(fork.sub_offset)
     if ttl_s is not None:
         headers["Stream-TTL"] = str(ttl_s)
     if expires_at is not None:
@@ -119,6 +135,20 @@ def append(
         headers["Stream-Closed"] = "true"
     repeatable = producer is not None or (close and not body)
     return Request("POST", url, headers, body=body, repeatable=repeatable)
+
+
+def trim(url: str, before: str) -> Request:
+    """Penstock's extension: repeatable, because what has gone already is no error."""
+    headers = {"Content-Type": JSON}
+    return Request("POST", f"{url}/__ds/trim", headers, body=_encode({"before": before}))
+
+
+def retention(url: str, policy: Mapping[str, int | None] | None) -> Request:
+    """Penstock's extension: a stream's own limits, or None for those of its path."""
+    where = f"{url}/__ds/retention"
+    if policy is None:
+        return Request("DELETE", where)
+    return Request("PUT", where, {"Content-Type": JSON}, body=_encode(policy))
 
 
 def head(url: str) -> Request:
@@ -209,6 +239,14 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     if request.method not in ("GET", "HEAD") and status not in (307, 308):
         raise ProtocolError(f"The server redirects a {request.method} with {status}.")
     return request._replace(url=target)
+
+
+def _path_on(url: str, source: str) -> str:
+    """The path of a source's URL, which has to be on the same server."""
+    ours, theirs = urlsplit(url), urlsplit(source)
+    if (ours.scheme, ours.netloc.lower()) != (theirs.scheme, theirs.netloc.lower()):
+        raise ValueError(f"a fork is on the server of its source: {source} is on another")
+    return theirs.path
 
 
 def _rfc3339(moment: datetime | str) -> str:

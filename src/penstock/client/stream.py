@@ -10,7 +10,7 @@ from penstock.client._answers import Appended, Created, Head
 from penstock.client._batches import Batch, Read
 from penstock.client._follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client._operations import Operations, Producer
-from penstock.client._requests import JSON, stream_url
+from penstock.client._requests import JSON, ForkAt, stream_url
 from penstock.client._retry import Retry
 from penstock.client.checkpoint import Checkpoint
 from penstock.protocol.offsets import START
@@ -42,18 +42,23 @@ class Stream:
 
     def create(
         self,
-        content_type: str = JSON,
+        content_type: str | None = None,
         *,
         ttl_s: int | None = None,
         expires_at: datetime | str | None = None,
         closed: bool = False,
         body: Any = None,
         exist_ok: bool = False,
+        forked_from: str | Stream | None = None,
+        fork_offset: str | None = None,
+        fork_sub_offset: int = 0,
     ) -> Created:
         """Create the stream, with `body` as its first message if one is given.
 
         StreamExists is raised if there is one already; with `exist_ok`, only if it differs in
-        content type, expiry or being closed.
+        content type, expiry or being closed. Without a content type it holds JSON. A stream
+        `forked_from` another begins with what that has up to `fork_offset`, or up to its tail, and
+        has the content type and lifetime of its source unless others are given.
         """
         return self.client.run(
             self._operations.create(
@@ -63,8 +68,44 @@ class Stream:
                 closed=closed,
                 body=body,
                 exist_ok=exist_ok,
+                fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
             )
         )
+
+    def fork(
+        self,
+        path_or_url: str,
+        *,
+        at: str | None = None,
+        sub_offset: int = 0,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        body: Any = None,
+        exist_ok: bool = False,
+    ) -> Stream:
+        """A new stream that begins with what this one has up to the offset `at`, or up to its
+        tail. Nothing is copied."""
+        forked = Stream(self.client, path_or_url, content_type=self.content_type)
+        forked.create(
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=exist_ok,
+            forked_from=self,
+            fork_offset=at,
+            fork_sub_offset=sub_offset,
+        )
+        return forked
+
+    def _fork_at(
+        self, source: str | Stream | None, offset: str | None, sub_offset: int
+    ) -> ForkAt | None:
+        if source is None:
+            return None
+        url = stream_url(self.client.url, source) if isinstance(source, str) else source.url
+        return ForkAt(url, offset, sub_offset)
 
     def ensure(
         self,
@@ -84,6 +125,20 @@ class Stream:
             body=body,
             exist_ok=True,
         )
+
+    def trim(self, before: str) -> str:
+        """Keep nothing before an offset; the earliest one that is left (a feature of Penstock
+        servers). Forks keep what they have."""
+        return self.client.run(self._operations.trim(before))
+
+    def set_retention(self, *, age_s: int | None = None, bytes: int | None = None) -> None:
+        """Let go of what is older, and of what is before the last so many bytes (a feature of
+        Penstock servers). Without limits everything is kept."""
+        self.client.run(self._operations.set_retention(age_s, bytes, own=True))
+
+    def reset_retention(self) -> None:
+        """Back to the limits that the server has for the stream's path."""
+        self.client.run(self._operations.set_retention(None, None, own=False))
 
     def head(self) -> Head:
         """What the stream is and where it ends."""

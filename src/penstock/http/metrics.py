@@ -95,6 +95,8 @@ class ServerCollector(Collector):
         yield _counter("bytes_in", "Bytes appended, as stored.", stats.append_bytes)
         yield _counter("duplicates", "Appends a producer had sent before.", stats.duplicates)
         yield _counter("creates", "Streams created.", stats.creates)
+        yield _counter("forks", "Streams created as forks.", stats.forks)
+        yield _counter("trims", "Times that a stream lost its beginning.", stats.trims)
         yield _counter("deletes", "Streams deleted.", stats.deletes)
         yield _counter("expired", "Streams removed by TTL or expiry.", stats.expired)
         yield _gauge("open_streams", "Streams held in memory.", stats.active_streams)

@@ -136,9 +136,10 @@ class State:
         """The index knows declared streams; others are gone through if they are small enough."""
         if META in stream.meta:
             return await self._keeper.answer(stream, at, question)
-        if at > limits.STATE_FOLD_BYTES_MAX:
+        size = at - stream.earliest
+        if size > limits.STATE_FOLD_BYTES_MAX:
             raise NotDeclared(
-                f"{stream.path!r} has {at} bytes up to there, too many to go through for an "
+                f"{stream.path!r} has {size} bytes up to there, too many to go through for an "
                 f"answer; declare it a state stream with PUT /v1/schema/{stream.path}."
             )
         return await self._keeper.fold(stream, at, question)

@@ -227,8 +227,10 @@ class Catalog:
         return [] if rows == ["ok"] else rows
 
     def totals(self) -> tuple[int, int]:
-        """Number of streams and of their bytes."""
-        count, size = self._reader.execute("SELECT count(*), total(tail) FROM streams").fetchone()
+        """Number of streams and of the bytes they hold themselves."""
+        count, size = self._reader.execute(
+            "SELECT count(*), total(tail - max(earliest, ifnull(fork_position, 0))) FROM streams"
+        ).fetchone()
         return count, int(size)
 
     def commit(self, changes: Changes) -> None:

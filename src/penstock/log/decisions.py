@@ -98,9 +98,11 @@ def not_found(path: str) -> StreamNotFound:
 
 
 def gone(stream: Stream) -> StreamNotFound | StreamSoftDeleted:
-    """Why a stream that is deleted, or about to be, cannot be used."""
-    if stream.pending_soft_deleted or stream.soft_deleted:
-        return StreamSoftDeleted(
-            f"{stream.path!r} was deleted; its data is kept only for the forks made from it"
-        )
-    return not_found(stream.path)
+    """Why a stream that is about to be deleted, or was softly, takes no more changes."""
+    return kept_for_forks(stream) if stream.pending_soft_deleted else not_found(stream.path)
+
+
+def kept_for_forks(stream: Stream) -> StreamSoftDeleted:
+    return StreamSoftDeleted(
+        f"{stream.path!r} was deleted; its data is kept only for the forks made from it"
+    )

@@ -20,7 +20,7 @@ from penstock.log.catalog import Catalog, Changes, as_damage
 from penstock.log.checkpoint import Checkpointer
 from penstock.log.committer import Committed, Committer
 from penstock.log.files import File, Files
-from penstock.log.mutations import Create, Delete, Mutation
+from penstock.log.mutations import Append, Create, Delete, Mutation
 from penstock.log.readback import Readback
 from penstock.log.recovery import Recovered, check_format, recover, stream_from_row
 from penstock.log.segment import SegmentFolder, SegmentReader
@@ -177,12 +177,14 @@ class DiskStore:
                 continue
             mutation.apply(lsn)
             lsn += 1
-            if type(mutation) is Delete and not mutation.soft:
+            if type(mutation) is Append:
+                self._upkeep.changed(stream)
+            elif type(mutation) is Delete and not mutation.soft:
                 self._deleted(mutation)
-                continue
-            if type(mutation) is Create:
-                self._created(mutation)
-            self._upkeep.changed(stream)
+            else:
+                if type(mutation) is Create:
+                    self._created(mutation)
+                self._upkeep.changed(stream)
         self._position.durable_lsn = lsn - 1
         self._upkeep.wrote(batch.bytes)
         stats = self.stats

@@ -11,7 +11,7 @@ import asyncio
 from penstock.clock import Clock
 from penstock.config import Settings
 from penstock.log.active import ActiveStreams
-from penstock.log.decisions import gone, not_found
+from penstock.log.decisions import gone, kept_for_forks, not_found
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
@@ -111,7 +111,7 @@ class Engine:
         if stream is None:
             raise not_found(path)
         if stream.soft_deleted:
-            raise gone(stream)
+            raise kept_for_forks(stream)
         if self._streams.is_expired(stream, now):
             self._writing.expire(stream)
             raise gone(stream)

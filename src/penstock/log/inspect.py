@@ -121,9 +121,11 @@ def overview(data_dir: Path, files: Files | None = None) -> Overview:
         for stream in (*journal.streams.values(), *journal.deleted.values()):
             row = catalog.by_id(stream.id)
             if not stream.deleted:
-                streams, size, messages = streams + 1, size + stream.tail, messages + stream.count
+                streams, size = streams + 1, size + stream.own_bytes
+                messages += stream.own_messages
             if row is not None:
-                streams, size, messages = streams - 1, size - row.tail, messages - row.messages
+                streams, size = streams - 1, size - row.own_bytes
+                messages -= row.own_messages
         names = folder.files.list_folder(folder.root / "journal")
         segments, segment_bytes = catalog.segment_totals()
         return Overview(

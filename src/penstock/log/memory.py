@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.config import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
-from penstock.log.mutations import Create, Delete, Mutation, Trim
+from penstock.log.mutations import Append, Create, Delete, Mutation, Trim
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
 from penstock.log.stream import Chunk, Deadline, Stream, StreamInfo
@@ -70,16 +70,8 @@ class MemoryStore:
             stream = mutation.stream
             assert stream is not None
             stream.dirty_producers.clear()
-            if type(mutation) is Create:
-                self._streams[stream.path] = stream
-            elif type(mutation) is Delete and not mutation.soft:
-                for each in (stream, *mutation.cascade):
-                    if self._streams.get(each.path) is each:
-                        del self._streams[each.path]
-            elif type(mutation) is Trim:
-                _drop(stream)
-            if type(mutation) is Delete and mutation.released is not None:
-                _drop(mutation.released)
+            if type(mutation) is not Append:
+                self._applied(mutation, stream)
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
         self.stats.memory_bytes += self._queued_bytes
@@ -88,6 +80,18 @@ class MemoryStore:
         for mutation in batch:
             if mutation.future is not None and not mutation.future.done():
                 mutation.future.set_result(mutation.result)
+
+    def _applied(self, mutation: Mutation, stream: Stream) -> None:
+        if type(mutation) is Create:
+            self._streams[stream.path] = stream
+        elif type(mutation) is Trim:
+            _drop(stream)
+        elif type(mutation) is Delete and not mutation.soft:
+            for each in (stream, *mutation.cascade):
+                if self._streams.get(each.path) is each:
+                    del self._streams[each.path]
+            if mutation.released is not None:
+                _drop(mutation.released)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes:
         if start >= end:

@@ -37,7 +37,9 @@ class CatalogView(Catalog):
         return [stream_id for (stream_id,) in rows]
 
     def messages(self) -> int:
-        (total,) = self._reader.execute("SELECT total(count) FROM streams").fetchone()
+        (total,) = self._reader.execute(
+            "SELECT total(count - max(earliest_ordinal, ifnull(fork_count, 0))) FROM streams"
+        ).fetchone()
         return int(total)
 
     def producers(self, stream_id: int, limit: int) -> dict[str, ProducerState]:

@@ -60,6 +60,16 @@ class Row(NamedTuple):
         return 0 if self.fork is None else self.fork.position
 
     @property
+    def own_bytes(self) -> int:
+        """What is retained here: inherited bytes are the source's."""
+        return self.tail - max(self.earliest, self.own_start)
+
+    @property
+    def own_messages(self) -> int:
+        inherited = 0 if self.fork is None else self.fork.ordinal
+        return self.messages - max(self.earliest_ordinal, inherited)
+
+    @property
     def keep_from(self) -> int:
         """From where on there must be bytes; there may be more."""
         wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)

@@ -48,6 +48,8 @@ class EngineStats:
         self.append_messages = 0
         self.append_bytes = 0
         self.duplicates = 0
+        self.forks = 0
+        self.trims = 0
         self.deletes = 0
         self.expired = 0
         self.reads = 0

@@ -219,6 +219,16 @@ class Stream:
         return self.deleted or self.soft_deleted
 
     @property
+    def own_bytes(self) -> int:
+        """What is retained here: inherited bytes are the source's."""
+        return self.tail - max(self.earliest, self.own_start)
+
+    @property
+    def own_messages(self) -> int:
+        inherited = 0 if self.fork is None else self.fork.ordinal
+        return self.count - max(self.earliest_ordinal, inherited)
+
+    @property
     def keep_from(self) -> int:
         """Bytes of its own before this position are needed by nobody: not by readers, and not by
         forks, which may be made before a trim and read what it took from the source's readers."""

@@ -45,11 +45,9 @@ class StreamsCheck:
     def _count(self, stream: Stream | Row) -> None:
         """What a stream has of its own: a fork's inherited bytes are its source's."""
         self._forks.add(stream)
-        messages = stream.messages if isinstance(stream, Row) else stream.count
-        inherited = 0 if stream.fork is None else stream.fork.ordinal
         self._report.streams += 1
-        self._report.messages += messages - max(stream.earliest_ordinal, inherited)
-        self._report.bytes += stream.tail - max(stream.earliest, stream.own_start)
+        self._report.messages += stream.own_messages
+        self._report.bytes += stream.own_bytes
 
     def _stream(self, stream_id: int, replayed: Stream | None) -> None:
         report = self._report

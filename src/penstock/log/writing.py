@@ -267,9 +267,12 @@ class Writing(Trimming):
                     advanced.setdefault(stream, []).append(mutation)
             elif type(mutation) is mutations.Create:
                 stats.creates += 1
+                stats.forks += mutation.source is not None
                 stream.previous = None
                 if mutation.replaces is not None:
                     self._ended(mutation.replaces)
+            elif type(mutation) is mutations.Trim:
+                stats.trims += 1
             elif type(mutation) is mutations.Delete:
                 stats.deletes += 1
                 self._deleted(mutation)

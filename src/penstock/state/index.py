@@ -38,7 +38,7 @@ _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS streams (
   id INTEGER PRIMARY KEY, path TEXT NOT NULL, position INTEGER NOT NULL, ordinal INTEGER NOT NULL,
   skip_until INTEGER NOT NULL, skipped INTEGER NOT NULL, mark_bytes INTEGER NOT NULL,
-  mark_crc INTEGER NOT NULL);
+  mark_crc INTEGER NOT NULL, first INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS changes (
   stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
   length INTEGER NOT NULL, ordinal INTEGER NOT NULL, operation INTEGER NOT NULL,
@@ -85,6 +85,8 @@ class Standing(NamedTuple):
     position: int
     mark_bytes: int
     mark_crc: int
+    first: int
+    """Where the earliest event is that may be indexed: what was before it is trimmed away."""
 
 
 class Entry(NamedTuple):
@@ -185,14 +187,26 @@ class StateIndex:
         return self._db.execute(sql, (after, limit)).fetchall()
 
     def standing(self, stream: int) -> Standing | None:
-        sql = "SELECT position, mark_bytes, mark_crc FROM streams WHERE id = ?"
+        sql = "SELECT position, mark_bytes, mark_crc, first FROM streams WHERE id = ?"
         row = self._one(sql, stream)
         return None if row is None else Standing(*row)
 
-    def begin(self, stream: int, path: str) -> None:
-        """Take a stream up, or begin again with it."""
+    def begin(self, stream: int, path: str, first: int = 0, ordinal: int = 0) -> None:
+        """Take a stream up, or begin again with it, from the position of message `ordinal` on."""
         self.drop(stream)
-        self._db.execute("INSERT INTO streams VALUES (?, ?, 0, 0, 0, 0, 0, 0)", (stream, path))
+        sql = "INSERT INTO streams VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?)"
+        self._db.execute(sql, (stream, path, first, ordinal, first))
+
+    def prune(self, stream: int, first: int) -> None:
+        """Forget events before a position, and what rests on them: the stream was trimmed."""
+        with self._db:
+            self._db.execute("BEGIN")
+            for table in ("changes", "resets", "entities"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE stream = ? AND position < ?",  # noqa: S608
+                    (stream, first),
+                )
+            self._db.execute("UPDATE streams SET first = ? WHERE id = ?", (first, stream))
 
     def drop(self, stream: int) -> None:
         with self._db:

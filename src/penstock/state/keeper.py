@@ -14,7 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import InternalError, Overloaded, PenstockError, ShuttingDown, StreamNotFound
+from penstock.errors import (
+    InternalError,
+    Overloaded,
+    PenstockError,
+    ShuttingDown,
+    StreamNotFound,
+    StreamTrimmed,
+)
 from penstock.log.files import Files
 from penstock.state.declaration import META
 from penstock.state.index import IndexFault, StateIndex, is_passing
@@ -51,8 +58,9 @@ class Keeper:
         self._queue: dict[int, _Follow] = {}
         self._task: asyncio.Task[None] | None = None
         self._swept = 0
-        # Streams whose rows are known to be of this log: a folder may have been restored.
-        self._checked: set[int] = set()
+        # Streams whose rows are known to be of this log: a folder may have been restored. And from
+        # where on there are rows of them: what a trim took from the log has to go there too.
+        self._checked: dict[int, int] = {}
         self._folding = asyncio.Semaphore(FOLDS_MAX)
         self._closed = False
         self.skipped = 0
@@ -101,7 +109,7 @@ class Keeper:
 
     def forget(self, stream: Stream) -> None:
         """The stream is not declared any more: what is kept of it goes."""
-        self._checked.discard(stream.id)
+        self._checked.pop(stream.id, None)
         self.follow(stream)
 
     async def reach(self, stream: Stream, position: int) -> None:
@@ -120,13 +128,15 @@ class Keeper:
     ) -> T:
         """What the index says of a declared stream at a position, once it has got there."""
         try:
+            if self._checked.get(stream.id, stream.earliest) < stream.earliest:
+                await self._prune(stream)
             found = await self._ask(question) if stream.id in self._checked else None
             if found is None:
                 await self.reach(stream, at)
                 found = await self._ask(question)
         except IndexFault as error:
             _log.error("the state index failed: %s", error)
-            self._checked.discard(stream.id)
+            self._checked.pop(stream.id, None)
             self.follow(stream)  # finds the fault as well, and repairs it
             found = None
         if found is None:
@@ -138,8 +148,8 @@ class Keeper:
         async with self._folding:
             index = await self._work(lambda: StateIndex(None))
             try:
-                await self._work(lambda: index.begin(stream.id, stream.path))
-                start = 0
+                start, ordinal = stream.earliest, stream.earliest_ordinal
+                await self._work(lambda: index.begin(stream.id, stream.path, start, ordinal))
                 while start < at:
                     start = await self._fold_on(index, stream, start, at)
                 found = await self._work(lambda: question(index))
@@ -230,8 +240,10 @@ class Keeper:
             raise StreamNotFound(f"{stream.path!r} was deleted")
         if META not in stream.meta and await self._drop(follow):
             return
-        if follow.position is None:
+        if follow.position is None or follow.position < stream.earliest:
             follow.position = await self._take_up(stream)
+        elif self._checked.get(stream.id, stream.earliest) < stream.earliest:
+            await self._prune(stream)
         start = follow.position
         if start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
@@ -267,16 +279,31 @@ class Keeper:
     async def _take_up(self, stream: Stream) -> int:
         """Where the index stands, if that is still what the log says; else from the start."""
         standing = await self._ask(lambda index: index.standing(stream.id))
-        if standing is not None and standing.position <= stream.tail:
+        first, ordinal = stream.earliest, stream.earliest_ordinal
+        if standing is not None and first <= standing.position <= stream.tail:
             end = standing.position
-            mark = await self.read(stream, end - standing.mark_bytes, end) if end else b""
-            if zlib.crc32(mark) == standing.mark_crc:
-                self._checked.add(stream.id)
+            if await self._mark(stream, end, standing.mark_bytes) == standing.mark_crc:
+                self._checked[stream.id] = standing.first
+                if standing.first < first:
+                    await self._prune(stream)
                 return end
-        await self._ask(lambda index: index.begin(stream.id, stream.path))
-        self._checked.add(stream.id)
+        await self._ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
+        self._checked[stream.id] = first
         await self._sweep()
-        return 0
+        return first
+
+    async def _mark(self, stream: Stream, end: int, size: int) -> int | None:
+        """The checksum of the last message before `end`; None if it was trimmed away."""
+        try:
+            return zlib.crc32(await self.read(stream, end - size, end) if size else b"")
+        except StreamTrimmed:
+            return None
+
+    async def _prune(self, stream: Stream) -> None:
+        """What was trimmed from the log has no part in the state any more."""
+        first = stream.earliest
+        await self._ask(lambda index: index.prune(stream.id, first))
+        self._checked[stream.id] = first
 
     async def _sweep(self) -> None:
         """Drop streams that were deleted while nobody followed them."""

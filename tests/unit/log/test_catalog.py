@@ -13,6 +13,7 @@ from penstock.log import catalog as module
 from penstock.log.catalog import Catalog, Changes
 from penstock.log.rows import Row
 from penstock.log.segment import SegmentInfo
+from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.producer import ProducerState
@@ -51,6 +52,8 @@ ROWS = [
     make_row(5, "e", config=StreamConfig("x/y", None, 253402300799999999), deadline_us=5),
     make_row(6, "c", closed=True, closed_by=Producer('é"\\', 2**53 - 1, 0), stream_seq="007"),
     make_row(8, "m", meta={"é": b"\0\xff", "schema": b"{}"}),
+    make_row(9, "f", fork=ForkPoint(3, "a/%C3%A9", 2**50, 7), tail=2**50, messages=7),
+    make_row(10, "k", soft_deleted=True, forks=3, pinned=0, earliest=9, earliest_ordinal=2),
     make_row(7, "s", stream_seq='quote " and \\ and é', producer_total=9, applied_lsn=2**62),
 ]
 

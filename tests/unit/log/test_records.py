@@ -12,12 +12,15 @@ from penstock.log.records import (
     CreateRecord,
     DeleteRecord,
     MetaRecord,
+    TrimRecord,
     decode_records,
     encode_append,
     encode_create,
     encode_delete,
     encode_meta,
+    encode_trim,
 )
+from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 
 APPENDS = [
@@ -64,6 +67,45 @@ def test_a_create_comes_back_as_it_was_written(meta: CreateMeta, payload: bytes)
 def test_a_delete_comes_back_as_it_was_written(expired: bool) -> None:
     record = DeleteRecord(2**63, 2**55, expired)
     assert list(decode_records(encode_delete(2**63, 2**55, expired=expired))) == [record]
+
+
+FORK = CreateMeta(
+    "b", "x/y", 1, count=1, source_id=3, source_path="a", fork_position=7, fork_count=2, earliest=4
+)
+
+
+def test_a_fork_comes_back_as_it_was_written() -> None:
+    raw = encode_create(9, FORK, b"payload")
+    assert raw[4] == 5, "a Penstock without forks has to refuse it"
+    assert list(decode_records(raw)) == [CreateRecord(9, FORK, b"payload")]
+    assert FORK.fork == ForkPoint(3, "a", 7, 2)
+    assert CreateMeta("a", "x/y", 1).fork is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        DeleteRecord(1, 2, False, soft=True),
+        DeleteRecord(1, 2, True, released=2**63),
+        DeleteRecord(9, 2, False, cascade=(7, 5, 2**60)),
+        DeleteRecord(9, 2, True, released=3, cascade=(7,)),
+    ],
+)
+def test_a_delete_of_forks_and_sources_comes_back(record: DeleteRecord) -> None:
+    raw = encode_delete(
+        record.stream_id,
+        record.time_us,
+        expired=record.expired,
+        soft=record.soft,
+        released=record.released,
+        cascade=record.cascade,
+    )
+    assert list(decode_records(raw + raw)) == [record, record]
+
+
+def test_a_trim_comes_back_as_it_was_written() -> None:
+    record = TrimRecord(2**63, 2**60, 5, 2**55)
+    assert list(decode_records(encode_trim(2**63, 2**60, 5, 2**55))) == [record]
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\x00value\n"])

@@ -1,0 +1,32 @@
+"""`penstock trim`: let go of the beginning of a stream."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from penstock.cli.connection import Server, json_option, server_options, stream_argument
+from penstock.cli.terminal import printable
+
+
+@click.command("trim")
+@stream_argument()
+@click.option("--before", metavar="OFFSET", required=True, help="Keep nothing before; `now`: all.")
+@json_option
+@server_options
+def command(server: Server, stream: str, before: str, as_json: bool) -> None:
+    """Let go of everything in STREAM before an offset. Offsets stay what they are.
+
+    \b
+    Examples:
+      penstock trim logs/web --before 0000000000000001_0000000000004096
+      penstock trim logs/web --before now
+    """
+    with server.stream(stream) as found:
+        earliest = found.trim(before)
+        url = found.url
+    if as_json:
+        click.echo(json.dumps({"url": url, "earliest": earliest}))
+        return
+    click.echo(printable(f"{stream} starts at {earliest}"))

@@ -1,0 +1,55 @@
+"""How limits of retention are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config import Settings
+from penstock.keep import Keep, parse_keep, parse_rules
+from penstock.setting import InvalidSetting
+
+
+@pytest.mark.parametrize(
+    ("text", "keep"),
+    [
+        ("7d", Keep(604_800, None)),
+        ("90s", Keep(90, None)),
+        ("30m", Keep(1800, None)),
+        ("2h,1GiB", Keep(7200, 2**30)),
+        ("512KB,1d", Keep(86_400, 512 * 1024)),
+        ("1000B", Keep(None, 1000)),
+    ],
+)
+def test_limits(text: str, keep: Keep) -> None:
+    assert parse_keep(text) == keep
+
+
+@pytest.mark.parametrize("text", ["", "7", "0d", "0B", "1d,2d", "1B,2B", "1w", "-1d", "1d,", "1M"])
+def test_what_is_no_limit(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_keep(text)
+
+
+def test_the_longest_start_of_a_path_comes_first() -> None:
+    rules = parse_rules("a/=1d  a/b=c/=1B =2d")
+    assert rules == [
+        ("a/b=c/", Keep(None, 1)),
+        ("a/", Keep(86_400, None)),
+        ("", Keep(172_800, None)),
+    ]
+    assert parse_rules("") == []
+
+
+@pytest.mark.parametrize("text", ["a/", "a/=1d a/=2d", "a/=x"])
+def test_what_is_no_rule(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_rules(text)
+
+
+def test_the_setting_says_what_is_wrong() -> None:
+    from penstock.config import load
+
+    assert load({"retention": " a/=1d   b=1KB "}, {}).retention == "a/=1d b=1KB"
+    with pytest.raises(InvalidSetting, match="expected rules such as"):
+        load({"retention": "a/=soon"}, {})
+    assert Settings().retention == ""
