@@ -300,3 +300,11 @@ async def test_a_table_goes_with_its_stream(client: Client) -> None:
     assert (await get(client)).status == 404
     await table(client, version=7)
     assert await rows(client) == []
+
+
+@with_app()
+async def test_the_declaration_of_a_tables_stream_cannot_be_taken_back(client: Client) -> None:
+    await table(client)
+    answer = await client.send("DELETE", "/v1/schema/t")
+    assert (answer.status, answer.json()["code"]) == (409, "conflict")
+    assert (await put(client, "k", "v")).status == 204

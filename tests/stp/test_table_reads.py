@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock.errors import RowsTrimmed
-from penstock.stp import table_view
 from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache
 from penstock.stp.table_view import Standing
 from tests.helpers.app import Client, with_app
@@ -331,25 +330,43 @@ async def test_messages_larger_than_a_block_are_rows(client: Client) -> None:
 async def test_trimmed_history_is_gone_but_reading_all_starts_at_the_earliest(
     client: Client,
 ) -> None:
-    """Nothing trims yet: here the one value that trimming moves is moved by hand."""
     await five(client)
     view = client.app.tables.find("t", touch=False)
     assert await view.standing() == Standing(view.stream.tail, 5, 5)
     assert await view.standing(counted=True) == Standing(view.stream.tail, 5, 5, 5)
-    stream = view.stream
-    kept = pytest.MonkeyPatch()
-    kept.setattr(table_view, "first_ordinal", lambda _: 3)
-    try:
-        stream.earliest = await client.engine.seek(stream, 3)
-        for query in ("", "since_id=0", "since_id=3", "since_id=-9"):
-            assert await short(client, query=query) == ALL[3:], query
-        for since in (1, 2):
-            answer = await get(client, query=f"since_id={since}")
-            assert (answer.status, answer.json()["code"]) == (410, RowsTrimmed.code)
-            assert answer.headers["stp-earliest-seqno"] == "4"
-    finally:
-        kept.undo()
-        stream.earliest = 0
+    before = client.engine.token(view.stream, await client.engine.seek(view.stream, 3))
+    await client.engine.trim("t", before)
+    for query in ("", "since_id=0", "since_id=3", "since_id=-9", "since_id=-2"):
+        assert await short(client, query=query) == ALL[3:], query
+    assert await short(client, query="since_id=-1") == ALL[4:]
+    for since in (1, 2):
+        answer = await get(client, query=f"since_id={since}")
+        assert (answer.status, answer.json()["code"]) == (410, RowsTrimmed.code)
+        assert answer.headers["stp-earliest-seqno"] == "4"
+
+
+@with_app()
+async def test_tables_of_a_trimmed_stream_count_from_the_end_by_their_own_rows(
+    client: Client,
+) -> None:
+    await table(client, "t", type="user")
+    await table(client, "t/orders", schema="orders", stream="t", type="order")
+    for number in range(40):
+        name = "t/orders" if number % 3 == 0 else "t"
+        assert (await put(client, f"k{number}", "x" * 20_000, path=name)).status == 204
+    everything = {name: await rows(client, name) for name in ("t", "t/orders")}
+    stream = client.engine.find("t", touch=False)
+    for kept in (30, 35, 40):
+        before = client.engine.token(stream, await client.engine.seek(stream, kept))
+        await client.engine.trim("t", before)
+        for name, rows_before in everything.items():
+            left = [row for row in rows_before if row.seqno > kept]
+            for count in range(1, 15):
+                assert await rows(client, name, f"since_id=-{count}") == left[-count:], count
+            answer = await get(client, name, "since_id=0")
+            assert int(answer.headers["stp-last-seqno"]) == max(
+                [row.seqno for row in left] + [kept]
+            )
 
 
 @with_app()

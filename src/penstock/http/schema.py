@@ -7,12 +7,13 @@ from collections.abc import Awaitable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import NotJsonStream, SchemaNotFound
+from penstock.errors import Conflict, NotJsonStream, SchemaNotFound
 from penstock.http.message import Headers, Request, Response
 from penstock.http.packing import JSON, not_modified, packed
 from penstock.http.reads import NO_CACHE
 from penstock.log.decisions import not_found
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
+from penstock.stp.declaration import META as TABLES
 
 if TYPE_CHECKING:
     from penstock.http.compress import Compressor
@@ -75,6 +76,11 @@ class Schema:
         stream = self._engine.find(path, touch=False)
         if stream.deleting:
             raise not_found(path)
+        if TABLES in stream.pending_meta:
+            raise Conflict(
+                f"{path!r} is read as a table, which needs its declaration; DELETE the stream to "
+                "remove both."
+            )
         is_declared = META in stream.pending_meta
         if not is_declared and META not in stream.meta:
             raise _not_declared(path)

@@ -99,11 +99,16 @@ class TableView:
 
     async def standing(self, *, counted: bool = False) -> Standing:
         """The table at the tail, or a little further if that moves meanwhile."""
-        target, messages = self.stream.tail, self.stream.count
+        stream = self.stream
+        target, messages = stream.tail, stream.count
+        if self._standing.position < stream.earliest:
+            # What was before may have been rows; whoever asks for them learns that they are gone.
+            first = stream.earliest_ordinal
+            self._standing = Standing(stream.earliest, first, first, 0)
         known = self._standing
         if known.position >= target:
             return known
-        if not counted:
+        if not counted or stream.earliest:
             if self._seen is not None and self._seen.position == target:
                 return self._seen
             last = await self._last(target, messages)
@@ -129,7 +134,7 @@ class TableView:
                 if self.transcoder.is_row(parsed(line)):
                     return messages - back
             if start == self.stream.earliest:
-                return 0
+                return self.stream.earliest_ordinal
         return None
 
     async def _jump(self) -> None:
@@ -161,11 +166,12 @@ class TableView:
 
     async def place(self, since_id: int, standing: Standing) -> Place | None:
         """Where a reader with `since_id` starts; None if that is beyond all rows."""
+        first = self.stream.earliest_ordinal
         if since_id < 0:
-            return await self._from_end(-since_id, standing)
-        first = first_ordinal(self.stream)
+            find = self._from_end if first == 0 else self._back
+            return await find(-since_id, standing)
         if since_id == 0:
-            return self._start(first)
+            return self._start()
         if since_id < first:
             raise RowsTrimmed(
                 f"Rows up to SeqNo {first} are no longer kept; read from the start, without "
@@ -176,15 +182,33 @@ class TableView:
             return None
         return Place(await self._engine.seek(self.stream, since_id), since_id)
 
-    def _start(self, first: int) -> Place:
-        return Place(self.stream.earliest, first, aligned=self.stream.earliest == 0)
+    def _start(self) -> Place:
+        stream = self.stream
+        return Place(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
+
+    async def _back(self, count: int, standing: Standing) -> Place:
+        """The same by reading backwards: once a stream is trimmed its rows have no numbers."""
+        end, ordinal, cut = standing.position, standing.messages, b""
+        while end > self.stream.earliest:
+            start = max(end - NEAR_BYTES, self.stream.earliest)
+            wire = await self._wire(start, end) + cut
+            position = end + len(cut)
+            cut = b"" if start == self.stream.earliest else wire[: wire.find(b"\n") + 1]
+            lines = wire[len(cut) :].split(b"\n")[:-1]
+            for line in reversed(lines):
+                ordinal -= 1
+                position -= len(line) + 1
+                count -= self.transcoder.is_row(parsed(line.removesuffix(b",")))
+                if count == 0:
+                    return Place(position, ordinal)
+            end = start
+        return self._start()
 
     async def _from_end(self, count: int, standing: Standing) -> Place:
-        first = first_ordinal(self.stream)
         if count >= standing.rows:
-            return self._start(first)
+            return self._start()
         if standing.rows == standing.messages:
-            ordinal = max(standing.messages - count, first)
+            ordinal = standing.messages - count
             return Place(await self._engine.seek(self.stream, ordinal), ordinal)
         stream, type, number = self.stream, self.table.type, standing.rows - count
         mark = await self._keeper.answer(
@@ -193,10 +217,7 @@ class TableView:
             lambda index: index.ask(
                 stream.id,
                 0,
-                lambda db, _: (
-                    numbers.mark(db, stream.id, type, number)
-                    or numbers.Mark(0, stream.earliest, first)
-                ),
+                lambda db, _: numbers.mark(db, stream.id, type, number) or numbers.Mark(0, 0, 0),
             ),
         )
         return await self._walk(mark, number, standing)
@@ -309,11 +330,6 @@ class TableView:
 
     async def _wire(self, start: int, end: int) -> bytes:
         return await self._keeper.read(self.stream, start, end)
-
-
-def first_ordinal(stream: Stream) -> int:
-    """How many messages were before the earliest that is kept. Trimming drops whole segments."""
-    return stream.segments[0].first_ordinal if stream.earliest and stream.segments else 0
 
 
 def _standing(found: numbers.Numbers) -> Standing:
