@@ -241,6 +241,8 @@ class Trio:
 
         async def all_at_once(engine: Engine) -> tuple[list[Outcome], tuple[bytes, str | None]]:
             reading = asyncio.create_task(read(engine))
+            if engine is self.memory:
+                return await write_all(engine, writes), await reading
             checkpoint = asyncio.create_task(self.store.checkpoint())
             outcomes = await write_all(engine, writes)
             assert await checkpoint

@@ -399,7 +399,7 @@ class BusyScript(Script):
 
 
 SHORT = settings(
-    max_examples=200,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
