@@ -50,6 +50,16 @@ async def test_one_connection_serves_many_requests() -> None:
 
 
 @on_loop
+async def test_head_that_does_not_know_the_length_does_not_say_zero() -> None:
+    async with native() as server:
+        server.app.routes[b"/a"] = lambda _: Response(200)
+        client = await server.connect()
+        head = await client.ask(get("/a").replace(b"GET", b"HEAD"), body=False)
+        assert (head.status, "content-length" in head.headers) == (200, False)
+        assert (await client.ask(get("/b"))).body == b"/b|"
+
+
+@on_loop
 async def test_head_has_the_length_of_get_and_no_body() -> None:
     async with native() as server:
         client = await server.connect()

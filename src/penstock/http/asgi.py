@@ -178,7 +178,8 @@ class AsgiApp:
         body = response.body
         if not isinstance(body, EventBody) and response.status not in _BODILESS:
             length = len(body) if isinstance(body, bytes) else body.length
-            headers.append((b"content-length", b"%d" % length))
+            if length or request.method != "HEAD":
+                headers.append((b"content-length", b"%d" % length))
         return Response(response.status, [*headers, *self._fixed], body)
 
     async def _send(

@@ -67,7 +67,8 @@ class Encoder:
         block = header_block(response.headers)
         if block is None:
             return self.whole(unsafe_headers(), connection, head_only=head_only)
-        if status in _BODILESS:
+        # A HEAD that does not know how long its GET would be says nothing rather than 0.
+        if status in _BODILESS or (head_only and length == 0):
             return b"%b%b%b\r\n" % (self._prefix(status), block, connection)
         return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
             self._prefix(status),
