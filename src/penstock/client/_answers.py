@@ -167,6 +167,9 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     error = cls(_detail(request, answer, problem, cls.title))
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
+    said = problem.get("error")
+    if isinstance(error, errors.SubscriptionError) and isinstance(said, dict):
+        error.said = {name: said[name] for name in said.keys() - {"code", "message"}}
     return error
 
 
