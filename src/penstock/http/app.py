@@ -37,6 +37,7 @@ from penstock.http.router import Answer, Methods, Router
 from penstock.http.schema import Schema
 from penstock.http.state import State
 from penstock.http.streams import Streams
+from penstock.http.subscription_metrics import SubscriptionCollector
 from penstock.http.subscriptions import Subscriptions as SubscriptionResource
 from penstock.http.table import Tables
 from penstock.http.table_declare import TableDeclarations
@@ -98,6 +99,7 @@ class App:
         self.subscriptions.start()
         subscription = SubscriptionResource(self.subscriptions, settings)
         metrics.add(HubCollector(self.hub))
+        metrics.add(SubscriptionCollector(self.subscriptions))
         metrics.add(TableCollector(tables, self._table_live, table_checks, self.tables.cache))
         self._router = Router(
             streams={
@@ -154,7 +156,7 @@ class App:
         try:
             # A Notify may show other keys than the server's token.
             is_notify = head.path.startswith(notify.PREFIX)
-            is_public = is_notify or head.path in _PUBLIC or subscriptions.is_public(head.path)
+            is_public = is_notify or head.path in _PUBLIC or subscriptions.is_public(head)
             response = self._guard.refuse(head, public=is_public)
             if response is None and is_notify:
                 response = self._notify.refuse(head)

@@ -45,7 +45,7 @@ PREFIX = LIST + b"/"
 JWKS = b"/v1/stream/__ds/jwks.json"
 LIMIT_DEFAULT = 100
 
-_OWN_TOKENS = (b"/callback", b"/ack", b"/release")
+_OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
 _REPORT = '{"wake_id": …, "generation": …, "acks": [{"stream": …, "offset": …}], "done": …}'
 
 
@@ -61,9 +61,15 @@ class Asked(NamedTuple):
 Handler = Callable[[str, Asked], Awaitable[Response]]
 
 
-def is_public(path: bytes) -> bool:
-    """Paths that need no token of the server: keys are public, and workers have other tokens."""
-    return path == JWKS or (path.startswith(PREFIX) and path.endswith(_OWN_TOKENS))
+def is_public(head: Request) -> bool:
+    """What needs no token of the server: keys are public, and workers have tokens of their own."""
+    path = head.path
+    if path == JWKS:
+        return True
+    if head.method != "POST" or not path.startswith(PREFIX):
+        return False
+    _, _, action = path[len(PREFIX) :].partition(b"/")
+    return action in _OWN_TOKENS
 
 
 class Subscriptions:
@@ -145,9 +151,13 @@ class Subscriptions:
         prefix, after = query.get("prefix", ""), query.get("after", "")
         known = self._service.all
         ids = sorted(id for id in known if id > after and id.startswith(prefix))
-        shown = [self._service.show(known[id], asked.base) for id in ids[:limit]]
-        for each in shown:
-            each["streams"] = len(each["streams"])
+        shown = [
+            {
+                **self._service.show(known[id], asked.base, links=False),
+                "streams": len(known[id].links),
+            }
+            for id in ids[:limit]
+        ]
         following = ids[limit - 1] if len(ids) > limit else None
         return _json({"subscriptions": shown, "next": following})
 

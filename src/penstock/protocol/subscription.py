@@ -23,7 +23,7 @@ Kind = Literal["webhook", "pull-wake"]
 T = TypeVar("T")
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription as it was asked for, in normal form."""
 
     type: Kind

@@ -297,7 +297,7 @@ class Subscriptions:
 
     # -- what readers see
 
-    def show(self, subscription: Subscription, base: str) -> dict[str, Any]:
+    def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
         config = subscription.config
         webhook = None
         if config.webhook_url is not None:
@@ -316,7 +316,9 @@ class Subscriptions:
             "subscription_id": subscription.id,
             "type": config.type,
             "pattern": config.pattern,
-            "streams": [self._link_view(subscription, path) for path in subscription.links],
+            "streams": [
+                self._link_view(subscription, path) for path in subscription.links if links
+            ],
             "webhook": webhook,
             "wake_stream": config.wake_stream,
             "lease_ttl_ms": config.lease_ttl_ms,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import PenstockError, StreamNotFound
+from penstock.errors import PenstockError
 from penstock.log.requests import Append
 from penstock.protocol.subscription import WEBHOOK, StreamView
 from penstock.subscriptions.book import Book, link_row, wake_row
@@ -222,10 +222,8 @@ class Waking:
     def find(self, path: str) -> Stream | None:
         try:
             return self._engine.find(path, touch=False)
-        except StreamNotFound:
-            return None
         except PenstockError:
-            return None  # deleted, but for its forks
+            return None  # it may be gone but for its forks
 
     # -- time
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import EgressFailed, EgressRefused, InvalidUrl, PenstockError
+from penstock.errors import PenstockError
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.outbound import parse_url
 from penstock.protocol.subscription import StreamView
@@ -62,15 +62,17 @@ class Webhooks:
         self._slots = asyncio.Semaphore(settings.webhook_deliveries_max)
         self._hosts: dict[str, asyncio.Semaphore] = {}
         self._tasks: dict[Subscription, asyncio.Task[None]] = {}
+        # Calls whose wake is over may go on: the receiver has said what it had to say.
+        self._all: set[asyncio.Task[None]] = set()
 
     @property
     def on_their_way(self) -> int:
-        return len(self._tasks)
+        return len(self._all)
 
     def deliver(self, subscription: Subscription) -> None:
-        self._cancel(subscription)
         task = asyncio.get_running_loop().create_task(self._deliver(subscription))
         self._tasks[subscription] = task
+        self._all.add(task)
         task.add_done_callback(lambda done: self._ended(subscription, done))
 
     def withdraw(self, subscription: Subscription) -> bool:
@@ -84,7 +86,7 @@ class Webhooks:
         self._cancel(subscription)
 
     def close(self) -> None:
-        for task in self._tasks.values():
+        for task in self._all:
             task.cancel()
 
     def _cancel(self, subscription: Subscription) -> bool:
@@ -92,6 +94,7 @@ class Webhooks:
         return task is not None and task.cancel()
 
     def _ended(self, subscription: Subscription, task: asyncio.Task[None]) -> None:
+        self._all.discard(task)
         if self._tasks.get(subscription) is task:
             del self._tasks[subscription]
         if not task.cancelled() and task.exception() is not None:
@@ -115,7 +118,7 @@ class Webhooks:
                 await self._keys.renew()
                 streams = self._waking.snapshot(subscription)
                 answer = await self._post(subscription, url, streams)
-        except (EgressFailed, EgressRefused, InvalidUrl) as error:
+        except PenstockError as error:
             if subscription.wake.wake_id == wake_id:
                 self._failed(subscription, error.detail)
             return
