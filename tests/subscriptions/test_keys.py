@@ -18,8 +18,7 @@ def _kids(keys: Keys) -> list[str]:
 async def test_rotation_overlaps(client: Client) -> None:
     service = client.app.subscriptions
     keys = service.keys
-    assert _kids(keys) == []
-    assert keys.active is None
+    assert (_kids(keys), keys.active) == ([], None)
     await service.book.made()
     await keys.renew()
     first = keys.active

@@ -225,7 +225,8 @@ async def test_a_redirect_is_a_failure(client: Client) -> None:
 async def test_answers_that_are_no_documents_are_not_done(client: Client) -> None:
     with receiver() as hook:
         desk = await _hooked(client, hook)
-        for number, content in enumerate(["text", None, [], {"done": "yes"}, {"done": 1}]):
+        contents: list[Any] = ["text", None, [], {"done": "yes"}, {"done": 1}]
+        for number, content in enumerate(contents):
             hook.answers.put((200, content))
             await desk.append("events/a", number)
             wake = (await _next(hook)).wake

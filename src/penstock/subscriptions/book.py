@@ -197,7 +197,9 @@ def _apply(found: dict[str, Subscription], event: Event) -> None:
             return
         row = msgspec.convert(value, Row)
         known = found.get(key)
-        if known is None or known.row != row:
+        if known is not None and known.row.created_us == row.created_us:
+            known.row = row
+        else:
             found[key] = Subscription(row)
         return
     path, _, name = key.partition(" ") if kind == LINK else ("", "", key)

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from penstock.errors import (
     EgressRefused,
     InvalidSubscription,
@@ -21,7 +23,7 @@ from penstock.protocol.globs import literal_prefix
 from penstock.protocol.headers import format_expires_at, is_json
 from penstock.protocol.offsets import START, Offset
 from penstock.protocol.subscription import WEBHOOK, Config
-from penstock.subscriptions.book import Book, end_row, link_row, rows_of
+from penstock.subscriptions.book import Book, end_row, link_row, rows_of, subscription_row
 from penstock.subscriptions.keys import Keys
 from penstock.subscriptions.matching import Matching
 from penstock.subscriptions.model import Link, Row, Subscription, view
@@ -142,6 +144,10 @@ class Subscriptions:
                     f"The subscription {id!r} is there and differs; delete it first, or use "
                     "another id."
                 )
+            if base and base != known.row.base:
+                # The server has moved: wakes name it as it is known now.
+                known.row = replace(known.row, base=base)
+                await self.book.write([subscription_row(known)])
             return known, False
         self._check(config)
         busy = self._busy[id] = asyncio.get_running_loop().create_future()
