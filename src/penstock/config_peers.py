@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock import limits
+from penstock.config_subscriptions import SubscriptionSettings
 from penstock.setting import Group
 
 _EGRESS = Group("Connections to other servers")
@@ -15,7 +16,7 @@ _STP = Group("Notify and follow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSettings:
+class PeerSettings(SubscriptionSettings):
     """Settings of what the server asks of others."""
 
     development: bool = _EGRESS.switch(

@@ -8,6 +8,10 @@ PenstockError
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
 │   ├── InvalidJson · EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow
+├── SubscriptionError (each also has the protocol's own form)
+│   ├── InvalidSubscription 400 · WebhookRefused 400 (of BadRequest) · InvalidToken 401
+│   ├── SubscriptionNotFound 404 · TooManySubscriptions 429
+│   └── SubscriptionExists · Fenced · AlreadyClaimed · NoPendingWork · InvalidAck (of Conflict)
 ├── Unauthorized 401
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly
@@ -73,6 +77,17 @@ from penstock._error_stp import InvalidUrl as InvalidUrl
 from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
 from penstock._error_stp import TooManyPeers as TooManyPeers
 from penstock._error_stp import UnsupportedType as UnsupportedType
+from penstock._error_subscription import AlreadyClaimed as AlreadyClaimed
+from penstock._error_subscription import Fenced as Fenced
+from penstock._error_subscription import InvalidAck as InvalidAck
+from penstock._error_subscription import InvalidSubscription as InvalidSubscription
+from penstock._error_subscription import InvalidToken as InvalidToken
+from penstock._error_subscription import NoPendingWork as NoPendingWork
+from penstock._error_subscription import SubscriptionError as SubscriptionError
+from penstock._error_subscription import SubscriptionExists as SubscriptionExists
+from penstock._error_subscription import SubscriptionNotFound as SubscriptionNotFound
+from penstock._error_subscription import TooManySubscriptions as TooManySubscriptions
+from penstock._error_subscription import WebhookRefused as WebhookRefused
 from penstock._error_table import InvalidRow as InvalidRow
 from penstock._error_table import InvalidTable as InvalidTable
 from penstock._error_table import NotAcceptable as NotAcceptable

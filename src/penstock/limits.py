@@ -104,3 +104,26 @@ FOLLOW_POLL_S: Final = 15  # between two requests to a server that answers at on
 FOLLOW_RETRY_S: Final = 1  # after the first failure of a source
 FOLLOW_RETRY_MAX_S: Final = 60  # after many
 FOLLOW_ROW_BYTES_MAX: Final = MIB  # a row of another server
+
+# Subscriptions
+SUBSCRIPTIONS_MAX: Final = 100_000  # subscriptions of a server
+SUBSCRIPTION_STREAMS_MAX: Final = 100_000  # streams that one has links to when it is made
+SUBSCRIPTION_ID_BYTES_MAX: Final = 256  # a subscription's id
+SUBSCRIPTION_BYTES_MAX: Final = MIB  # a document about a subscription: a large one lists streams
+SUBSCRIPTION_TEXT_BYTES_MAX: Final = 4096  # its description; the name of a worker
+SUBSCRIPTION_SNAPSHOT_MAX: Final = 1000  # streams named in one wake; the others are in the next
+SUBSCRIPTION_LOG_BYTES: Final = 4 * MIB  # what is kept of subscriptions is rewritten beyond this
+LEASE_MS_MIN: Final = 1000  # the protocol's bounds of a lease
+LEASE_MS_MAX: Final = 600_000
+LEASE_MS: Final = 30_000
+GLOB_SEGMENTS_MAX: Final = 64  # segments of a pattern
+GLOB_STARS_MAX: Final = 4  # `**` in a pattern: each multiplies what a match may cost
+WEBHOOK_TIMEOUT_S: Final = 30  # a webhook's answer; a lease that ends before ends it too
+WEBHOOK_ANSWER_BYTES_MAX: Final = 64 * KIB  # a webhook's answer
+WEBHOOK_DELIVERIES_MAX: Final = 64  # webhooks called at a time
+WEBHOOK_PER_HOST_MAX: Final = 16  # of those, on one host
+WEBHOOK_RETRY_S: Final = 1  # after the first failure; doubles
+WEBHOOK_RETRY_MAX_S: Final = 60  # after many
+WEBHOOK_KEY_AGE_S: Final = 90 * 86_400  # a signing key is replaced after this
+WEBHOOK_KEY_OVERLAP_S: Final = 86_400  # a replaced key stays published so long
+JWKS_MAX_AGE_S: Final = 300  # how long receivers may keep the key set

@@ -6,4 +6,4 @@ const baseUrl = process.env.CONFORMANCE_URL
 if (!baseUrl) throw new Error("CONFORMANCE_URL is not set: run this through pytest")
 
 // The suite uses longPollTimeoutMs only as the time limit of its own long-poll tests.
-runConformanceTests({ baseUrl, longPollTimeoutMs: 20_000 })
+runConformanceTests({ baseUrl, longPollTimeoutMs: 20_000, subscriptions: true })

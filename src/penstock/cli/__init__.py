@@ -32,6 +32,10 @@ SECTIONS = {
         "state": "Show the state that a stream of events stands for.",
         "schema": "Declare state streams: a JSON Schema for each type.",
     },
+    "Subscriptions": {
+        "subscription": "Durable cursors that wake workers: create, ls, show, rm.",
+        "work": "Run a command for what a subscription has to be done.",
+    },
     "STP": {
         "table": "Tables of STP: create, put, rm, read, tail, follow, state.",
         "notify": "Tell a Notify URL that a table has news.",
@@ -126,7 +130,7 @@ def plain(error: OSError) -> str:
 def main() -> None:
     """Durable, replayable streams over HTTP.
 
-    The commands below Streams, State and Copies talk to a server: the one of --url, of --context,
-    of PENSTOCK_URL, of the context in use (`penstock context use`), or http://127.0.0.1:4437, in
-    this order.
+    The commands below Streams, State, Subscriptions and Copies talk to a server: the one of --url,
+    of --context, of PENSTOCK_URL, of the context in use (`penstock context use`), or
+    http://127.0.0.1:4437, in this order.
     """

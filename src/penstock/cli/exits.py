@@ -27,11 +27,13 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.SchemaNotFound, NOT_FOUND),
     (errors.TableNotFound, NOT_FOUND),
     (errors.FollowNotFound, NOT_FOUND),
+    (errors.SubscriptionNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
     (errors.Conflict, CONFLICT),
     (errors.TailMoved, CONFLICT),
     (errors.ConnectionFailed, UNREACHABLE),
     (errors.Unauthorized, REFUSED),
+    (errors.InvalidToken, REFUSED),
     (errors.Forbidden, REFUSED),
 )
 

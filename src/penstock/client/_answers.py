@@ -181,6 +181,9 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
         _place(error, problem)
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
+    said = problem.get("error")
+    if isinstance(error, errors.SubscriptionError) and isinstance(said, dict):
+        error.said = {name: said[name] for name in said.keys() - {"code", "message"}}
     return error
 
 

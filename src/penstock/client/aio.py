@@ -34,7 +34,9 @@ from penstock.errors import ClientClosed
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.client._subscriptions import SubscriptionInfo
     from penstock.client.aio_stream import AsyncStream
+    from penstock.client.aio_subscription import AsyncSubscription
 
 T = TypeVar("T")
 Value = str | Callable[[], str | Awaitable[str]]
@@ -90,6 +92,18 @@ class AsyncClient:
     def list(self, prefix: str = "", *, limit: int | None = None) -> AsyncIterator[StreamInfo]:
         """The server's streams in the order of their paths (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
+
+    def subscription(self, id: str) -> AsyncSubscription:
+        """The subscription of that id on this server; nothing is sent yet."""
+        from penstock.client.aio_subscription import AsyncSubscription
+
+        return AsyncSubscription(self, id)
+
+    def subscriptions(self, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        from penstock.client._subscriptions import list_subscriptions
+
+        return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     async def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""

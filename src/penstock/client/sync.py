@@ -33,7 +33,9 @@ from penstock.errors import ClientClosed
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.client._subscriptions import SubscriptionInfo
     from penstock.client.stream import Stream
+    from penstock.client.subscription import Subscription
 
 T = TypeVar("T")
 Value = str | Callable[[], str]
@@ -89,6 +91,18 @@ class Client:
     def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
         """The server's streams in the order of their paths (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
+
+    def subscription(self, id: str) -> Subscription:
+        """The subscription of that id on this server; nothing is sent yet."""
+        from penstock.client.subscription import Subscription
+
+        return Subscription(self, id)
+
+    def subscriptions(self, prefix: str = "") -> Iterator[SubscriptionInfo]:
+        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        from penstock.client._subscriptions import list_subscriptions
+
+        return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""

@@ -18,7 +18,7 @@ from penstock.errors import (
     RateLimited,
     Unauthorized,
 )
-from penstock.http import notify
+from penstock.http import notify, subscriptions
 from penstock.http.compress import Compressor
 from penstock.http.follow import Follow
 from penstock.http.guard import Guard, preflight
@@ -37,6 +37,8 @@ from penstock.http.router import Answer, Methods, Router
 from penstock.http.schema import Schema
 from penstock.http.state import State
 from penstock.http.streams import Streams
+from penstock.http.subscription_metrics import SubscriptionCollector
+from penstock.http.subscriptions import Subscriptions as SubscriptionResource
 from penstock.http.table import Tables
 from penstock.http.table_declare import TableDeclarations
 from penstock.http.table_live import TableLive
@@ -50,6 +52,7 @@ from penstock.stp.checks import TableChecks
 from penstock.stp.hub import Hub
 from penstock.stp.resets import Resets
 from penstock.stp.tables import TableDirectory
+from penstock.subscriptions.service import Subscriptions
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -92,7 +95,11 @@ class App:
         self.hub.start()
         self._notify = Notify(self.hub, settings, clock=clock)
         follow = Follow(self.hub, settings)
+        self.subscriptions = Subscriptions(engine, settings, self.hub.egress, clock=clock)
+        self.subscriptions.start()
+        subscription = SubscriptionResource(self.subscriptions, settings)
         metrics.add(HubCollector(self.hub))
+        metrics.add(SubscriptionCollector(self.subscriptions))
         metrics.add(TableCollector(tables, self._table_live, table_checks, self.tables.cache))
         self._router = Router(
             streams={
@@ -108,6 +115,8 @@ class App:
                 b"/readyz": _readable(self._health.ready),
                 b"/metrics": _readable(metrics.get),
                 b"/v1/streams": _readable(Listing(engine, settings).get),
+                subscriptions.LIST: _readable(subscription.listing),
+                subscriptions.JWKS: _readable(subscription.jwks),
             },
             about={
                 b"/v1/schema/": {
@@ -123,6 +132,12 @@ class App:
                     "DELETE": tables.delete,
                 },
                 notify.PREFIX: {"POST": self._notify.post},
+                subscriptions.PREFIX: {
+                    **_readable(subscription.get),
+                    "PUT": subscription.put,
+                    "POST": subscription.post,
+                    "DELETE": subscription.delete,
+                },
                 b"/v1/follow/": {
                     **_readable(follow.get),
                     "PUT": not_reserved(follow.put),
@@ -145,7 +160,8 @@ class App:
         try:
             # A Notify may show other keys than the server's token.
             is_notify = head.path.startswith(notify.PREFIX)
-            response = self._guard.refuse(head, public=is_notify or head.path in _PUBLIC)
+            is_public = is_notify or head.path in _PUBLIC or subscriptions.is_public(head)
+            response = self._guard.refuse(head, public=is_public)
             if response is None and is_notify:
                 response = self._notify.refuse(head)
             if response is None:
@@ -186,6 +202,7 @@ class App:
 
     def close(self) -> None:
         self.drain()
+        self.subscriptions.close()
         self.hub.close()
         self._keeper.close()
         self._compressor.close()

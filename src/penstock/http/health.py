@@ -23,6 +23,8 @@ _INDEX = {
     "tables": "/v1/table/{path}?since_id=&timeout=&view=",
     "notify": "/v1/notify/{name}",
     "follow": "/v1/follow/{path}",
+    "subscriptions": "/v1/stream/__ds/subscriptions/{id}",
+    "keys": "/v1/stream/__ds/jwks.json",
     "health": "/healthz",
     "ready": "/readyz",
     "metrics": "/metrics",

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.http.message import Request, Response
 from penstock.http.query import parse_count, parse_query
+from penstock.http.router import RESERVED
 from penstock.http.streams import NO_STORE
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.offsets import Offset
@@ -37,9 +38,7 @@ class Listing:
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=self._limit_max)
         # One more than asked for tells whether there is a next page.
-        found = self._engine.list_streams(
-            query.get("prefix", ""), query.get("after", ""), limit + 1
-        )
+        found = self._visible(query.get("prefix", ""), query.get("after", ""), limit + 1)
         page = found[:limit]
         content = {
             "streams": [_entry(info) for info in page],
@@ -47,6 +46,16 @@ class Listing:
         }
         headers = [(b"content-type", b"application/json"), NO_STORE]
         return Response(200, headers, msgspec.json.encode(content))
+
+    def _visible(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        """All but what the server keeps for itself, which nobody can read."""
+        found: list[StreamInfo] = []
+        while True:
+            page = self._engine.list_streams(prefix, after, limit)
+            found += [info for info in page if not info.path.startswith(f"{RESERVED}/")]
+            if len(page) < limit or len(found) >= limit:
+                return found[:limit]
+            after = page[-1].path
 
 
 def _entry(info: StreamInfo) -> dict[str, Any]:

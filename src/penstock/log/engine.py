@@ -20,7 +20,7 @@ from penstock.log.retention import Retention
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
-from penstock.log.writing import Check, Writing
+from penstock.log.writing import Check, Listener, Writing
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 
 
@@ -164,6 +164,10 @@ class Engine:
         return self._streams.list_streams(prefix, after, limit)
 
     # -- waiting
+
+    def listen(self, listener: Listener | None) -> None:
+        """Tell `listener` of everything that is committed; None tells nobody."""
+        self._writing.listener = listener
 
     def watch(self, stream: Stream, watcher: Watcher) -> None:
         stream.watchers[watcher] = None

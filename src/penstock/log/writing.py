@@ -38,6 +38,9 @@ Check = Callable[[bytes, Stream, bytes, int], tuple[bytes, int] | None]
 """(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append, or NotYet
 to be asked again later; what it returns is appended instead."""
 
+Listener = Callable[[Sequence[Mutation]], None]
+"""Told of every batch when it is durable and applied, before its futures are resolved."""
+
 
 class Writing(Trimming):
     """The single owner of every stream's pending half; the store's observer."""
@@ -55,6 +58,7 @@ class Writing(Trimming):
         self._checks: dict[str, Check] = {}
         self._checks_of_closes: set[str] = set()
         self._waiting: set[asyncio.Task[Appended]] = set()
+        self.listener: Listener | None = None
 
     def create(
         self, path: str, config: StreamConfig, body: bytes, *, closed: bool
@@ -280,6 +284,8 @@ class Writing(Trimming):
             wire = b"".join([append.payload for append in appends])
             for watcher in list(stream.watchers):
                 watcher.advanced(appends[0].start, stream.tail, wire, stream.closed)
+        if self.listener is not None:
+            self.listener(batch)
 
     def _deleted(self, mutation: mutations.Delete) -> None:
         if mutation.soft:

@@ -1,0 +1,267 @@
+"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, their listing, and `jwks.json`.
+
+Parses documents and renders answers; what becomes of them is decided by the subscriptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from penstock.errors import (
+    BodyTooLarge,
+    InvalidSubscription,
+    InvalidToken,
+    MethodNotAllowed,
+    RouteNotFound,
+    SubscriptionError,
+)
+from penstock.http.message import Request, Response
+from penstock.http.notify import own_url
+from penstock.http.problems import problem
+from penstock.http.query import parse_count, parse_query
+from penstock.http.streams import NO_STORE
+from penstock.limits import JWKS_MAX_AGE_S, SUBSCRIPTION_ID_BYTES_MAX
+from penstock.protocol.subscription import (
+    Claim,
+    Members,
+    Report,
+    check_text,
+    decode,
+    parse_config,
+    parse_member,
+    parse_members,
+)
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
+    from penstock.subscriptions.service import Subscriptions as Service
+
+LIST = b"/v1/stream/__ds/subscriptions"
+PREFIX = LIST + b"/"
+JWKS = b"/v1/stream/__ds/jwks.json"
+LIMIT_DEFAULT = 100
+
+_OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
+_REPORT = '{"wake_id": …, "generation": …, "acks": [{"stream": …, "offset": …}], "done": …}'
+
+
+class Asked(NamedTuple):
+    """What is needed of a request, taken before anything waits: a transport lets go of the body
+    when it has the answer, be it a later one."""
+
+    body: bytes
+    authorization: bytes
+    base: str
+
+
+Handler = Callable[[str, Asked], Awaitable[Response]]
+
+
+def is_public(head: Request) -> bool:
+    """What needs no token of the server: keys are public, and workers have tokens of their own."""
+    path = head.path
+    if path == JWKS:
+        return True
+    if head.method != "POST" or not path.startswith(PREFIX):
+        return False
+    _, _, action = path[len(PREFIX) :].partition(b"/")
+    return action in _OWN_TOKENS
+
+
+class Subscriptions:
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self._service = service
+        self._settings = settings
+        self._public_url = settings.public_url.rstrip("/")
+        self._actions: dict[str, Handler] = {
+            "claim": self._claim,
+            "ack": self._ack,
+            "callback": self._callback,
+            "release": self._release,
+        }
+
+    # -- what the router finds
+
+    def get(self, path: str, request: Request) -> Awaitable[Response]:
+        id, action = _split(path)
+        return _told(self._show(id, self._asked(request)) if not action else _nothing_there())
+
+    def put(self, path: str, request: Request) -> Awaitable[Response]:
+        id, action = _split(path)
+        return _told(self._put(id, self._asked(request)) if not action else _no_method())
+
+    def post(self, path: str, request: Request) -> Awaitable[Response]:
+        id, action = _split(path)
+        if action == "streams":
+            return _told(self._join(id, self._asked(request)))
+        handler = self._actions.get(action)
+        if handler is None:
+            return _told(_no_method() if not action else _nothing_there())
+        return _told(handler(id, self._asked(request)))
+
+    def delete(self, path: str, request: Request) -> Awaitable[Response]:
+        id, action = _split(path)
+        if not action:
+            return _told(self._delete(id))
+        kind, _, member = action.partition("/")
+        if kind != "streams" or not member:
+            return _told(_nothing_there())
+        return _told(self._leave(id, unquote(member) if "%2F" in member else member))
+
+    def listing(self, path: str, request: Request) -> Awaitable[Response]:
+        return _told(self._list(request.query, self._asked(request)))
+
+    async def jwks(self, path: str, request: Request) -> Response:
+        await self._service.ready()
+        headers = [
+            (b"content-type", b"application/jwk-set+json"),
+            (b"cache-control", b"public, max-age=%d" % JWKS_MAX_AGE_S),
+        ]
+        return Response(200, headers, msgspec.json.encode(self._service.keys.jwks()))
+
+    # -- the subscription
+
+    async def _put(self, id: str, asked: Asked) -> Response:
+        config = parse_config(
+            asked.body,
+            path_bytes_max=self._settings.path_bytes_max,
+            streams_max=self._settings.subscription_streams_max,
+        )
+        subscription, created = await self._service.put(id, config, asked.base)
+        return _json(self._service.show(subscription, asked.base), 201 if created else 200)
+
+    async def _show(self, id: str, asked: Asked) -> Response:
+        subscription = await self._service.get(id)
+        return _json(self._service.show(subscription, asked.base))
+
+    async def _delete(self, id: str) -> Response:
+        await self._service.delete(id)
+        return Response(204)
+
+    async def _list(self, text: bytes, asked: Asked) -> Response:
+        query = parse_query(text, frozenset({"prefix", "after", "limit"}))
+        limit = min(LIMIT_DEFAULT, self._settings.list_limit_max)
+        if "limit" in query:
+            limit = parse_count("limit", query["limit"], maximum=self._settings.list_limit_max)
+        await self._service.ready()
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        known = self._service.all
+        ids = sorted(id for id in known if id > after and id.startswith(prefix))
+        shown = [
+            {
+                **self._service.show(known[id], asked.base, links=False),
+                "streams": len(known[id].links),
+            }
+            for id in ids[:limit]
+        ]
+        following = ids[limit - 1] if len(ids) > limit else None
+        return _json({"subscriptions": shown, "next": following})
+
+    # -- its streams
+
+    async def _join(self, id: str, asked: Asked) -> Response:
+        wanted = decode(asked.body, Members, '{"streams": ["<path>", …]}')
+        if not wanted.streams:
+            raise InvalidSubscription("`streams` is empty; name at least one stream.")
+        settings = self._settings
+        paths = parse_members(
+            wanted.streams, settings.path_bytes_max, settings.subscription_streams_max
+        )
+        await self._service.add_members(id, paths)
+        return Response(204)
+
+    async def _leave(self, id: str, member: str) -> Response:
+        path = parse_member(member, self._settings.path_bytes_max)
+        await self._service.remove_member(id, path)
+        return Response(204)
+
+    # -- its workers
+
+    async def _claim(self, id: str, asked: Asked) -> Response:
+        wanted = decode(asked.body, Claim, '{"worker": "<name>"}')
+        if not wanted.worker:
+            raise InvalidSubscription("`worker` is empty; name the worker that claims.")
+        check_text("worker", wanted.worker)
+        subscription = await self._service.get(id)
+        return _json(await self._service.workers.claim(subscription, wanted.worker))
+
+    async def _callback(self, id: str, asked: Asked) -> Response:
+        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+        subscription = await self._service.get(id)
+        return _ok(await self._service.workers.callback(subscription, token, report))
+
+    async def _ack(self, id: str, asked: Asked) -> Response:
+        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+        subscription = await self._service.get(id)
+        return _ok(await self._service.workers.ack(subscription, token, report))
+
+    async def _release(self, id: str, asked: Asked) -> Response:
+        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+        subscription = await self._service.get(id)
+        await self._service.workers.release(subscription, token, report)
+        return Response(204)
+
+    def _asked(self, request: Request) -> Asked:
+        bytes_max = self._settings.subscription_bytes_max
+        if len(request.body) > bytes_max:
+            raise BodyTooLarge(
+                f"A document about a subscription has at most {bytes_max} bytes; "
+                "add streams in several requests."
+            )
+        authorization = request.headers.get(b"authorization", b"")
+        return Asked(request.body, authorization, own_url(request, self._public_url))
+
+
+async def _told(answer: Awaitable[Response]) -> Response:
+    """Errors of subscriptions in the protocol's own form, which is plain JSON."""
+    try:
+        return await answer
+    except SubscriptionError as error:
+        response = problem(error)
+        response.headers = [
+            (name, b"application/json" if name == b"content-type" else value)
+            for name, value in response.headers
+        ]
+        return response
+
+
+async def _nothing_there() -> Response:
+    raise RouteNotFound(
+        "Below a subscription are streams, claim, ack, release and callback, and nothing else."
+    )
+
+
+async def _no_method() -> Response:
+    raise MethodNotAllowed("Use GET, PUT or DELETE here.", Allow="GET, HEAD, PUT, DELETE, OPTIONS")
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The id, and what is behind it."""
+    raw, _, action = path.partition("/")
+    id = unquote(raw, errors="replace")
+    if len(id.encode()) > SUBSCRIPTION_ID_BYTES_MAX:
+        raise InvalidSubscription(f"An id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes.")
+    return id, action
+
+
+def _bearer(asked: Asked) -> str:
+    scheme, _, token = asked.authorization.partition(b" ")
+    if scheme.lower() != b"bearer":
+        raise InvalidToken(
+            "Send the token of this wake as `Authorization: Bearer <token>`.",
+            WWW_Authenticate='Bearer realm="penstock"',
+        )
+    return token.strip().decode("latin-1")
+
+
+def _ok(next_wake: bool) -> Response:
+    return _json({"ok": True, "next_wake": next_wake})
+
+
+def _json(content: dict[str, Any], status: int = 200) -> Response:
+    headers = [(b"content-type", b"application/json"), NO_STORE]
+    return Response(status, headers, msgspec.json.encode(content))

@@ -1,0 +1,123 @@
+"""The keys that webhooks are signed with: made when first needed, kept with the log, replaced when
+they are old. A new key is published before it is used and an old one after, so that receivers who
+keep the key set for a while never meet a signature they cannot check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.limits import JWKS_MAX_AGE_S
+from penstock.protocol.wakes import b64url, from_b64url, signature_header, signed_bytes
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config import Settings
+    from penstock.subscriptions.book import Book
+
+META: Final = "subscription-keys"
+_SECOND_US: Final = 1_000_000
+
+
+class Key(msgspec.Struct, frozen=True):
+    """`private` and `public` are the raw bytes in base64url; it signs from `from_us` on."""
+
+    kid: str
+    private: str
+    public: str
+    from_us: int
+
+    @property
+    def jwk(self) -> dict[str, Any]:
+        return {
+            "kty": "OKP",
+            "crv": "Ed25519",
+            "kid": self.kid,
+            "use": "sig",
+            "alg": "EdDSA",
+            "x": self.public,
+        }
+
+
+class Keys:
+    def __init__(self, book: Book, settings: Settings, *, clock: Clock) -> None:
+        self._book = book
+        self._clock = clock
+        self._age_us = int(settings.webhook_key_age_s * _SECOND_US)
+        self._overlap_us = int(settings.webhook_key_overlap_s * _SECOND_US)
+        self._keys: list[Key] | None = None
+        self._loaded = False
+
+    @property
+    def active(self) -> Key | None:
+        """The one that signs now."""
+        now = self._clock.now_us()
+        usable = [key for key in self._known() if key.from_us <= now]
+        return usable[-1] if usable else None
+
+    def jwks(self) -> dict[str, Any]:
+        """What receivers check signatures with: private halves stay here."""
+        return {"keys": [key.jwk for key in self._published()]}
+
+    async def renew(self) -> None:
+        """Make the first key, or the next one when the newest is old enough; forget the oldest."""
+        if not self._loaded:
+            # On a thread: loading it takes long enough to be felt by everybody else.
+            await asyncio.to_thread(_load)
+            self._loaded = True
+        now = self._clock.now_us()
+        known = self._published()
+        newest = known[-1] if known else None
+        if newest is not None and now < newest.from_us + self._age_us:
+            return
+        # The first has no predecessor to sign until everybody has seen it.
+        start = now if newest is None else now + JWKS_MAX_AGE_S * _SECOND_US
+        keys = [*known, _make(start)]
+        self._keys = keys
+        await self._book.set_meta(META, msgspec.json.encode(keys))
+
+    def sign(self, body: bytes) -> str:
+        """The value of a Webhook-Signature header for a body that is sent now."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        key = self.active
+        assert key is not None, "a key is made before the first webhook"
+        timestamp_s = self._clock.now_us() // _SECOND_US
+        private = Ed25519PrivateKey.from_private_bytes(from_b64url(key.private))
+        return signature_header(timestamp_s, key.kid, private.sign(signed_bytes(timestamp_s, body)))
+
+    def _known(self) -> list[Key]:
+        if self._keys is None:
+            kept = self._book.meta(META)
+            if kept is None:
+                return []
+            self._keys = msgspec.json.decode(kept, type=list[Key])
+        return self._keys
+
+    def _published(self) -> list[Key]:
+        """All but those whose successor has signed for longer than the overlap."""
+        now, keys = self._clock.now_us(), self._known()
+        return [
+            key
+            for key, successor in zip(keys, [*keys[1:], None], strict=False)
+            if successor is None or now < successor.from_us + self._overlap_us
+        ]
+
+
+def _load() -> None:
+    import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
+
+
+def _make(from_us: int) -> Key:
+    # Loaded when there is something to sign: most servers have no webhooks.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    public = b64url(private.public_key().public_bytes_raw())
+    # A thumbprint as in RFC 7638, so that a kid is never used for another key.
+    thumb = hashlib.sha256(b'{"crv":"Ed25519","kty":"OKP","x":"%s"}' % public.encode()).digest()
+    return Key(f"ds_{b64url(thumb)}", b64url(private.private_bytes_raw()), public, from_us)
