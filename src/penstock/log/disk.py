@@ -241,6 +241,9 @@ class DiskStore:
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         return self._readback.seek_ordinal(stream, ordinal)
 
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        return self._readback.seek_position(stream, position)
+
     async def seek_time(self, stream: Stream, time_us: int) -> int:
         return self._readback.seek_time(stream, time_us)
 

@@ -6,7 +6,7 @@ Commits a batch per turn of the loop, so that the engine sees the same shape of 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 from penstock.config import Settings
 from penstock.errors import Overloaded
@@ -91,6 +91,13 @@ class MemoryStore:
         if not stream.chunks:
             return 0, 0
         index = bisect_left(stream.chunks, ordinal, key=lambda chunk: chunk.ordinal) - 1
+        chunk = stream.chunks[max(index, 0)]
+        return chunk.start, chunk.ordinal
+
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        if not stream.chunks:
+            return 0, 0
+        index = bisect_right(stream.chunks, position, key=lambda chunk: chunk.start) - 1
         chunk = stream.chunks[max(index, 0)]
         return chunk.start, chunk.ordinal
 

@@ -129,6 +129,17 @@ class Ranges:
             result.append(end)
         return result
 
+    async def ordinal(self, stream: Stream, position: int) -> int:
+        """How many messages of a JSON stream end at or before a message boundary."""
+        if position == stream.tail:
+            return stream.count
+        at, ordinal = await self._store.seek_position(stream, position)
+        while at < position:
+            window = await self._store.read(stream, at, min(at + WINDOW_BYTES, position))
+            ordinal += window.count(b"\n")
+            at += len(window)
+        return ordinal
+
     async def seek(self, stream: Stream, ordinal: int) -> int:
         """Where message `ordinal` of a JSON stream starts; the tail if there is none yet."""
         if ordinal >= stream.count:

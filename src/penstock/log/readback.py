@@ -75,6 +75,18 @@ class Readback:
     def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         return self._seek(stream, ordinal, lambda place: place.ordinal)
 
+    def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        chunks, segments = stream.chunks, stream.segments
+        if chunks and (chunks[0].start <= position or not segments):
+            chunk = chunks[max(bisect_right(chunks, position, key=_start) - 1, 0)]
+            return chunk.start, chunk.ordinal
+        if not segments:
+            return stream.earliest, 0
+        info = segments[max(bisect_right(segments, position, key=_base) - 1, 0)]
+        block = min(max(position - info.base, 0), info.length) // BLOCK_BYTES
+        entry = self._segments.entry(stream.id, info, block)
+        return info.base + block * BLOCK_BYTES, entry.ordinal
+
     def seek_time(self, stream: Stream, time_us: int) -> int:
         return self._seek(stream, time_us, lambda place: place.time_us)[0]
 
@@ -110,6 +122,10 @@ class Readback:
     def close(self) -> None:
         self._threads.shutdown()
         self._segments.close()
+
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start
 
 
 def _base(info: SegmentInfo) -> int:

@@ -63,6 +63,9 @@ class Store(Protocol):
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         """A (position, ordinal) at or before the wanted message, close enough to scan from."""
 
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        """A (position, ordinal) at or before the wanted position, close enough to scan from."""
+
     async def seek_time(self, stream: Stream, time_us: int) -> int:
         """A position at or before the first message appended at or after `time_us`."""
 
