@@ -24,12 +24,12 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth bench-client soak docs lock clean
+.PHONY: help setup run test lint format bench bench-growth bench-client bench-spark soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: .venv/.stamp-python ## install into .venv; .venv/bin/penstock works afterwards
+setup: .venv/.stamp-python .venv/.stamp-spark ## install into .venv; .venv/bin/penstock works afterwards
 
 .venv/.stamp-python: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -37,6 +37,10 @@ setup: .venv/.stamp-python ## install into .venv; .venv/bin/penstock works after
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		--no-index --editable .
+	touch $@
+
+.venv/.stamp-spark: requirements-spark.lock .venv/.stamp-python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	touch $@
 
 .venv/.stamp-node: requirements-node.lock .venv/.stamp-python
@@ -78,6 +82,9 @@ bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
 	$(BIN)/python -m bench.client_follow
 	$(BIN)/python -m bench.client_producer
 
+bench-spark: setup ## the Spark source beside one that has its Arrow batches ready
+	$(BIN)/python -m bench.spark_source
+
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak
 
@@ -88,12 +95,14 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
+	$(COMPILE) --upgrade pyproject.toml --extra spark --constraints requirements.lock \
+		--output-file requirements-spark.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
 	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock
 	npm install --prefix bench --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
-		requirements-node.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
+		requirements-node.lock requirements-spark.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
 		bench/package-lock.json
 
 clean: ## remove what was installed and cached; ./data stays

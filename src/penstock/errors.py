@@ -31,7 +31,8 @@ PenstockError
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
-    └── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    └── InvalidOption · DataLost · NotWritable · JavaMissing (Spark)
 """
 
 from __future__ import annotations
@@ -382,6 +383,30 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
+
+
+class InvalidOption(ClientError):
+    """An option of a Spark source or sink that is missing, unknown or out of range."""
+
+    status, code, title = 400, "invalid-option", "Invalid option"
+
+
+class DataLost(ClientError):
+    """What a query still had to read is gone: deleted, made anew, or trimmed."""
+
+    status, code, title = 410, "data-lost", "Data that was not read yet is gone"
+
+
+class NotWritable(ClientError):
+    """Rows that cannot be sent as what the sink was told to send."""
+
+    status, code, title = 422, "not-writable", "Rows cannot be written"
+
+
+class JavaMissing(ClientError):
+    """Spark runs on Java, and none was found that will do."""
+
+    code, title = "java-missing", "No Java that Spark can use"
 
 
 def _known(**members: object) -> dict[str, object]:

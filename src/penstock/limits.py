@@ -43,6 +43,14 @@ SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reade
 # Live state
 LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
 
+# Spark
+SPARK_PARTITION_BYTES: Final = 32 * MIB  # of streams that one task reads
+SPARK_RANGES_PER_PARTITION_MAX: Final = 512  # of small streams that one task reads
+SPARK_ATTEMPTS_MAX: Final = 12  # of a request inside a reader or a sink: about half a minute
+SPARK_ROW_BYTES: Final = 64 * KIB  # of a byte stream in one row: it has no messages
+SPARK_CHUNK_MESSAGES: Final = 1000  # rows that the sink appends in one request
+SPARK_CHUNK_BYTES: Final = MIB  # bytes that the sink appends in one request, if more than one row
+
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
 HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request
