@@ -50,17 +50,59 @@ def json_messages(body: bytes, where: Where) -> Messages:
         return Messages(payloads, _counted(numbers(where.seq, len(payloads)), where))
     if len(body) <= 2:
         return Messages(pa.array([], pa.binary()), _empty())
+    payloads, ends, sizes = _framed(body)
+    ends = _compute.add(ends, where.position)
+    _check_end(ends[-1].as_py(), where)
+    seqs = numbers(where.seq, len(payloads))
+    return Messages(payloads, _measured(_compute.subtract(ends, sizes), ends, seqs, where))
+
+
+def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Messages]:
+    """The messages of many small JSON arrays as those of one: an array for each would cost more."""
+    inner = [body[1:-1] for body, _ in answers]
+    body = b"[" + _SEPARATOR.join(inner) + b"]"
+    payloads, ends, sizes = _framed(body)
+    places = [where for _, where in answers]
+    counts = [each.count(_SEPARATOR) + 1 for each in inner]
+    shifts, at = [], 0
+    for each, where in zip(inner, places, strict=True):
+        shifts.append(where.position - at)
+        at += len(each) + len(_SEPARATOR)
+        _check_end(at + shifts[-1], where)
+    ends = _compute.add(ends, _spread(shifts, counts, pa.int64()))
+    seqs = pa.array(
+        [
+            where.seq + index
+            for where, count in zip(places, counts, strict=True)
+            for index in range(count)
+        ],
+        pa.int64(),
+    )
+    generations = [where.end_offset.partition("_")[0] for where in places]
+    columns = [
+        _spread([where.stream for where in places], counts, pa.string()),
+        _spread([where.generation for where in places], counts, pa.int64()),
+        _compute.subtract(ends, sizes),
+        seqs,
+        _offsets(_spread(generations, counts, pa.string()), ends),
+    ]
+    return body, Messages(payloads, columns)
+
+
+def _framed(body: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Messages in wire shape: payloads, where each ends (from 0), and its size with separator."""
     whole = pa.array([body[1:-1]], pa.large_binary())
     payloads = _compute.split_pattern(whole, _SEPARATOR).values.cast(pa.binary())
     sizes = _compute.add(_compute.binary_length(payloads).cast(pa.int64()), len(_SEPARATOR))
-    ends = _compute.add(_compute.cumulative_sum(sizes), where.position)
-    if ends[-1].as_py() != where.end_byte:
+    return payloads, _compute.cumulative_sum(sizes), sizes
+
+
+def _check_end(end: int, where: Where) -> None:
+    if end != where.end_byte:
         raise ProtocolError(
             f"An answer of {where.stream} ends at {where.end_offset}, and its messages end at "
-            f"byte {ends[-1]}: something between here and the server rewrites JSON."
+            f"byte {end}: something between here and the server rewrites JSON."
         )
-    seqs = numbers(where.seq, len(payloads))
-    return Messages(payloads, _measured(_compute.subtract(ends, sizes), ends, seqs, where))
 
 
 def byte_messages(body: bytes, where: Where) -> Messages:
@@ -128,25 +170,38 @@ def _measured(starts: pa.Array, ends: pa.Array, seqs: pa.Array, where: Where) ->
     """Columns of a stream whose offsets are generation and byte."""
     count = len(starts)
     generation = where.end_offset.partition("_")[0]
-    digits = _compute.utf8_lpad(ends.cast(pa.string()), OFFSET_DIGITS, "0")
     return [
         repeated(where.stream, count, pa.string()),
         repeated(where.generation, count, pa.int64()),
         starts,
         seqs,
-        _compute.binary_join_element_wise(generation, digits, "_"),
+        _offsets(generation, ends),
     ]
 
 
+def _offsets(generations: pa.Array | str, ends: pa.Array) -> pa.Array:
+    digits = _compute.utf8_lpad(ends.cast(pa.string()), OFFSET_DIGITS, "0")
+    return _compute.binary_join_element_wise(generations, digits, "_")
+
+
+def _spread(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Each value as often as its count says."""
+    pairs = zip(values, counts, strict=True)
+    return pa.array([value for value, count in pairs for _ in range(count)], kind)
+
+
 def _counted(seqs: pa.Array, where: Where) -> list[pa.Array]:
-    """Columns where only the end of the answer has an offset: messages are told by number."""
+    """Columns where messages have numbers but no offsets.
+
+    Only the end of an answer has one, and where an answer ends is not the same each time.
+    """
     count = len(seqs)
     return [
         repeated(where.stream, count, pa.string()),
         repeated(where.generation, count, pa.int64()),
         seqs,
         seqs,
-        repeated(where.end_offset, count, pa.string()),
+        pa.nulls(count, pa.string()),
     ]
 
 

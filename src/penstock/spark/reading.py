@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby, repeat
+from typing import Final
 
 import pyarrow as pa
 
@@ -11,13 +13,25 @@ from penstock.client._answers import Answer
 from penstock.errors import DataLost, Gone, ProtocolError, StreamNotFound, StreamTrimmed
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
-from penstock.spark.arrow import Messages, Where, byte_messages, json_messages, raw_batch, take
+from penstock.spark.arrow import (
+    Messages,
+    Where,
+    byte_messages,
+    joined_messages,
+    json_messages,
+    raw_batch,
+    take,
+)
 from penstock.spark.events import reset_batch, state_batch
+from penstock.spark.fetching import Read, fetch
 from penstock.spark.filters import Filters
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Range, lost
 from penstock.spark.positions import Kind, Position
 from penstock.spark.server import Server
+
+SMALL_BYTES_MAX: Final = 64 * 1024  # ranges up to this size are read together
+BATCH_BYTES: Final = 2 * 1024 * 1024  # of small answers in one batch
 
 
 class RangeReader:
@@ -32,11 +46,57 @@ class RangeReader:
         self._filters = filters
 
     def read(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
-        for wanted in ranges:
-            for batch in self._read(wanted):
-                kept = self._filters.apply(batch)
-                if kept.num_rows:
-                    yield kept
+        for batch in self._batches(ranges):
+            kept = self._filters.apply(batch)
+            if kept.num_rows:
+                yield kept
+
+    def _batches(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
+        """Batches in the order of the ranges; small neighbours share requests and batches."""
+        for small, group in groupby(ranges, self._is_small):
+            if small:
+                yield from self._together(list(group))
+            else:
+                for wanted in group:
+                    yield from self._read(wanted)
+
+    def _is_small(self, wanted: Range) -> bool:
+        return self._measured and wanted.reset is None and wanted.size <= SMALL_BYTES_MAX
+
+    def _together(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
+        """Small ranges: many answers in one batch. What does not go well is read by itself."""
+        server = self._server
+        reads = [
+            Read(server.stream_url(each.stream), each.start.offset, each.end.offset)
+            for each in ranges
+        ]
+        answers = fetch(reads, server.token) if len(reads) > 1 else repeat(None)
+        found: list[tuple[bytes, Where]] = []
+        size = 0
+        for wanted, answer in zip(ranges, answers, strict=False):
+            if answer is None or not self._is_whole(wanted, answer):
+                yield from self._joined(found)
+                found, size = [], 0
+                yield from self._read(wanted)
+                continue
+            found.append((answer.body, self._where(wanted, wanted.start, answer)))
+            size += len(answer.body)
+            if size > BATCH_BYTES:
+                yield from self._joined(found)
+                found, size = [], 0
+        yield from self._joined(found)
+
+    def _is_whole(self, wanted: Range, answer: Answer) -> bool:
+        """Whether an answer is all of a range of JSON messages."""
+        told = answer.headers.get("stream-next-offset")
+        return told == wanted.end.offset and is_json(answer.content_type) and len(answer.body) > 2
+
+    def _joined(self, found: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
+        if found:
+            body, messages = joined_messages(found)
+            yield (
+                raw_batch(messages) if self._options.mode == "raw" else state_batch(messages, body)
+            )
 
     def _read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         if wanted.reset is not None:
@@ -101,15 +161,7 @@ class RangeReader:
     def _taken(self, wanted: Range, place: Position, answer: Answer) -> tuple[Messages, Position]:
         """The messages of an answer that belong to the range, and the place after them."""
         end = Position(answer.offset)
-        counted = place.seq - place.skip  # an answer begins before what is to be skipped in it
-        where = Where(
-            stream=wanted.stream,
-            generation=end.generation if self._measured else None,
-            position=place.byte if self._measured else counted,
-            seq=counted,
-            end_offset=answer.offset,
-            end_byte=end.byte if self._measured else None,
-        )
+        where = self._where(wanted, place, answer)
         is_array = is_json(answer.content_type)
         read = json_messages if is_array else byte_messages
         messages = read(answer.body, where)
@@ -122,6 +174,18 @@ class RangeReader:
         body = answer.body[place.skip : place.skip + wanted.end.seq - place.seq]
         messages = byte_messages(body, where._replace(position=place.seq, seq=place.seq))
         return messages, end._replace(seq=place.seq + len(body))
+
+    def _where(self, wanted: Range, place: Position, answer: Answer) -> Where:
+        end = Position(answer.offset)
+        counted = place.seq - place.skip  # an answer begins before what is to be skipped in it
+        return Where(
+            stream=wanted.stream,
+            generation=end.generation if self._measured else None,
+            position=place.byte if self._measured else counted,
+            seq=counted,
+            end_offset=answer.offset,
+            end_byte=end.byte if self._measured else None,
+        )
 
     def _batch(self, messages: Messages, answer: Answer) -> pa.RecordBatch:
         if self._options.mode == "raw":

@@ -7,7 +7,6 @@ listing and no cuts: they are asked stream by stream, and messages are counted b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -54,12 +53,12 @@ class Server:
 
     def __init__(self, url: str, token: str | None, attempts_max: int) -> None:
         self.url = url
-        self._token = token
+        self.token = token
         self._attempts_max = attempts_max
 
     @property
     def client(self) -> Client:
-        return shared_client(self.url, self._token, self._attempts_max)
+        return shared_client(self.url, self.token, self._attempts_max)
 
     def stream_url(self, stream: str) -> str:
         return _requests.stream_url(self.url, stream)
@@ -180,7 +179,19 @@ def _tail(info: StreamInfo) -> Tail:
     return Tail(position._replace(seq=seq), info.content_type)
 
 
-@lru_cache(maxsize=32)
+_clients: dict[tuple[str, str | None, int], Client] = {}
+
+
 def shared_client(url: str, token: str | None, attempts_max: int) -> Client:
     """A client for all tasks that this process runs: connections outlive a task."""
-    return Client(url, token=token, retry=Retry(attempts_max=attempts_max))
+    wanted = (url, token, attempts_max)
+    client = _clients.get(wanted)
+    if client is None:
+        client = _clients[wanted] = Client(url, token=token, retry=Retry(attempts_max=attempts_max))
+    return client
+
+
+def close_clients() -> None:
+    """Close what this process keeps open; the next reader opens it again."""
+    while _clients:
+        _clients.popitem()[1].close()
