@@ -51,6 +51,15 @@ SPARK_ROW_BYTES: Final = 64 * KIB  # of a byte stream in one row: it has no mess
 SPARK_CHUNK_MESSAGES: Final = 1000  # rows that the sink appends in one request
 SPARK_CHUNK_BYTES: Final = MIB  # bytes that the sink appends in one request, if more than one row
 
+# The pipeline
+PIPELINE_INTERVAL_S: Final = 1  # between two batches, while there is news
+PIPELINE_FOLD_ROWS: Final = 100_000  # rows of a type up to which every batch folds its state
+PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
+PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
+PIPELINE_BUCKETS_MAX: Final = 64
+PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
+PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
+
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
 HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request

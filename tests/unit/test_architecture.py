@@ -19,8 +19,9 @@ NOT_THE_STORE = {
     "cli/docs.py",
     "cli/system.py",
     "client/checkpoint.py",
+    "spark/pipeline_config.py",  # reads pipeline.toml and the schemas that it names
     "spark/java.py",  # puts a starter script for Java into the user's cache
-    "spark/session.py",  # tells Spark its Python by environment variables
+    "spark/sessions.py",  # tells Spark its Python by environment variables
 }
 CATALOG = "log/catalog.py"
 CHECKPOINT = "client/checkpoint.py"

@@ -30,6 +30,9 @@ SECTIONS = {
         "state": "Show the state that a stream of events stands for.",
         "schema": "Declare state streams: a JSON Schema for each type.",
     },
+    "Pipeline": {
+        "pipeline": "Streams into tables and back: run, look at and check a pipeline.",
+    },
     "Copies": {
         "export": "Write a stream to a file, or what is new in it.",
         "import": "Append a file to a stream, each line once.",
