@@ -40,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
         if rows is None:
             self.send_error(404)
             return
-        if self.server.gone and 0 < since < 3:
+        if self.server.gone and 0 < since < 2:  # below the earliest but one
             self.send_response(410)
             self.send_header("STP-Earliest-SeqNo", "3")
             self.send_header("Content-Length", "0")

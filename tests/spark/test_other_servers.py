@@ -57,7 +57,8 @@ def test_reads_begin_at_an_offset_and_end_at_another(other: Client, reference: R
     fill(other, "ends", users(2, first=3))
     offsets = json.dumps({"ends": middle})
     assert keys(read(reference.url, "ends", startingOffsets=offsets)) == ["u3", "u4"]
-    assert read(reference.url, "ends", startingOffsets=offsets)[0]["seq"] == 3
+    assert keys(read(reference.url, "ends", endingOffsets=offsets)) == ["u0", "u1", "u2"]
+    assert read(reference.url, "ends", startingOffsets=offsets, endingOffsets=offsets) == []
     assert read(reference.url, "ends", startingOffsets="latest") == []
 
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark.frames import events, history, history_of, lag, state, state_of
-    from penstock.spark.session import register, session
+    from penstock.spark.sessions import register, session
+    from penstock.spark.words import plain
 
 __all__ = [
     "events",
     "history",
     "history_of",
     "lag",
+    "plain",
     "register",
     "session",
     "state",
@@ -29,8 +31,9 @@ _HOMES = {
     "history": "penstock.spark.frames",
     "history_of": "penstock.spark.frames",
     "lag": "penstock.spark.frames",
-    "register": "penstock.spark.session",
-    "session": "penstock.spark.session",
+    "plain": "penstock.spark.words",
+    "register": "penstock.spark.sessions",
+    "session": "penstock.spark.sessions",
     "state": "penstock.spark.frames",
     "state_of": "penstock.spark.frames",
 }

@@ -5,7 +5,7 @@ batch goes. Reads no messages of a Penstock server; of others it has to, to coun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
+_ENDLESS: Final = "\uffff"  # sorts after every offset
 
 
 class Driver:
@@ -79,7 +80,7 @@ class Driver:
                 continue
             before = start.of(name)
             if self.kind == "other":
-                streams[name] = self._count(name, before, offset, NO_LIMITS)
+                streams[name] = Position(offset, before.seq + self._between(name, before, offset))
             else:
                 streams[name] = self._place(name, offset, tails[name])
             if streams[name].seq <= before.seq:
@@ -103,8 +104,8 @@ class Driver:
         if offset.lower() in (EARLIEST, START):
             return BEGINNING
         if self.kind == "other":
-            target = tail.position.offset if offset.lower() in (LATEST, NOW) else offset
-            return self._count(stream, BEGINNING, target, NO_LIMITS)
+            # How many messages are before it is not known: they are counted from there.
+            return Position(tail.position.offset if offset.lower() in (LATEST, NOW) else offset)
         if offset.lower() in (LATEST, NOW):
             return tail.position
         given = Position(offset)
@@ -196,6 +197,15 @@ class Driver:
             if left.messages is not None:
                 left = left._replace(messages=left.messages - (moved[name].seq - before.seq))
         return moved
+
+    def _between(self, stream: str, start: Position, end: str) -> int:
+        """How many messages are from a place to an offset, on a server that ends answers elsewhere:
+        those up to the end of the stream from the one, less those from the other."""
+        while True:
+            behind = self._count(stream, start, _ENDLESS, NO_LIMITS)
+            ahead = self._count(stream, Position(end), _ENDLESS, NO_LIMITS)
+            if behind.offset == ahead.offset:  # else the stream has grown between the two
+                return behind.seq - start.seq - ahead.seq
 
     def _count(self, stream: str, before: Position, target: str, limits: Limits) -> Position:
         """Read on from a place, up to an offset or a limit, for the number of messages alone."""

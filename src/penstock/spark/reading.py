@@ -22,7 +22,7 @@ from penstock.spark.arrow import (
     raw_batch,
     take,
 )
-from penstock.spark.events import reset_batch, state_batch
+from penstock.spark.event_columns import reset_batch, state_batch
 from penstock.spark.fetching import Read, fetch
 from penstock.spark.filters import Filters
 from penstock.spark.options import SourceOptions

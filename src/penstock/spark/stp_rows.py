@@ -121,9 +121,10 @@ class Surl:
                         else:
                             raise _cut_short(self._url)
                 except Gone as error:
-                    if self._options.fail_on_data_loss:
+                    left = _before_earliest(error, until)
+                    if self._options.fail_on_data_loss or left <= after:
                         raise lost(self._url, error.detail) from error
-                    after = _earliest(error, until)
+                    after = left
                 except (httpx2.TransportError, httpx2.StreamError, PenstockError) as error:
                     known = self._known(error)
                     if not retry.applies(known, repeatable=True) or retry.exhausted(attempt):
@@ -238,6 +239,6 @@ def _cut_short(url: str) -> PenstockError:
     )
 
 
-def _earliest(error: Gone, until: int) -> int:
+def _before_earliest(error: Gone, until: int) -> int:
     told = error.headers.get("Stp-Earliest-Seqno", "")
     return min(int(told) - 1, until) if told.isdigit() else until
