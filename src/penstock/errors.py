@@ -22,7 +22,8 @@ PenstockError
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
 ├── InvalidEvent 422
 │   └── ValidationFailed
-├── InvalidSchema 422 · RateLimited 429 · TooManyProducers 429
+├── InvalidSchema 422
+├── RateLimited 429 · TooManyProducers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500
 │   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
@@ -31,41 +32,28 @@ PenstockError
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
     ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
-    └── InvalidOption · DataLost · NotWritable
+    ├── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
+    └── InvalidPipeline · NoWarehouse · WarehouseMismatch · WarehouseInUse · QueryFailed
 """
 
 from __future__ import annotations
 
-
-class PenstockError(Exception):
-    """Base of the tree. `detail` says what was wrong and what to do about it.
-
-    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
-    are then those of the answer.
-    """
-
-    status = 500
-    code = "internal"
-    title = "Internal error"
-
-    def __init__(self, detail: str, **headers: str) -> None:
-        """Header names are given with underscores: ``Stream_Closed="true"``."""
-        super().__init__(detail)
-        self.detail = detail
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-    @property
-    def members(self) -> dict[str, object]:
-        """What a problem document says beside the usual: more for programs than for people."""
-        return {}
-
-    def _number(self, header: str) -> int | None:
-        text = self.headers.get(header, "")
-        return int(text) if text.isascii() and text.isdigit() else None
-
-
-class BadRequest(PenstockError):
-    status, code, title = 400, "bad-request", "Bad request"
+from penstock._error_base import BadRequest as BadRequest
+from penstock._error_base import Conflict as Conflict
+from penstock._error_base import Forbidden as Forbidden
+from penstock._error_base import Gone as Gone
+from penstock._error_base import PenstockError as PenstockError
+from penstock._error_base import ServerError as ServerError
+from penstock._error_spark import ClientError as ClientError
+from penstock._error_spark import DataLost as DataLost
+from penstock._error_spark import InvalidOption as InvalidOption
+from penstock._error_spark import InvalidPipeline as InvalidPipeline
+from penstock._error_spark import JavaMissing as JavaMissing
+from penstock._error_spark import NotWritable as NotWritable
+from penstock._error_spark import NoWarehouse as NoWarehouse
+from penstock._error_spark import QueryFailed as QueryFailed
+from penstock._error_spark import WarehouseInUse as WarehouseInUse
+from penstock._error_spark import WarehouseMismatch as WarehouseMismatch
 
 
 class InvalidOffset(BadRequest):
@@ -136,10 +124,6 @@ class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
 
 
-class Forbidden(PenstockError):
-    status, code, title = 403, "forbidden", "Forbidden"
-
-
 class StaleEpoch(Forbidden):
     code, title = "stale-epoch", "Producer epoch is stale"
 
@@ -167,10 +151,6 @@ class MethodNotAllowed(PenstockError):
 
 class RequestTimeout(PenstockError):
     status, code, title = 408, "request-timeout", "Request took too long to arrive"
-
-
-class Conflict(PenstockError):
-    status, code, title = 409, "conflict", "Conflict"
 
 
 class StreamExists(Conflict):
@@ -209,10 +189,6 @@ class NotJsonStream(Conflict):
 
 class NotDeclared(Conflict):
     code, title = "not-declared", "Stream is too large for state without a declaration"
-
-
-class Gone(PenstockError):
-    status, code, title = 410, "gone", "Gone"
 
 
 class StreamRecreated(Gone):
@@ -302,12 +278,6 @@ class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
 
 
-class ServerError(PenstockError):
-    """The server could not do what was asked; the same request may work later."""
-
-    status, code, title = 500, "server-error", "Server error"
-
-
 class InternalError(ServerError):
     """A bug on our side; the log has the details, the answer does not."""
 
@@ -354,12 +324,6 @@ class StoreDamaged(StoreError):
     code, title = "store-damaged", "Data folder is damaged"
 
 
-class ClientError(PenstockError):
-    """A failure that no server reported."""
-
-    code, title = "client-error", "Client error"
-
-
 class ConnectionFailed(ClientError):
     """No answer, or only a part of one; `__cause__` is what the network said.
 
@@ -382,18 +346,6 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
-
-
-class InvalidOption(ClientError):
-    status, code, title = 400, "invalid-option", "Invalid option of a Spark source or sink"
-
-
-class DataLost(ClientError):
-    status, code, title = 410, "data-lost", "Data that was not read yet is gone"
-
-
-class NotWritable(ClientError):
-    status, code, title = 422, "not-writable", "Rows cannot be written"
 
 
 def _known(**members: object) -> dict[str, object]:

