@@ -103,16 +103,17 @@ def _checked(
     changes = _compute.equal(kind, "change")
     refused: dict[int, str] = {}
     for name, schema in types.items():
-        of_type = _compute.and_(changes, _compute.fill_null(_compute.equal(batch["type"], name), False))
+        of_type = _compute.and_(
+            changes, _compute.fill_null(_compute.equal(batch["type"], name), False)
+        )
         version = _compute.if_else(of_type, schema.version, version)
         valued = _compute.and_(of_type, _compute.not_equal(batch["operation"], "delete"))
         places = _compute.indices_nonzero(valued)
         if len(places) == 0:
             continue
         values = batch["value"].take(places).to_pylist()
-        for place, problem in zip(places.to_pylist(), schema.problems(values), strict=True):
-            if problem is not None:
-                refused[place] = problem
+        found = zip(places.to_pylist(), schema.problems(values), strict=True)
+        refused.update((place, problem) for place, problem in found if problem is not None)
     if refused:
         mask = pa.array([place in refused for place in range(count)])
         kind = _compute.if_else(mask, "invalid", kind)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from penstock import limits
-from penstock.errors import InvalidPipeline
+from penstock.spark.problems import InvalidPipeline
 from penstock.spark.type_schema import TypeSchema, type_schema
 
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable, not a token

@@ -20,8 +20,8 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
-from penstock.clock import now_ms
-from penstock.errors import WarehouseInUse
+from penstock.clock import SYSTEM_CLOCK
+from penstock.spark.problems import WarehouseInUse
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
@@ -135,7 +135,10 @@ class Table:
     ) -> None:
         """Add files, or put them in the place of all there are: all of it or nothing."""
         actions: list[Any] = [
-            AddAction(each.name, each.size, {}, now_ms(), True, each.statistics) for each in files
+            AddAction(
+                each.name, each.size, {}, SYSTEM_CLOCK.now_us() // 1000, True, each.statistics
+            )
+            for each in files
         ]
         try:
             self.handle.create_write_transaction(

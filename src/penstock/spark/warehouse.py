@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 import msgspec
 from pyarrow import fs
 
-from penstock.errors import NoWarehouse, WarehouseInUse
 from penstock.spark.events_table import WRITER, EventsTable
+from penstock.spark.problems import NoWarehouse, WarehouseInUse
 from penstock.spark.tables import filesystem
 
 _NOTE: Final = "_penstock/writer.json"
