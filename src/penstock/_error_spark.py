@@ -1,4 +1,4 @@
-"""Failures that no server reported: of the clients, of Spark's sources and sinks, of the pipeline.
+"""Failures that no server reported: of the clients, and of Spark's sources and sinks.
 
 Import errors from `penstock.errors`, which has all of them.
 """
@@ -36,33 +36,3 @@ class JavaMissing(ClientError):
     """Spark runs on Java, and none was found that will do."""
 
     code, title = "java-missing", "No Java that Spark can use"
-
-
-class InvalidPipeline(ClientError):
-    """A pipeline's settings that cannot be used, or that do not fit its tables."""
-
-    status, code, title = 400, "invalid-pipeline", "Invalid pipeline"
-
-
-class NoWarehouse(ClientError):
-    """There are no tables yet where the pipeline keeps them."""
-
-    status, code, title = 404, "no-warehouse", "No warehouse"
-
-
-class WarehouseMismatch(ClientError):
-    """The tables of a pipeline do not stand where its checkpoint does."""
-
-    status, code, title = 409, "warehouse-mismatch", "Checkpoint and warehouse do not match"
-
-
-class WarehouseInUse(ClientError):
-    """Another run writes the same tables, or has taken them over."""
-
-    status, code, title = 409, "warehouse-in-use", "Warehouse is in use"
-
-
-class QueryFailed(ClientError):
-    """A query of the user's own that cannot be run."""
-
-    status, code, title = 422, "query-failed", "Query failed"

@@ -32,8 +32,7 @@ PenstockError
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
     ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
-    ├── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
-    └── InvalidPipeline · NoWarehouse · WarehouseMismatch · WarehouseInUse · QueryFailed
+    └── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
 """
 
 from __future__ import annotations
@@ -47,13 +46,8 @@ from penstock._error_base import ServerError as ServerError
 from penstock._error_spark import ClientError as ClientError
 from penstock._error_spark import DataLost as DataLost
 from penstock._error_spark import InvalidOption as InvalidOption
-from penstock._error_spark import InvalidPipeline as InvalidPipeline
 from penstock._error_spark import JavaMissing as JavaMissing
 from penstock._error_spark import NotWritable as NotWritable
-from penstock._error_spark import NoWarehouse as NoWarehouse
-from penstock._error_spark import QueryFailed as QueryFailed
-from penstock._error_spark import WarehouseInUse as WarehouseInUse
-from penstock._error_spark import WarehouseMismatch as WarehouseMismatch
 
 
 class InvalidOffset(BadRequest):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OURS: Final = re.compile(r"^(?:\w+\.)*penstock\.(?:errors|_error_\w+)\.\w+: (.+?)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^penstock(?:\.\w+)+: (.+?)$", re.MULTILINE)
 
 
 def plain(error: BaseException) -> str:
