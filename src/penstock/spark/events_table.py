@@ -6,9 +6,10 @@ had reached. Rows are made here from those of the source; nothing here needs a S
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +40,7 @@ EVENTS: Final = pa.schema(
         ("error", pa.string()),
         ("schema_version", pa.string()),
         ("batch", pa.int64()),
+        ("replayed", pa.bool_()),
         ("ingested", _TIME),
     ]
 )
@@ -51,13 +53,22 @@ WRITTEN: Final = pa.schema(
         ("statistics", pa.string()),
         ("invalid", pa.int64()),
         ("controls", pa.int64()),
+        ("types", pa.string()),
     ]
 )
 WRITTEN_DDL: Final = (
-    "name STRING, size BIGINT, rows BIGINT, statistics STRING, invalid BIGINT, controls BIGINT"
+    "name STRING, size BIGINT, rows BIGINT, statistics STRING, invalid BIGINT, controls BIGINT, "
+    "types STRING"
 )
 _compute: Any = pc
 _STRING: Final = pa.string()
+
+
+class Count(msgspec.Struct, frozen=True, array_like=True):
+    """The changes of a type so far, and the batch that brought the last one."""
+
+    changes: int
+    batch: int
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +81,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     writer: int = 0
     events: int = 0
     invalid: int = 0
+    types: dict[str, Count] = {}
+    cut: int = 0  # the last batch with control events, which may end what was there before
     engine: str = "delta-rs"
 
 
@@ -87,6 +100,7 @@ def rows_of(
         "error": error,
         "schema_version": version,
         "batch": pa.repeat(pa.scalar(number, pa.int64()), count),
+        "replayed": pa.repeat(pa.scalar(False), count),
         "ingested": pa.repeat(pa.scalar(ingested, _TIME), count),
     }
     columns = [made[name] if name in made else batch[name] for name in EVENTS.names]
@@ -147,21 +161,58 @@ def writer_of(
     """What a task does with its rows: write them to a file, and tell which."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counts = {"invalid": 0, "controls": 0}
-
-        def made() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                found = rows_of(batch, types, number, ingested)
-                counts["invalid"] += found.num_rows - found["error"].null_count
-                counts["controls"] += found.num_rows - found["control"].null_count
-                yield found
-
-        written = write_file(uri, EVENTS, made(), prefix=f"{number:08d}", statistics=STATISTICS)
+        told = Told()
+        made = (told.see(rows_of(batch, types, number, ingested)) for batch in batches)
+        written = write_file(uri, EVENTS, made, prefix=f"{number:08d}", statistics=STATISTICS)
         if written is not None:
-            row = {**written._asdict(), **counts}
-            yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+            yield pa.RecordBatch.from_pylist([told.row(written)], schema=WRITTEN)
 
     return write
+
+
+class Told:
+    """What a task tells of its rows beside the file that they are in."""
+
+    def __init__(self) -> None:
+        self.invalid = self.controls = 0
+        self.types: Counter[str] = Counter()
+
+    def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.invalid += batch.num_rows - batch["error"].null_count
+        self.controls += batch.num_rows - batch["control"].null_count
+        changes = batch["type"].filter(_compute.equal(batch["kind"], "change"))
+        for each in _compute.value_counts(changes).to_pylist():
+            self.types[each["values"]] += each["counts"]
+        return batch
+
+    def row(self, written: Written) -> dict[str, Any]:
+        types = msgspec.json.encode(self.types).decode()
+        counts = {"invalid": self.invalid, "controls": self.controls, "types": types}
+        return {**written._asdict(), **counts}
+
+
+class Appended(NamedTuple):
+    """What the tasks of a batch have written."""
+
+    files: list[Written]
+    invalid: int
+    controls: int
+    types: Mapping[str, int]
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Appended:
+        types: Counter[str] = Counter()
+        files, invalid, controls = [], 0, 0
+        for row in rows:
+            files.append(Written(*(row[name] for name in Written._fields)))
+            invalid += row["invalid"]
+            controls += row["controls"]
+            types.update(msgspec.json.decode(row["types"], type=dict[str, int]))
+        return cls(files, invalid, controls, types)
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.files)
 
 
 class EventsTable:
@@ -192,37 +243,41 @@ class EventsTable:
         return last is not None and last >= batch
 
     def append(
-        self,
-        written: list[Written],
-        *,
-        query: str,
-        batch: int,
-        positions: dict[str, Any] | None,
-        writer: int,
-        invalid: int,
+        self, appended: Appended, *, query: str, batch: int, positions: dict[str, Any] | None
     ) -> Record:
         """The commit that makes a batch true."""
-        before = self.record
         record = msgspec.structs.replace(
-            before,
-            batch=before.batch + 1,
-            query=query,
-            query_batch=batch,
-            positions=positions,
-            writer=writer,
-            events=before.events + sum(each.rows for each in written),
-            invalid=before.invalid + invalid,
+            self.after(appended), query=query, query_batch=batch, positions=positions
         )
-        self._commit(written, record, {query: batch})
+        self._commit(appended.files, record, {query: batch})
         return record
 
-    def note(self, record: Record, transactions: dict[str, int] | None = None) -> None:
-        """A commit without events, for what it says."""
-        self._commit([], record, transactions or {})
+    def after(self, appended: Appended) -> Record:
+        """What the next commit says of the batches up to it."""
+        before = self.record
+        number = before.batch + 1
+        types = dict(before.types)
+        for name, count in appended.types.items():
+            types[name] = Count(count + (types[name].changes if name in types else 0), number)
+        return msgspec.structs.replace(
+            before,
+            batch=number,
+            events=before.events + appended.rows,
+            invalid=before.invalid + appended.invalid,
+            types=types,
+            cut=number if appended.controls else before.cut,
+        )
 
-    def add(self, written: list[Written], record: Record) -> None:
+    def note(self, record: Record) -> None:
+        """A commit without events, for what it says."""
+        self._commit([], record, {})
+
+    def add(self, appended: Appended) -> None:
         """Rows that no query brought: dead letters that were replayed."""
-        self._commit(written, record, {})
+        self._commit(appended.files, self.after(appended), {})
+
+    def compact(self) -> None:
+        self.table.compact(msgspec.to_builtins(self.record))
 
     def _commit(self, written: list[Written], record: Record, names: dict[str, int]) -> None:
         self.table.commit(written, msgspec.to_builtins(record), {**names, WRITER: record.writer})
