@@ -62,23 +62,16 @@ def _prebuilt(mode: str, count: int = 40_000) -> pa.RecordBatch:
     """What the source makes of one answer."""
     offset = "0000000000000001_0000000000000000"
     event = event_of(12345)
-    where = [
-        [STREAM] * count,
-        [1] * count,
-        list(range(count)),
-        list(range(count)),
-        [offset] * count,
-    ]
+    numbers = list(range(count))
+    columns: list[list[Any]] = [[STREAM] * count, [1] * count, numbers, numbers, [offset] * count]
+    schema = RAW_ARROW if mode == "raw" else STATE_ARROW
     if mode == "raw":
-        schema, rest = RAW_ARROW, [[event.to_json()] * count]
+        columns.append([event.to_json()] * count)
     else:
-        schema = STATE_ARROW
         value = (event.raw_value or b"").decode()
         texts = ["change", event.type, event.key, event.operation, value, None, None]
-        rest = [[text] * count for text in (*texts, event.timestamp, None, None, None)]
-    arrays = [
-        pa.array(column, schema.field(index).type) for index, column in enumerate([*where, *rest])
-    ]
+        columns += [[text] * count for text in (*texts, event.timestamp, None, None, None)]
+    arrays = [pa.array(each, schema.field(index).type) for index, each in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

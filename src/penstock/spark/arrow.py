@@ -139,7 +139,8 @@ def repeated(value: str | int | None, count: int, kind: pa.DataType) -> pa.Array
 
 
 def numbers(first: int, count: int) -> pa.Array:
-    return pa.array(range(first, first + count), pa.int64())
+    ones = pa.repeat(pa.scalar(1, pa.int64()), count)
+    return _compute.cumulative_sum(ones, start=first - 1)
 
 
 def texts(values: Sequence[str | None], *, sparse: bool = False) -> pa.Array:
@@ -155,12 +156,13 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pa.Array:
     """A column of JSON texts from views into a larger body; an empty one stands for none."""
     # Joined at once: a Python object for each would take twice the time of the whole rest.
     data = b"".join(values)
+    if not data:
+        return pa.nulls(len(values), pa.string())
     lengths = pa.array(list(map(len, values)), pa.int32())
     ends = _compute.cumulative_sum(lengths)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     present = _compute.not_equal(lengths, 0)
-    missing = len(values) - _compute.sum(present).as_py() if values else 0
-    valid = present.buffers()[1] if missing else None
+    valid = None if all(values) else present.buffers()[1]
     return pa.Array.from_buffers(
         pa.string(), len(values), [valid, offsets.buffers()[1], pa.py_buffer(data)]
     )

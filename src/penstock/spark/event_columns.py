@@ -93,7 +93,8 @@ def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
     operations = [each.operation for each in headers]
     values = [event.value for event in events]
     olds = [event.old_value for event in events]
-    if None in operations or any(each.control for each in headers):
+    controls = [each.control for each in headers]
+    if None in operations or any(controls):
         return None
     types, keys = [event.type for event in events], [event.key for event in events]
     if not all(types) or not all(keys) or len(events) != count:
@@ -103,8 +104,10 @@ def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
         for value, operation in zip(values, operations, strict=True)
     ):
         return None
-    if any(map(_may_be_deep, values)) or any(map(_may_be_deep, olds)):
-        return None
+    for raws in (values, olds):
+        # The longest is looked at first: most answers have none that could be nested too deep.
+        if max(map(len, raws), default=0) > SHALLOW_BYTES_MAX and any(map(_may_be_deep, raws)):
+            return None
     return [
         repeated("change", count, _STRING),
         texts(types),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, repeat
 from typing import Final
 
@@ -138,10 +139,21 @@ class RangeReader:
 
     def _messages(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         place = wanted.start
-        while place.offset != wanted.end.offset if self._measured else place.seq < wanted.end.seq:
-            answer = self._answer(wanted, place)
-            messages, place = self._taken(wanted, place, answer)
-            yield self._batch(messages, answer)
+        if not self._measured:
+            while place.seq < wanted.end.seq:
+                answer = self._answer(wanted, place)
+                messages, place = self._taken(wanted, place, answer)
+                yield self._batch(messages, answer)
+            return
+        # The next answer is on its way while this one is made into a batch.
+        with ThreadPoolExecutor(1, "penstock-read-ahead") as ahead:
+            coming = ahead.submit(self._answer, wanted, place)
+            while place.offset != wanted.end.offset:
+                answer = coming.result()
+                if answer.offset != wanted.end.offset:
+                    coming = ahead.submit(self._answer, wanted, Position(answer.offset))
+                messages, place = self._taken(wanted, place, answer)
+                yield self._batch(messages, answer)
 
     @property
     def _measured(self) -> bool:
