@@ -80,16 +80,36 @@ def lag(query: StreamingQuery) -> dict[str, int]:
 
 
 def state_of(events: DataFrame) -> DataFrame:
-    """The state that events add up to: the newest change of each entity after the last reset."""
+    """The state that events add up to: the newest change of each entity after the last reset.
+
+    Goes through the events once. Resets have neither type nor key: they are a group of their own in
+    each stream, and few rows are left when they are held against the entities.
+    """
+    order = f.struct(f.coalesce("generation", f.lit(0)).alias("generation"), "position")
+    is_reset = f.col("control") == "reset"
+    floor = f.struct(f.coalesce("generation", f.lit(0)).alias("generation"), _floor().alias("at"))
     newest = f.max_by(
-        f.struct("value", "operation", *_ORDER, "seq", "offset", "txid", "timestamp"),
-        f.struct(*_ORDER),
+        f.struct("value", "operation", *_ORDER, "seq", "offset", "txid", "timestamp"), order
+    )
+    stream = Window.partitionBy("stream")
+    found = (
+        events.where((f.col("kind") == "change") | is_reset)
+        .groupBy(*_ENTITY)
+        .agg(
+            newest.alias("newest"),
+            f.max(order).alias("place"),
+            f.max(f.when(is_reset, order)).alias("reset"),
+            f.max(f.when(is_reset, floor)).alias("floor"),
+        )
+        .withColumn("reset", f.max("reset").over(stream))
+        .withColumn("floor", f.max("floor").over(stream))
+    )
+    is_void = (f.col("floor.generation") == f.col("place.generation")) & (
+        f.col("floor.at") > f.col("place.position")
     )
     return (
-        _valid_changes(events)
-        .groupBy(*_ENTITY)
-        .agg(newest.alias("newest"))
-        .where("newest.operation <> 'delete'")
+        found.where("newest.operation <> 'delete'")
+        .where(f.col("reset").isNull() | ((f.col("place") > f.col("reset")) & ~is_void))
         .select(
             *_ENTITY,
             "newest.value",
@@ -132,13 +152,8 @@ def history_of(events: DataFrame) -> DataFrame:
     )
 
 
-def _valid_changes(events: DataFrame) -> DataFrame:
-    changes = _with_floors(events.where("kind = 'change'"), _floors(events))
-    return changes.where("valid").where("epoch_end IS NULL")
-
-
-def _floors(events: DataFrame) -> DataFrame:
-    """The resets of each stream, in order: few, so they go to every task."""
+def _floor() -> Column:
+    """Where what a reset makes void ends: at the offset that it names, if that is ahead of it."""
     target = f.split("control_offset", "_")
     ahead = f.when(
         f.col("control_offset").rlike("^[0-9]{16}_[0-9]{16}$")
@@ -146,9 +161,12 @@ def _floors(events: DataFrame) -> DataFrame:
         & (target[1].cast("long") > f.col("position")),
         target[1].cast("long"),
     )
-    reset = f.struct(
-        "generation", "position", "offset", f.coalesce(ahead, f.col("position")).alias("floor")
-    )
+    return f.coalesce(ahead, f.col("position"))
+
+
+def _floors(events: DataFrame) -> DataFrame:
+    """The resets of each stream, in order: few, so they go to every task."""
+    reset = f.struct("generation", "position", "offset", _floor().alias("floor"))
     resets = events.where("control = 'reset'")
     return resets.groupBy("stream").agg(f.sort_array(f.collect_list(reset)).alias("resets"))
 
