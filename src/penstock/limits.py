@@ -58,6 +58,9 @@ PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new bef
 PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
 PIPELINE_BUCKETS_MAX: Final = 64
 PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
+PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
+PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
+PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
 
 # Connections

@@ -113,10 +113,11 @@ class Table:
 
     def record(self) -> dict[str, Any]:
         """What the last commit with a record says."""
-        for entry in self.handle.history(_HISTORY_MAX):
-            if RECORD in entry:
-                found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
-                return found
+        for most in (1, _HISTORY_MAX):  # all commits of ours have one; others may be on top
+            for entry in self.handle.history(most):
+                if RECORD in entry:
+                    found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
+                    return found
         return {}
 
     def files(self) -> list[File]:
