@@ -37,6 +37,8 @@ class Duck(Relations):
 
     def close(self) -> None:
         self._connection.close()
+        # Py4J keeps what Spark has called, and DuckDB complains of what is left at the end.
+        del self._connection
 
     def sql(self, query: str) -> pa.Table:
         """The answer to a user's query."""

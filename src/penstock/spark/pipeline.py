@@ -128,6 +128,7 @@ class PipelineRun:
             "streams": msgspec.json.encode(source.streams).decode(),
             "startingOffsets": _text(starting),
             "maxBytesPerTrigger": source.max_bytes or limits.PIPELINE_BATCH_BYTES,
+            "maxAttempts": source.attempts,
             "failOnDataLoss": str(source.fail_on_data_loss).lower(),
         }
         if source.token:

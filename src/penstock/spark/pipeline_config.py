@@ -38,6 +38,7 @@ class Source(_Section, frozen=True):
     max_messages: _Positive | None = None
     max_bytes: _Positive | None = None
     fail_on_data_loss: bool = True
+    attempts: _Positive = limits.SPARK_ATTEMPTS_MAX
 
 
 class Warehouse(_Section, frozen=True):

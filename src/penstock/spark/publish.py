@@ -153,7 +153,7 @@ class Publisher:
     @property
     def _client(self) -> Any:
         source = self._pipeline.source
-        return shared_client(source.url, source.token, limits.SPARK_ATTEMPTS_MAX)
+        return shared_client(source.url, source.token, source.attempts)
 
 
 def keyed(name: str, rows: list[dict[str, Any]]) -> dict[str, str]:
