@@ -42,6 +42,7 @@ def fold_here(duck: Duck, entity: str, record: Record) -> StateTable:
 def fold_in_spark(spark: SparkViews, entity: str, record: Record) -> StateTable:
     """Fold in Spark's tasks: each writes the keys of a range."""
     state, merged = spark.merged(entity)
+    state.table.create({})
     kept = spark.session.sql(views.without_tombstones(merged, _dead(spark.events(column="error"))))
     count = record.types.get(entity)
     most = state.folded.rows + (0 if count is None else count.changes - state.folded.changes)
