@@ -55,8 +55,8 @@ $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAM
 	npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
 	touch $@
 
-run: setup ## start a server in ./data with a demo stream (ONCE=1: end after the demo)
-	$(BIN)/penstock demo $(if $(ONCE),--once)
+run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end after it)
+	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
 
 test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
