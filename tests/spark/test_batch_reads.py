@@ -127,6 +127,15 @@ def test_small_streams_share_a_task(client: Client, server: Server) -> None:
     assert len(partitions) == 1
     rows = run(reader, partitions)
     assert [row["stream"] for row in rows[::2]] == [f"batch/small/{n:02}" for n in range(20)]
+    alone = [row for n in range(20) for row in read(server.url, f"batch/small/{n:02}")]
+    assert rows == alone, "together or one by one: the same rows"
+    assert [row["seq"] for row in rows] == [0, 1] * 20
+    fill(client, "batch/small/07", users(2, first=2))
+    start = json.dumps({"batch/small/07": rows[15]["offset"], "batch/small/08": "latest"})
+    later = read(server.url, "batch/small/07,batch/small/08,batch/small/09", startingOffsets=start)
+    assert [(row["stream"][-1], row["seq"]) for row in later] == [
+        ("7", 2), ("7", 3), ("9", 0), ("9", 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
