@@ -162,24 +162,17 @@ def _state(pipeline: Pipeline) -> list[dict[str, Any]]:
         duck.close()
 
 
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
-        ("SELECT nothing AS key FROM state_user", "nothing"),
-        ("SELECT city FROM state_user", "column called key"),
-        ("SELECT 'same' AS key, _key AS k FROM state_user", "twice"),
-    ],
-)
 def test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept(
-    spark: SparkSession, client: Client, make: Make, sql: str, words: str
+    spark: SparkSession, client: Client, make: Make
 ) -> None:
     home = "test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept"
     append(client, f"{home}/one", user("a", "x"), user("b", "y"))
-    target = f"derived/{abs(hash(sql))}"
+    target = "derived/broken"
+    sql = "SELECT nothing AS key FROM state_user"
     pipeline = make(publish={"cities": {"sql": sql, "to": target}})
     with pytest.raises(PublishFailed, match=r"publish\.cities") as caught:
         run(pipeline, spark)
-    assert words in caught.value.detail
+    assert "nothing" in caught.value.detail
     assert "\n" not in caught.value.detail
     check_warehouse(pipeline)
     # A fixed query takes up where the broken one ended.

@@ -29,6 +29,7 @@ CATCH_UP_TIMEOUT_S = 180.0
 POLL_INTERVAL_S = 0.2
 STOP_TIMEOUT_S = 30.0
 STREAMS = ("demo/shop/users", "demo/shop/orders", "demo/shop/flags")
+LOG_NAME = "pipeline.log"
 SETTINGS_NAME = "pipeline.toml"
 DERIVED = "demo/derived/users_by_city"
 NAMES = ("Ada", "Bob", "Cleo", "Dan", "Eve", "Finn")
@@ -82,18 +83,25 @@ def show(url: str, folder: Path, *, stay: bool) -> None:
             while process.poll() is None:
                 _change(client, chance)
                 time.sleep(2 * ROUND_INTERVAL_S)
-            raise Failure("the pipeline has ended; its last words are above", FAILURE)
+            raise _ended(file)
+
+
+def _ended(file: Path) -> Failure:
+    words = (file.parent / LOG_NAME).read_text(errors="replace").strip().splitlines()
+    return Failure(f"the pipeline has ended: {words[-1] if words else 'without a word'}", FAILURE)
 
 
 @contextmanager
 def _pipeline(file: Path) -> Iterator[subprocess.Popen[str]]:
     click.echo(f"   $ penstock pipeline run {file}")
-    process = subprocess.Popen(
-        [*_PENSTOCK, "pipeline", "run", str(file)],
-        stdin=subprocess.DEVNULL,
-        text=True,
-        process_group=0,  # Ctrl-C reaches us only; the pipeline gets exactly one SIGTERM
-    )
+    with (file.parent / LOG_NAME).open("w") as log:
+        process = subprocess.Popen(
+            [*_PENSTOCK, "pipeline", "run", str(file)],
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            text=True,
+            process_group=0,  # Ctrl-C reaches us only; the pipeline gets exactly one SIGTERM
+        )
     try:
         yield process
     finally:
@@ -134,7 +142,7 @@ def _catch_up(file: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise Failure("the pipeline has ended; its last words are above", FAILURE)
+            raise _ended(file)
         done = _run("status", file, "--json", capture=True)
         if done.returncode == 0:
             status = json.loads(done.stdout)

@@ -61,6 +61,7 @@ WRITTEN_DDL: Final = (
     "types STRING"
 )
 _compute: Any = pc
+_CUTS: Final = pa.array(["reset", "snapshot-end"])  # may end what was there before
 _STRING: Final = pa.string()
 
 
@@ -82,7 +83,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 0
     invalid: int = 0
     types: dict[str, Count] = {}
-    cut: int = 0  # the last batch with control events, which may end what was there before
+    cut: int = 0  # the last batch with a reset, or the end of a snapshot
     engine: str = "delta-rs"
 
 
@@ -179,7 +180,7 @@ class Told:
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.invalid += batch.num_rows - batch["error"].null_count
-        self.controls += batch.num_rows - batch["control"].null_count
+        self.controls += _compute.sum(_compute.is_in(batch["control"], _CUTS)).as_py() or 0
         changes = batch["type"].filter(_compute.equal(batch["kind"], "change"))
         for each in _compute.value_counts(changes).to_pylist():
             self.types[each["values"]] += each["counts"]

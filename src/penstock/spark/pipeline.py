@@ -233,6 +233,8 @@ def run_pipeline(
     from penstock.spark.sessions import session
 
     spark = session("penstock pipeline", master=master, config=pipeline.run.spark)
+    # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+    spark.sparkContext.setLogLevel("FATAL")
     run = PipelineRun(pipeline, spark, on_progress=on_progress)
     if pipeline.run.metrics_port is not None:
         serve_metrics(run.meter, pipeline.run.metrics_port)
