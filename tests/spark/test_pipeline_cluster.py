@@ -27,9 +27,12 @@ def settings(url: str) -> str:
 [source]
 url = "{url}"
 streams = ["shop/*"]
-max_messages = 400
+max_messages = 300
+min_partitions = 4
 [warehouse]
 path = "warehouse"
+[pipeline]
+driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
 "spark.sql.shuffle.partitions" = "2"

@@ -149,7 +149,11 @@ def test_a_result_needs_one_row_for_each_key(rows: list[dict[str, Any]], words: 
 
 
 def test_keys_are_texts_and_rows_without_one_are_left_out() -> None:
-    rows = [{"key": 7, "n": 1}, {"key": None, "n": 2}, {"key": "k", "n": None}]
+    rows: list[dict[str, Any]] = [
+        {"key": 7, "n": 1},
+        {"key": None, "n": 2},
+        {"key": "k", "n": None},
+    ]
     assert keyed("p", rows) == {"7": '{"n":1}', "k": '{"n":null}'}
 
 

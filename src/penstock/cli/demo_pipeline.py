@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
 
 ROUNDS = 5
+USERS = 8
 ROUND_INTERVAL_S = 0.5
 CATCH_UP_TIMEOUT_S = 180.0
 POLL_INTERVAL_S = 0.2
@@ -73,6 +74,7 @@ def show(url: str, folder: Path, *, stay: bool) -> None:
         chance = random.Random()
         click.echo("   live changes of users, orders and flags, some of them invalid, go to")
         click.echo(f"   {', '.join(STREAMS)}")
+        _open_shop(client, chance)
         for _ in range(ROUNDS):
             _change(client, chance)
             time.sleep(ROUND_INTERVAL_S)
@@ -113,11 +115,23 @@ def _pipeline(file: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
+def _open_shop(client: Client, chance: random.Random) -> None:
+    """The users that there are before anything changes."""
+    from penstock.state.events import insert
+
+    stream = client.stream(STREAMS[0])
+    stream.ensure()
+    for number in range(USERS):
+        name, city = NAMES[number % len(NAMES)], chance.choice(CITIES)
+        value = {"id": f"u{number}", "name": name, "city": city}
+        stream.append(insert("user", f"u{number}", value))
+
+
 def _change(client: Client, chance: random.Random) -> None:
     """A round of changes, as three applications would make them."""
     from penstock.state.events import delete, update, upsert
 
-    user = f"u{chance.randrange(8)}"
+    user = f"u{chance.randrange(USERS)}"
     value: dict[str, Any] = {
         "id": user,
         "name": chance.choice(NAMES),
@@ -126,7 +140,7 @@ def _change(client: Client, chance: random.Random) -> None:
     users: list[Any] = [update("user", user, value), update("user", "u1", {**value, "id": "u1"})]
     users.append(update("user", "u9", {"id": "u9", "name": None}))  # refused by its schema
     if chance.random() < 0.2:
-        users.append(delete("user", f"u{chance.randrange(2, 8)}"))
+        users.append(delete("user", f"u{chance.randrange(2, USERS)}"))
     order = f"o{chance.randrange(100)}"
     orders = [upsert("order", order, {"id": order, "user": user, "total": chance.randrange(99)})]
     flags = [upsert("flag", "dark-mode", chance.random() < 0.5)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,7 +77,6 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
     pipeline = load(file)
     from penstock.spark.pipeline import run_pipeline
 
-    signal.signal(signal.SIGTERM, _interrupt)
     note(f"{file}: starting Spark …")
     with Progress(str(file)) as line:
 
@@ -94,10 +91,6 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
             on_progress=show,
         )
     note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @command.command("status")

@@ -9,8 +9,11 @@ so that a run that ends anywhere goes on where it was.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +65,8 @@ class PipelineRun:
         self._query_id: str | None = None
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._busy = threading.Lock()  # held while a batch is worked on
         self.meter = Meter()
 
     def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
@@ -102,19 +107,20 @@ class PipelineRun:
         self.meter.published += self._publisher.publish()
 
     def stop(self) -> None:
-        """Ask the run to end; what is committed stays."""
-        if self._query is not None:
-            self._query.stop()
+        """Ask the run to end after the batch that it is at; also for signal handlers."""
+        self._stopping.set()
 
     def _follow(self, starting: Any, *, once: bool) -> None:
         query = self._query = self._stream(starting, once=once).start()
         try:
+            # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
+            while query.isActive:
+                if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
+                    with self._busy:
+                        query.stop()
             query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            raise
-        except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in errors of its own
-            if self._failure is None:
+        except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in its own
+            if self._failure is None and not self._stopping.is_set():
                 self._failure = _sentence(error)
 
     def _raise_failure(self) -> None:
@@ -128,6 +134,7 @@ class PipelineRun:
             "streams": msgspec.json.encode(source.streams).decode(),
             "startingOffsets": _text(starting),
             "maxBytesPerTrigger": source.max_bytes or limits.PIPELINE_BATCH_BYTES,
+            "minPartitions": source.min_partitions,
             "maxAttempts": source.attempts,
             "failOnDataLoss": str(source.fail_on_data_loss).lower(),
         }
@@ -145,8 +152,14 @@ class PipelineRun:
     def _batch(self, rows: DataFrame, batch: int) -> None:
         """What Spark calls with each batch, also with one that a killed run had begun."""
         try:
-            self._take(rows, batch)
+            with self._busy:
+                if self._stopping.is_set():
+                    # Not a return: Spark would take the batch for done.
+                    raise QueryFailed("The pipeline was stopped before this batch.")
+                self._take(rows, batch)
         except BaseException as error:
+            if self._stopping.is_set():
+                raise
             self._failure = error if isinstance(error, PenstockError) else _sentence(error)
             raise
 
@@ -196,7 +209,7 @@ class PipelineRun:
                 continue
             count = record.types.get(entity)
             rows = state.folded.rows + (count.changes - state.folded.changes if count else 0)
-            if rows <= limits.PIPELINE_DRIVER_ROWS:
+            if rows <= chosen.driver_rows:
                 if stale:
                     self._duck.refresh()
                     stale = False
@@ -239,7 +252,23 @@ def run_pipeline(
     if pipeline.run.metrics_port is not None:
         serve_metrics(run.meter, pipeline.run.metrics_port)
     try:
-        run.run(once=once, resume_from_warehouse=resume_from_warehouse)
+        with _stopped_by_signals(run):
+            run.run(once=once, resume_from_warehouse=resume_from_warehouse)
     finally:
         spark.stop()
     return run.meter.last
+
+
+@contextmanager
+def _stopped_by_signals(run: PipelineRun) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a run after the batch that it is at."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    chosen = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: run.stop()) for number in chosen}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -37,6 +37,7 @@ class Source(_Section, frozen=True):
     starting: str | dict[str, str] = "earliest"
     max_messages: _Positive | None = None
     max_bytes: _Positive | None = None
+    min_partitions: _Positive = 1
     fail_on_data_loss: bool = True
     attempts: _Positive = limits.SPARK_ATTEMPTS_MAX
 
@@ -56,6 +57,7 @@ class Run(_Section, frozen=True):
     snapshots: Literal["keep", "replace"] = "keep"
     fold_rows: _Positive = limits.PIPELINE_FOLD_ROWS
     fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
+    driver_rows: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_ROWS
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}
 
