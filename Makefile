@@ -82,8 +82,9 @@ bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
 	$(BIN)/python -m bench.client_follow
 	$(BIN)/python -m bench.client_producer
 
-bench-spark: setup ## the Spark source beside one that has its Arrow batches ready
+bench-spark: setup ## the Spark source and the pipeline beside what Spark does at best
 	$(BIN)/python -m bench.spark_source
+	$(BIN)/python -m bench.spark_pipeline
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak
