@@ -24,12 +24,12 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth bench-client bench-state bench-stp soak docs lock clean
+.PHONY: help setup run test lint format bench bench-growth bench-client bench-state bench-stp bench-spark soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: .venv/.stamp-python ## install into .venv; .venv/bin/penstock works afterwards
+setup: .venv/.stamp-python .venv/.stamp-spark ## install into .venv; .venv/bin/penstock works afterwards
 
 .venv/.stamp-python: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -37,6 +37,10 @@ setup: .venv/.stamp-python ## install into .venv; .venv/bin/penstock works after
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		--no-index --editable .
+	touch $@
+
+.venv/.stamp-spark: requirements-spark.lock .venv/.stamp-python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	touch $@
 
 .venv/.stamp-node: requirements-node.lock .venv/.stamp-python
@@ -51,8 +55,8 @@ $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAM
 	npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
 	touch $@
 
-run: setup ## start a server in ./data with a demo stream (ONCE=1: end after the demo)
-	$(BIN)/penstock demo $(if $(ONCE),--once)
+run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end after it)
+	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
 
 test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
@@ -84,6 +88,10 @@ bench-state: setup $(NODE_STAMP) ## state beside the npm package, bare SQLite an
 bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
 	$(BIN)/python -m bench.stp
 
+bench-spark: setup ## the Spark source and the pipeline beside what Spark does at best
+	$(BIN)/python -m bench.spark_source
+	$(BIN)/python -m bench.spark_pipeline
+
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
@@ -94,12 +102,14 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
+	$(COMPILE) --upgrade pyproject.toml --extra spark --constraints requirements.lock \
+		--output-file requirements-spark.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
 	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock
 	npm install --prefix bench --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
-		requirements-node.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
+		requirements-node.lock requirements-spark.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
 		bench/package-lock.json
 
 clean: ## remove what was installed and cached; ./data stays

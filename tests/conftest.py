@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # Tests run side by side on few cores: how long one example takes says nothing.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Make `--dist loadgroup` work: xdist 3.8 writes the group where pytest 9.2 no longer looks.
+
+    Without it every process that has a test of a group starts what the group shares.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        if groups and not item.nodeid.endswith(f"@{'_'.join(groups)}"):
+            item._id = item.id.parse(f"{item.nodeid}@{'_'.join(groups)}")

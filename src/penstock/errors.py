@@ -37,7 +37,8 @@ PenstockError
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
-    └── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    └── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ from penstock._error_request import InvalidTtl as InvalidTtl
 from penstock._error_request import MissingContentType as MissingContentType
 from penstock._error_request import OffsetBeyondTail as OffsetBeyondTail
 from penstock._error_request import OffsetNotAligned as OffsetNotAligned
+from penstock._error_spark import ClientError as ClientError
+from penstock._error_spark import DataLost as DataLost
+from penstock._error_spark import InvalidOption as InvalidOption
+from penstock._error_spark import JavaMissing as JavaMissing
+from penstock._error_spark import NotWritable as NotWritable
 from penstock._error_stp import EgressFailed as EgressFailed
 from penstock._error_stp import EgressRefused as EgressRefused
 from penstock._error_stp import FollowConflict as FollowConflict
@@ -314,12 +320,6 @@ class StoreTooNew(StoreError):
 
 class StoreDamaged(StoreError):
     code, title = "store-damaged", "Data folder is damaged"
-
-
-class ClientError(PenstockError):
-    """A failure that no server reported."""
-
-    code, title = "client-error", "Client error"
 
 
 class ConnectionFailed(ClientError):

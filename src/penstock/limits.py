@@ -53,6 +53,27 @@ SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reade
 # Live state
 LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
 
+# Spark
+SPARK_PARTITION_BYTES: Final = 32 * MIB  # of streams that one task reads
+SPARK_RANGES_PER_PARTITION_MAX: Final = 512  # of small streams that one task reads
+SPARK_ATTEMPTS_MAX: Final = 12  # of a request inside a reader or a sink: about half a minute
+SPARK_ROW_BYTES: Final = 64 * KIB  # of a byte stream in one row: it has no messages
+SPARK_CHUNK_MESSAGES: Final = 1000  # rows that the sink appends in one request
+SPARK_CHUNK_BYTES: Final = MIB  # bytes that the sink appends in one request, if more than one row
+
+# The pipeline
+PIPELINE_INTERVAL_S: Final = 1  # between two batches, while there is news
+PIPELINE_POLL_MS: Final = 200  # between two looks whether a run is over
+PIPELINE_FOLD_ROWS: Final = 100_000  # rows of a type up to which every batch folds its state
+PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
+PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
+PIPELINE_BUCKETS_MAX: Final = 64
+PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
+PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
+PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
+PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
+PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
+
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
 HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request

@@ -96,6 +96,18 @@ async def test_seeking_an_ordinal_finds_a_place_at_or_before_its_message(rig: Ri
 
 
 @on_stores()
+async def test_seeking_a_position_finds_a_place_at_or_before_it_and_its_ordinal(rig: Rig) -> None:
+    stream, messages = await long_stream(rig)
+    data = wire(messages)
+    for ordinal in range(len(messages)):
+        start = len(wire(messages[:ordinal]))
+        position, at = await rig.store.seek_position(stream, start)
+        assert position <= start
+        assert data.count(b"\n", position, start) == ordinal - at
+        assert start - position <= 3 * BLOCK_BYTES
+
+
+@on_stores()
 async def test_seeking_an_ordinal_of_a_byte_stream_counts_appends(rig: Rig) -> None:
     stream = await rig.create("a", [b"0"], config=BYTES)
     for _ in range(20):
@@ -128,6 +140,7 @@ async def test_seeking_a_time_before_the_first_message_finds_the_start(rig: Rig)
 async def test_seeking_in_an_empty_stream_finds_its_start(rig: Rig) -> None:
     stream = await rig.create("a")
     assert await rig.store.seek_ordinal(stream, 0) == (0, 0)
+    assert await rig.store.seek_position(stream, 0) == (0, 0)
     assert await rig.store.seek_time(stream, rig.clock.now_us()) == 0
 
 
@@ -143,6 +156,9 @@ async def test_seeks_and_reads_are_the_same_after_a_restart_and_after_a_crash(ri
         for ordinal in range(0, 300, 7):
             position, at = await rig.store.seek_ordinal(stream, ordinal)
             start = len(wire(messages[:ordinal]))
+            assert position <= start
+            assert data.count(b"\n", position, start) == ordinal - at
+            position, at = await rig.store.seek_position(stream, start)
             assert position <= start
             assert data.count(b"\n", position, start) == ordinal - at
         await reopen()

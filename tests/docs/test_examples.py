@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.helpers.server import running_server
 
@@ -32,14 +33,20 @@ def run(language: str, code: str, url: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=170,  # the one with Spark in it needs a while on a busy machine
         check=False,
     )
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def _case(path: Path) -> ParameterSet:
+    # Spark's memory is for one at a time.
+    marks = [pytest.mark.xdist_group("spark")] if path.name == "spark.md" else []
+    return pytest.param(path, id=path.name, marks=marks)
+
+
+@pytest.mark.parametrize("path", [_case(path) for path in documents()])
 def test_every_block_of_the_document_runs_and_prints_what_it_says(path: Path) -> None:
     with running_server(memory=True) as server:
         for language, code, expectations in BLOCK.findall(path.read_text()):

@@ -225,6 +225,32 @@ async def test_splits_cut_a_stream_into_readable_ranges(client: Client) -> None:
 
 
 @with_app()
+async def test_splits_say_how_many_messages_are_before_each_offset(client: Client) -> None:
+    await client.put("a", numbered(1000), content_type=JSON)
+    found = (await client.get("a", "splits=4")).json()
+    assert (found["ordinals"][0], found["ordinals"][-1]) == (0, 1000)
+    for offset, ordinal in zip(found["offsets"][:-1], found["ordinals"][:-1], strict=True):
+        first = (await client.get("a", f"offset={offset}&count=1")).json()
+        assert [message["n"] for message in first] == [ordinal]
+
+
+@with_app()
+async def test_splits_can_be_bounded_by_messages_and_bytes(client: Client) -> None:
+    await client.put("a", numbered(1000), content_type=JSON)
+    some = (await client.get("a", "splits=1&count=30")).json()
+    assert some["ordinals"] == [0, 30]
+    more = (await client.get("a", f"splits=1&count=30&offset={some['offsets'][1]}")).json()
+    assert more["ordinals"] == [30, 60]
+    few = (await client.get("a", f"splits=1&count=30&bytes=1&offset={some['offsets'][1]}")).json()
+    assert few["ordinals"] == [30, 31], "at least one message"
+    assert (await client.get("a", "splits=1&count=5000")).json()["ordinals"] == [0, 1000]
+    await client.put("b", b"text", content_type=TEXT)
+    assert "ordinals" not in (await client.get("b", "splits=2")).json()
+    assert (await client.get("b", "splits=2&count=1")).status == 400
+    assert (await client.get("a", "splits=1&bytes=0")).status == 400
+
+
+@with_app()
 async def test_expiry_bounds_the_life_in_caches(client: Client) -> None:
     await client.put("ttl", b"x", content_type=TEXT, stream_ttl="10")
     assert (await client.get("ttl")).headers["cache-control"] == "public, max-age=10"

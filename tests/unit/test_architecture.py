@@ -14,7 +14,17 @@ LINES_MAX = 400
 # The one module that calls the operating system for the store's files.
 FILES = "log/files.py"
 # Reads one settings file, writes the generated pages, keeps a reader's offset: not the store.
-NOT_THE_STORE = {"config.py", "cli/docs.py", "cli/system.py", "client/checkpoint.py"}
+NOT_THE_STORE = {
+    "config.py",
+    "cli/docs.py",
+    "cli/system.py",
+    "cli/demo_pipeline.py",  # writes the pipeline.toml of the demo
+    "client/checkpoint.py",
+    "spark/warehouse.py",  # asks whether the process that wrote last still lives
+    "spark/pipeline_config.py",  # reads pipeline.toml and the schemas that it names
+    "spark/java.py",  # puts a starter script for Java into the user's cache
+    "spark/sessions.py",  # tells Spark its Python by environment variables
+}
 CATALOG = "log/catalog.py"
 CHECKPOINT = "client/checkpoint.py"
 STATE_INDEX = "state/index.py"  # a cache of the log, apart from the store

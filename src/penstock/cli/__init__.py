@@ -41,6 +41,9 @@ SECTIONS = {
         "notify": "Tell a Notify URL that a table has news.",
         "stp": "Let a server follow tables of other servers.",
     },
+    "Pipeline": {
+        "pipeline": "Streams into tables and back: run, look at and check a pipeline.",
+    },
     "Copies": {
         "export": "Write a stream to a file, or what is new in it.",
         "import": "Append a file to a stream, each line once.",

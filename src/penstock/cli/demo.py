@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
 import click
 
+from penstock.cli import demo_pipeline
 from penstock.config import ENV_PREFIX
 
 HOST = "127.0.0.1"
@@ -37,16 +39,25 @@ ORDERS = (
 
 @click.command("demo")
 @click.option("--once", is_flag=True, help="Stop after the demo instead of serving on.")
+@click.option("--pipeline", is_flag=True, help="Show a Spark pipeline over live changes, too.")
 @click.option("--data-dir", metavar="FOLDER", default="./data", help="[default: ./data]")
 @click.option("--port", type=int, help=f"[default: {PORT}, or a free one if that is taken]")
-def command(once: bool, data_dir: str, port: int | None) -> None:
-    """Start a server with a small demo stream and tail it live."""
+def command(once: bool, pipeline: bool, data_dir: str, port: int | None) -> None:
+    """Start a server with a small demo stream and tail it live.
+
+    With --pipeline its tables are kept beside the data, in FOLDER-pipeline.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     port = _free_or_any(PORT) if port is None else port
+    tables = Path(f"{data_dir.rstrip('/')}-pipeline")
+    if pipeline and not Path(data_dir).exists():
+        demo_pipeline.forget(tables)
     try:
         with _server(port, data_dir) as (url, process):
             _show(url)
-            if not once:
+            if pipeline:
+                demo_pipeline.show(url, tables, stay=not once)
+            elif not once:
                 click.echo("\nThe server runs on. Ctrl-C stops it.")
                 if process.wait() != 0:
                     sys.exit(1)

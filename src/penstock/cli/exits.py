@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock import errors
 from penstock.errors import PenstockError
+from penstock.spark import problems
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, REFUSED = range(7)
 INTERRUPTED = 130
@@ -29,6 +30,9 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.FollowNotFound, NOT_FOUND),
     (errors.SubscriptionNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
+    (problems.NoWarehouse, NOT_FOUND),
+    (problems.WarehouseMismatch, CONFLICT),
+    (problems.WarehouseInUse, CONFLICT),
     (errors.Conflict, CONFLICT),
     (errors.TailMoved, CONFLICT),
     (errors.ConnectionFailed, UNREACHABLE),

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.log.engine import Engine
 
-_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits"})
+_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes"})
 _BOUNDS = ("until", "count", "splits")
 _PUBLIC = frozenset({b"/healthz", b"/readyz"})
 _GUARDED = {error.status: error.code for error in (Unauthorized, RateLimited, BodyTooLarge)}

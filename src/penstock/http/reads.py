@@ -199,12 +199,7 @@ class Reads:
 
     async def _bounded(self, stream: Stream, request: Request, query: dict[str, str]) -> Response:
         count = None
-        if "count" in query:
-            if not stream.is_json:
-                raise InvalidParameter(
-                    "`count` counts messages, and only application/json streams have messages; "
-                    "use `until` instead."
-                )
+        if "count" in query and self._counts(stream):
             count = parse_count("count", query["count"])
         start, until = await self._range(stream, query)
         if start >= (stream.tail if until is None else until):
@@ -215,14 +210,39 @@ class Reads:
         answer = self.answer(stream, start, end, request)
         return answer if isinstance(answer, Response) else await answer
 
+    def _counts(self, stream: Stream) -> bool:
+        if not stream.is_json:
+            raise InvalidParameter(
+                "`count` counts messages, and only application/json streams have messages; "
+                "use `until` instead."
+            )
+        return True
+
     async def _splits(self, stream: Stream, query: dict[str, str]) -> Response:
         ranges = parse_count("splits", query["splits"], maximum=self._settings.splits_max)
-        start, until = await self._range(stream, query)
-        end = stream.tail if until is None else until
+        start, end = await self._bounds(stream, query)
         positions = await self._engine.splits(stream, ranges, start, end)
-        content = {"offsets": [self._engine.token(stream, position) for position in positions]}
+        content: dict[str, Any] = {
+            "offsets": [self._engine.token(stream, position) for position in positions]
+        }
+        if stream.is_json:
+            ordinals = [await self._engine.ordinal(stream, position) for position in positions]
+            content["ordinals"] = ordinals
         headers: Headers = [(b"content-type", b"application/json"), NO_STORE]
         return Response(200, headers, msgspec.json.encode(content))
+
+    async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:
+        """The range to split: up to `until`, and at most `bytes` and `count` messages long."""
+        start, until = await self._range(stream, query)
+        end = stream.tail if until is None else until
+        if "bytes" in query and end > start:
+            size = parse_count("bytes", query["bytes"])
+            end = await self._engine.plan(stream, start, max_bytes=size, until=end)
+        if "count" in query:
+            first = await self._engine.ordinal(stream, start) if self._counts(stream) else 0
+            after = await self._engine.seek(stream, first + parse_count("count", query["count"]))
+            end = min(end, after)
+        return start, end
 
     async def _range(self, stream: Stream, query: dict[str, str]) -> tuple[int, int | None]:
         start = await self._engine.position(stream, query.get("offset", START))

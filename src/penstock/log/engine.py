@@ -143,6 +143,10 @@ class Engine:
     async def splits(self, stream: Stream, parts: int, start: int, end: int) -> list[int]:
         return await self._ranges.splits(stream, parts, start, end)
 
+    async def ordinal(self, stream: Stream, position: int) -> int:
+        """The number of messages before a boundary of a JSON stream."""
+        return await self._ranges.ordinal(stream, position)
+
     async def seek(self, stream: Stream, ordinal: int) -> int:
         """Where message number `ordinal` (from 0) of a JSON stream starts."""
         return await self._ranges.seek(stream, ordinal)

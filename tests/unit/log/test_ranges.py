@@ -71,6 +71,9 @@ class Bench:
     def splits(self, parts: int, start: int, end: int) -> list[int]:
         return asyncio.run(self.ranges.splits(self.stream, parts, start, end))
 
+    def ordinal(self, position: int) -> int:
+        return asyncio.run(self.ranges.ordinal(self.stream, position))
+
     def seek(self, ordinal: int) -> int:
         return asyncio.run(self.ranges.seek(self.stream, ordinal))
 
@@ -274,6 +277,12 @@ def test_every_message_is_found_by_its_ordinal() -> None:
     assert [bench.seek(ordinal) for ordinal in range(101)] == bench.ends
     assert bench.seek(1000) == bench.stream.tail
     assert Bench().seek(0) == 0
+
+
+def test_every_boundary_knows_how_many_messages_are_before_it() -> None:
+    bench = Bench([10, 100, 2, 33, 7] * 20)
+    assert [bench.ordinal(end) for end in bench.ends] == list(range(101))
+    assert Bench().ordinal(0) == 0
 
 
 @given(st.lists(st.sampled_from([b"\n", b"x"]), min_size=1, max_size=70).map(b"".join))

@@ -1,0 +1,218 @@
+"""`penstock pipeline`: run a pipeline, and look at what it keeps without starting Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli import Failure
+from penstock.cli.exits import FAILURE
+from penstock.cli.pipeline_output import print_status, print_table
+from penstock.cli.terminal import Progress, note
+
+if TYPE_CHECKING:
+    from penstock.spark.duck import Duck
+    from penstock.spark.pipeline_config import Pipeline
+    from penstock.spark.progress import Progress as Told
+    from penstock.spark.views import Until
+
+file_argument: Callable[[Any], Any] = click.argument(
+    "file", metavar="FILE", type=click.Path(path_type=Path)
+)
+format_option: Callable[[Any], Any] = click.option(
+    "--format",
+    "output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How rows are printed.  [default: table]",
+)
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Streams into tables and back: run, look at and check a pipeline.
+
+    FILE is the pipeline's settings, as pipeline.toml; docs/pipeline.md has them all. Only `run`
+    starts Spark.
+
+    \b
+    Examples:
+      penstock pipeline validate pipeline.toml
+      penstock pipeline run pipeline.toml --once
+      penstock pipeline show pipeline.toml user
+      penstock pipeline sql pipeline.toml 'SELECT city, count(*) FROM state_user GROUP BY city'
+    """
+
+
+@command.command("validate")
+@file_argument
+def validate(file: Path) -> None:
+    """Check a pipeline's settings and schemas; nothing is started or asked."""
+    pipeline = load(file)
+    streams = ", ".join(pipeline.source.streams)
+    click.echo(f"{file}: in order")
+    click.echo(f"  reads      {streams} of {pipeline.source.url}")
+    click.echo(f"  keeps      {pipeline.warehouse.path}")
+    for name, schema in pipeline.types.items():
+        columns = ", ".join(f"{field.name} {field.type}" for field in schema.fields)
+        click.echo(f"  type       {name}: {columns}")
+    for name, publish in pipeline.publish.items():
+        click.echo(f"  publishes  {name} to {publish.to}")
+
+
+@command.command("run")
+@file_argument
+@click.option("--once", is_flag=True, help="Stop at the end that the streams have now.")
+@click.option("--master", metavar="URL", help="A Spark cluster; this machine without it.")
+@click.option(
+    "--resume-from-warehouse",
+    is_flag=True,
+    help="Go on from where the warehouse stands, with a new checkpoint.",
+)
+def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool) -> None:
+    """Run a pipeline until Ctrl-C, or with --once to the end of its streams."""
+    pipeline = load(file)
+    from penstock.spark.pipeline import run_pipeline
+
+    note(f"{file}: starting Spark …")
+    with Progress(str(file)) as line:
+
+        def show(told: Told) -> None:
+            line.text(told.line())
+
+        last = run_pipeline(
+            pipeline,
+            once=once,
+            master=master,
+            resume_from_warehouse=resume_from_warehouse,
+            on_progress=show,
+        )
+    note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
+
+
+@command.command("status")
+@file_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(file: Path, as_json: bool) -> None:
+    """Show where a pipeline stands: batches, events, lag, dead letters, tables."""
+    pipeline = load(file)
+    from penstock.spark.status import status_of
+
+    print_status(status_of(pipeline), as_json=as_json)
+
+
+@command.command("show")
+@file_argument
+@click.argument("name")
+@click.option("--key", metavar="KEY", help="Only this key.")
+@click.option("--history", "past", is_flag=True, help="Every value it has had, oldest first.")
+@click.option("--at", metavar="OFFSET", help="The state as of this offset; needs --stream.")
+@click.option("--stream", metavar="PATH", help="The stream that --at is an offset of.")
+@click.option("--batch", type=int, metavar="N", help="The state as of this batch.")
+@click.option("--limit", type=int, default=100, metavar="N", help="[default: 100]")
+@format_option
+def show(file: Path, name: str, key: str | None, past: bool, limit: int, **given: Any) -> None:
+    """Show the state of the type NAME; or the table `events` or `dead_letters`."""
+    pipeline = load(file)
+    output = given.pop("output")
+    duck = _duck(pipeline)
+    try:
+        until = _until(**given)
+        query = _query(duck, name, past=past, until=until)
+        if key is not None:
+            from penstock.spark.views import literal
+
+            column = "key" if name in ("events", "dead_letters") else "_key"
+            query += f" WHERE x.{column} = {literal(key)}"
+        query += f" ORDER BY {_order(name, past=past)} LIMIT {max(limit, 0)}"
+        print_table(duck.sql(query), output)
+    finally:
+        duck.close()
+
+
+def _query(duck: Duck, name: str, *, past: bool, until: Until | None) -> str:
+    from penstock.spark.state_table import view_names
+
+    if name in ("events", "dead_letters"):
+        return f"SELECT x.* FROM {name} x"
+    names = view_names(duck.entities())
+    if name not in names:
+        known = ", ".join(names) or "none yet"
+        raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
+    if past:
+        return f"SELECT x.* FROM history_{names[name]} x"
+    if until is not None:
+        return f"SELECT x.* FROM {duck.state_at(name, until)} x"
+    return f"SELECT x.* FROM state_{names[name]} x"
+
+
+def _order(name: str, *, past: bool) -> str:
+    if name in ("events", "dead_letters"):
+        return "x.stream, x.generation, x.ordinal"
+    return "x._key, x._stream, x._generation, x._from_ordinal" if past else "x._key, x._stream"
+
+
+def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | None:
+    from penstock.protocol.offsets import Offset, parse_offset
+    from penstock.spark.views import Until
+
+    if at is None:
+        return None if batch is None else Until(batch=batch)
+    if stream is None:
+        raise click.UsageError("--at needs --stream: an offset is of one stream")
+    place = parse_offset(at)
+    if not isinstance(place, Offset):
+        raise click.UsageError("--at takes an offset as `penstock read` and `show` print them")
+    return Until(
+        batch=batch,
+        stream=stream.strip("/"),
+        generation=place.generation,
+        position=place.position,
+    )
+
+
+@command.command("sql")
+@file_argument
+@click.argument("query")
+@format_option
+def sql(file: Path, query: str, output: str) -> None:
+    """Ask the tables in SQL: events, dead_letters, state_TYPE, history_TYPE, collisions_TYPE."""
+    duck = _duck(load(file))
+    try:
+        print_table(duck.sql(query), output)
+    finally:
+        duck.close()
+
+
+@command.command("replay-dead-letters")
+@file_argument
+def replay_dead_letters(file: Path) -> None:
+    """Try the invalid events again after a fix of the schemas; not while the pipeline runs."""
+    pipeline = load(file)
+    from penstock.spark.replays import replay_dead_letters
+
+    done, left = replay_dead_letters(pipeline)
+    click.echo(f"{done:,} replayed, {left:,} still invalid")
+
+
+def load(file: Path) -> Pipeline:
+    """The pipeline of a file, or one line about the packages that it needs."""
+    try:
+        from penstock.spark.pipeline_config import load_pipeline
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"a pipeline needs the package {error.name}: pip install 'penstock[spark]'", FAILURE
+        ) from None
+    return load_pipeline(file)
+
+
+def _duck(pipeline: Pipeline) -> Duck:
+    from penstock.spark.duck import Duck
+    from penstock.spark.warehouse import Warehouse
+
+    warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+    warehouse.need()
+    return Duck(warehouse, pipeline.types, replaces=pipeline.run.snapshots == "replace")

@@ -1,0 +1,56 @@
+"""Streams into Spark and back: `penstock[spark]`.
+
+`session()` gives a Spark session that knows the sources, `register(spark)` makes them known to one
+of your own; `events`, `state` and `history` give DataFrames without further ado.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.frames import events, history, history_of, lag, state, state_of
+    from penstock.spark.sessions import register, session
+    from penstock.spark.words import plain
+
+__all__ = [
+    "events",
+    "history",
+    "history_of",
+    "lag",
+    "plain",
+    "register",
+    "session",
+    "state",
+    "state_of",
+]
+
+_HOMES = {
+    "events": "penstock.spark.frames",
+    "history": "penstock.spark.frames",
+    "history_of": "penstock.spark.frames",
+    "lag": "penstock.spark.frames",
+    "plain": "penstock.spark.words",
+    "register": "penstock.spark.sessions",
+    "session": "penstock.spark.sessions",
+    "state": "penstock.spark.frames",
+    "state_of": "penstock.spark.frames",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("penstock"):
+            raise
+        raise ImportError(
+            f"penstock.spark needs {error.name}: pip install 'penstock[spark]'"
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

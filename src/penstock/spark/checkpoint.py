@@ -1,0 +1,115 @@
+"""Spark's checkpoint of a pipeline's query, as far as it has to fit the warehouse: which query it
+is of, and which positions each batch has. Reads it; Spark alone writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from pyarrow import fs
+
+from penstock.clock import SYSTEM_CLOCK
+from penstock.spark.events_table import Record
+from penstock.spark.positions import Position, parse
+from penstock.spark.problems import WarehouseMismatch
+from penstock.spark.tables import filesystem
+
+_ADVICE: Final = (
+    "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
+    "warehouse stands, with a new checkpoint."
+)
+
+
+class Checkpoint:
+    """The folder that Spark keeps for a query."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._files, self._root = filesystem(location)
+
+    @property
+    def query(self) -> str | None:
+        """The id of the query, once it has begun."""
+        text = self._read("metadata")
+        return None if text is None else str(msgspec.json.decode(text)["id"])
+
+    def positions(self, batch: int) -> dict[str, Any] | None:
+        """Where the source stands at the end of a batch, as it was planned."""
+        text = self._read(f"offsets/{batch}")
+        if text is None:
+            return None
+        found: dict[str, Any] = msgspec.json.decode(text.strip().splitlines()[2])
+        return found
+
+    @property
+    def done(self) -> int | None:
+        """The last batch that Spark knows as done."""
+        chosen = fs.FileSelector(f"{self._root}/commits", allow_not_found=True)
+        names = [each.base_name for each in self._files.get_file_info(chosen)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _read(self, name: str) -> str | None:
+        path = f"{self._root}/{name}"
+        if self._files.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with self._files.open_input_stream(path) as file:
+            return bytes(file.read()).decode()
+
+    def put_aside(self) -> None:
+        """Make room for a new checkpoint; the old one stays beside it."""
+        if self._files.get_file_info(self._root).type != fs.FileType.NotFound:
+            self._files.move(self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
+
+
+def check_match(checkpoint: Checkpoint, record: Record) -> None:
+    """An error unless the next batch of the checkpoint is the next one of the warehouse."""
+    query, done = checkpoint.query, checkpoint.done
+    batch = record.query_batch
+    if batch is None:
+        if done is not None:
+            raise _mismatch(
+                "the checkpoint has batches that the warehouse lacks: it is empty, or was replaced",
+                checkpoint,
+            )
+        return
+    if query is None:
+        raise _mismatch("the warehouse has events, and there is no checkpoint", checkpoint)
+    if query != record.query:
+        raise _mismatch("the checkpoint is of another query than the warehouse", checkpoint)
+    done = -1 if done is None else done
+    if batch < done:
+        raise _mismatch(
+            f"the warehouse ends with batch {batch} and the checkpoint with {done}: the warehouse "
+            "is older",
+            checkpoint,
+        )
+    planned = checkpoint.positions(batch)
+    if batch > done + 1 or planned is None:
+        raise _mismatch(
+            f"the warehouse ends with batch {batch} and the checkpoint with {done}: the checkpoint "
+            "is older",
+            checkpoint,
+        )
+    if record.positions is not None and planned != record.positions:
+        raise _mismatch(f"they have other positions for batch {batch}", checkpoint)
+
+
+def _mismatch(what: str, checkpoint: Checkpoint) -> WarehouseMismatch:
+    return WarehouseMismatch(
+        f"Checkpoint {checkpoint.location} and warehouse do not match: {what}. {_ADVICE}"
+    )
+
+
+def starting_offsets(positions: dict[str, Any]) -> dict[str, str]:
+    """Where a new query has to begin to go on after these positions."""
+    found: dict[str, str] = {}
+    for stream, spelled in positions["streams"].items():
+        place: Position = parse(spelled)
+        if place.skip:
+            raise WarehouseMismatch(
+                f"The warehouse ends inside an answer of {stream}, and its server has no offset "
+                "for that place: the checkpoint is needed to go on."
+            )
+        found[stream] = place.offset
+    return found

@@ -1,0 +1,105 @@
+"""A warehouse read on this machine, without Spark: DuckDB over the files that delta-rs lists.
+
+Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from penstock.spark import views
+from penstock.spark.problems import QueryFailed
+from penstock.spark.relations import Relations, with_columns
+from penstock.spark.tables import File, filesystem
+from penstock.spark.type_schema import TypeSchema
+from penstock.spark.warehouse import Warehouse
+
+_MEMORY: Final = "1GB"
+_ROWS_AT_ONCE: Final = 64 * 1024
+
+
+class Duck(Relations):
+    """The relations of a warehouse in DuckDB."""
+
+    def __init__(
+        self, warehouse: Warehouse, types: Mapping[str, TypeSchema], *, replaces: bool = False
+    ) -> None:
+        super().__init__(warehouse, types, replaces=replaces)
+        self._registered = 0
+        self._connection = duckdb.connect(
+            config={"memory_limit": _MEMORY, "threads": "2", "preserve_insertion_order": "false"}
+        )
+        self._connection.execute("SET TimeZone = 'UTC'")
+
+    def close(self) -> None:
+        self._connection.close()
+        # Py4J keeps what Spark has called, and DuckDB complains of what is left at the end.
+        del self._connection
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer to a user's query."""
+        try:
+            self.prepare(query)
+            found: Any = self._connection.sql(query)
+            return pa.table({}) if found is None else found.to_arrow_table()
+        except duckdb.Error as error:
+            raise QueryFailed(self._words(error)) from None
+
+    def table(self, query: str) -> pa.Table:
+        """The answer to a query of our own."""
+        return self._connection.sql(query).to_arrow_table()
+
+    def reader(self, query: str) -> pa.RecordBatchReader:
+        return self._connection.sql(query).to_arrow_reader(_ROWS_AT_ONCE)
+
+    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+        if not files:
+            return self.register(schema.empty_table())
+        if "://" not in files[0].path:
+            paths = ", ".join(views.literal(each.path) for each in files)
+            return f"read_parquet([{paths}])"
+        return self.register(_dataset([each.path for each in files], schema))
+
+    def typed(self, query: str, schema: TypeSchema | None) -> str:
+        if schema is None:
+            return f"({query})"
+        return self.register(with_columns(self.table(query), schema))
+
+    def define(self, name: str, query: str) -> None:
+        self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {query}')
+
+    def forget(self, name: str) -> None:
+        self._connection.execute(f'DROP VIEW IF EXISTS "{name}"')
+
+    def refresh(self) -> None:
+        super().refresh()
+        while self._registered:
+            self._connection.unregister(f"rows_{self._registered}")
+            self._registered -= 1
+
+    def register(self, rows: Any) -> str:
+        self._registered += 1
+        name = f"rows_{self._registered}"
+        self._connection.register(name, rows)
+        return name
+
+    def _words(self, error: duckdb.Error) -> str:
+        """What DuckDB says, in a line, and which tables there are if that is the question."""
+        first = str(error).strip().split("\n\n")[0].split("\nLINE")[0]
+        words = " ".join(first.split())
+        if isinstance(error, duckdb.CatalogException):
+            words += f" There are: {', '.join(self.names())}."
+        return words
+
+
+def _dataset(paths: list[str], schema: pa.Schema) -> Any:
+    from pyarrow import dataset
+
+    files, _ = filesystem(paths[0])
+    return dataset.dataset(
+        [filesystem(path)[1] for path in paths], schema=schema, filesystem=files, format="parquet"
+    )

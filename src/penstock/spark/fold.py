@@ -1,0 +1,90 @@
+"""Folding: a state table and what came since, written as the new state table. On the driver while
+it is small, in Spark's tasks when it is not; the rows are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from penstock import limits
+from penstock.spark import views
+from penstock.spark.state_table import STATISTICS, StateTable
+from penstock.spark.tables import Written, write_file
+
+if TYPE_CHECKING:
+    from penstock.spark.duck import Duck
+    from penstock.spark.events_table import Record
+    from penstock.spark.spark_views import SparkViews
+
+WRITTEN: Final = pa.schema(
+    [
+        ("name", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("statistics", pa.string()),
+    ]
+)
+WRITTEN_DDL: Final = "name STRING, size BIGINT, rows BIGINT, statistics STRING"
+
+
+def fold_here(duck: Duck, entity: str, record: Record) -> StateTable:
+    """Fold in this process."""
+    state, merged = duck.merged(entity)
+    kept = views.without_tombstones(merged, _dead(duck.events(column="error")))
+    reader = duck.reader(f"SELECT k.* FROM ({kept}) k ORDER BY k._key, k._stream")
+    state.commit(list(_buckets(state, reader, record.batch)), record)
+    return state
+
+
+def fold_in_spark(spark: SparkViews, entity: str, record: Record) -> StateTable:
+    """Fold in Spark's tasks: each writes the keys of a range."""
+    state, merged = spark.merged(entity)
+    state.table.create({})
+    kept = spark.session.sql(views.without_tombstones(merged, _dead(spark.events(column="error"))))
+    count = record.types.get(entity)
+    most = state.folded.rows + (0 if count is None else count.changes - state.folded.changes)
+    buckets = min(max(-(-most // limits.PIPELINE_BUCKET_ROWS), 1), limits.PIPELINE_BUCKETS_MAX)
+    ordered = kept.repartitionByRange(buckets, "_key").sortWithinPartitions("_key", "_stream")
+    write = bucket_writer(state.table.uri, state.schema, record.batch)
+    rows = ordered.mapInArrow(write, WRITTEN_DDL).collect()
+    state.commit([Written(*row) for row in rows], record)
+    return state
+
+
+def bucket_writer(
+    uri: str, schema: pa.Schema, batch: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = _write(uri, schema, batches, batch)
+        if written is not None:
+            yield pa.RecordBatch.from_pylist([written._asdict()], schema=WRITTEN)
+
+    return write
+
+
+def _write(
+    uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], batch: int
+) -> Written | None:
+    made = (each.cast(schema) for each in batches)
+    return write_file(uri, schema, made, prefix=f"state-{batch:08d}", statistics=STATISTICS)
+
+
+def _buckets(state: StateTable, reader: Iterable[pa.RecordBatch], batch: int) -> Iterator[Written]:
+    """Rows in the order of their keys, so many to a file: each file has a range of keys."""
+    state.table.create({})
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for each in reader:
+        held.append(each)
+        rows += each.num_rows
+        if rows >= limits.PIPELINE_BUCKET_ROWS:
+            yield from filter(None, [_write(state.table.uri, state.schema, held, batch)])
+            held, rows = [], 0
+    yield from filter(None, [_write(state.table.uri, state.schema, held, batch)])
+
+
+def _dead(events: str) -> str:
+    return f"SELECT DISTINCT x.stream FROM {events} x WHERE x.kind = 'invalid'"

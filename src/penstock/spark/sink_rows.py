@@ -1,0 +1,140 @@
+"""Rows of a DataFrame as the messages that the sink appends: JSON objects, state events, STP rows
+or payloads as they are. Pure: Arrow in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from penstock.errors import InvalidEvent, InvalidOption, NotWritable
+from penstock.state.events import change, reset, snapshot_end, snapshot_start, up_to_date
+
+SinkMode = Literal["json", "state", "stp", "raw"]
+Encoded = tuple[str, bytes]  # where to, and the message
+
+_SHOWN_CHARACTERS_MAX: Final = 200
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+_check: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_CONTROLS: Final[dict[str, Callable[..., Any]]] = {
+    "reset": reset,
+    "snapshot-start": snapshot_start,
+    "snapshot-end": snapshot_end,
+    "up-to-date": lambda *, offset: up_to_date(),
+}
+_NEEDED: Final[dict[SinkMode, tuple[str, ...]]] = {
+    "json": (),
+    "state": ("key",),
+    "stp": ("key",),
+    "raw": ("payload",),
+}
+
+
+class Encoder:
+    """How the rows of one schema are written."""
+
+    def __init__(
+        self, mode: SinkMode, schema: StructType, *, target: str | None, entity: str | None
+    ) -> None:
+        self._mode: SinkMode = mode
+        self._target = target
+        self._type = entity
+        names = schema.fieldNames()
+        self._value_is_json = "value" in names and isinstance(schema["value"].dataType, StringType)
+        self._check(mode, schema)
+
+    def _check(self, mode: SinkMode, schema: StructType) -> None:
+        names = schema.fieldNames()
+        needed = [*_NEEDED[mode], *([] if self._target else ["stream"])]
+        if mode == "state" and self._type is None:
+            needed.append("type")
+        missing = [name for name in needed if name not in names]
+        if missing:
+            hints = {"stream": " or the option stream", "type": " or the option type"}
+            raise InvalidOption(
+                f"To write as {mode} the rows need a column {missing[0]}"
+                f"{hints.get(missing[0], '')}; they have {', '.join(names)}."
+            )
+        if mode == "raw" and not isinstance(schema["payload"].dataType, StringType | BinaryType):
+            raise InvalidOption("The column payload has to be of type STRING or BINARY.")
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+        write = {
+            "json": self._json,
+            "state": self._state,
+            "stp": self._stp,
+            "raw": self._raw,
+        }[self._mode]
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            target = self._target or row.pop("stream", None)
+            if not target:
+                raise NotWritable(f"A row names no stream to go to: {_shown(row)}")
+            yield target, write(row)
+
+    def _json(self, row: dict[str, Any]) -> bytes:
+        return _encode(row)
+
+    def _raw(self, row: dict[str, Any]) -> bytes:
+        payload = row["payload"]
+        if payload is None:
+            raise NotWritable(f"A row has no payload: {_shown(row)}")
+        return payload.encode() if isinstance(payload, str) else bytes(payload)
+
+    def _state(self, row: dict[str, Any]) -> bytes:
+        try:
+            if row.get("control") is not None:
+                return self._control(row)
+            operation: Any = row.get("operation") or "upsert"
+            event = change(
+                operation,
+                row.get("type") or self._type or "",
+                row["key"],
+                self._value(row, "value"),
+                old_value=self._value(row, "old_value"),
+                txid=row.get("txid"),
+                timestamp=row.get("timestamp"),
+            )
+        except InvalidEvent as error:
+            raise NotWritable(f"A row is no state event: {error.detail} {_shown(row)}") from None
+        return event.to_json()
+
+    def _control(self, row: dict[str, Any]) -> bytes:
+        make = _CONTROLS.get(row["control"])
+        if make is None:
+            raise NotWritable(f"Control {row['control']!r} is unknown: use {', '.join(_CONTROLS)}.")
+        event: Any = make(offset=row.get("control_offset"))
+        return bytes(event.to_json())
+
+    def _value(self, row: dict[str, Any], name: str) -> Any:
+        """A text is JSON already, as the source gives it; everything else becomes JSON."""
+        value = row.get(name)
+        if value is None:
+            return msgspec.UNSET
+        if not isinstance(value, str) or (name == "value" and not self._value_is_json):
+            return msgspec.Raw(_encode(value))
+        try:
+            return _check(value)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            raise NotWritable(
+                f"The column {name} holds a text that is not JSON: {_shown(row)}. Make it JSON "
+                f"with to_json({name}), or a struct."
+            ) from None
+
+    def _stp(self, row: dict[str, Any]) -> bytes:
+        deletes = row.get("action") == "-" or row.get("operation") == "delete"
+        key, record = row["key"], "" if deletes else row.get("record")
+        if record is None or not key:
+            raise NotWritable(f"A row needs a key, and a record unless it deletes: {_shown(row)}")
+        if not isinstance(record, str):
+            record = _encode(record).decode()
+        if any(mark in text for text in (key, record) for mark in "\t\r\n"):
+            raise NotWritable(f"An STP row cannot hold tabs or line ends: {_shown(row)}")
+        return f"{'-' if deletes else '+'}\t{key}\t{record}\n".encode()
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return str(row)[:_SHOWN_CHARACTERS_MAX]

@@ -1,0 +1,86 @@
+"""The relations of a warehouse in Spark: temporary views over the files that delta-rs lists, so
+that no jar is needed to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.spark.relations import Relations, with_columns
+from penstock.spark.tables import File
+from penstock.spark.type_schema import TypeSchema
+from penstock.spark.views import KEY
+from penstock.spark.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkViews(Relations):
+    """The relations of a warehouse in one Spark session."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        warehouse: Warehouse,
+        types: Mapping[str, TypeSchema],
+        *,
+        replaces: bool = False,
+    ) -> None:
+        super().__init__(warehouse, types, replaces=replaces)
+        self.session = session
+        self._registered = 0
+
+    def sql(self, query: str) -> DataFrame:
+        """The answer to a user's query."""
+        self.prepare(query)
+        return self.session.sql(query)
+
+    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+        columns = from_arrow_schema(schema)
+        if not files:
+            return self._named(self.session.createDataFrame([], columns))
+        return self._named(
+            self.session.read.schema(columns).parquet(*(each.path for each in files))
+        )
+
+    def typed(self, query: str, schema: TypeSchema | None) -> str:
+        if schema is None:
+            return f"({query})"
+        rows = self.session.sql(query)
+        own, added = rows.schema.fields, from_arrow_schema(pa.schema(schema.nullable)).fields
+        columns = StructType([*own[: len(KEY)], *added, *own[len(KEY) :]])
+        return self._named(rows.mapInArrow(_adder(schema), columns))
+
+    def define(self, name: str, query: str) -> None:
+        self.session.sql(query).createOrReplaceTempView(name)
+
+    def forget(self, name: str) -> None:
+        self.session.catalog.dropTempView(name)
+
+    def refresh(self) -> None:
+        super().refresh()
+        while self._registered:
+            self.session.catalog.dropTempView(f"penstock_rows_{self._registered}")
+            self._registered -= 1
+
+    def _named(self, rows: DataFrame) -> str:
+        self._registered += 1
+        name = f"penstock_rows_{self._registered}"
+        rows.createOrReplaceTempView(name)
+        return name
+
+
+def _adder(
+    schema: TypeSchema,
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from with_columns(batch, schema).to_batches()
+
+    return add

@@ -1,0 +1,140 @@
+"""**state/<type>**: the newest value of each key up to a batch, in files by key, rewritten when
+enough has changed since. Readers add what came later (views.merged), so nobody waits for a fold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.spark.events_table import Record
+from penstock.spark.problems import InvalidPipeline
+from penstock.spark.tables import File, Table, Written
+from penstock.spark.type_schema import TypeSchema
+from penstock.spark.warehouse import Warehouse
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_KEY: Final = [pa.field("_stream", pa.string()), pa.field("_key", pa.string())]
+_REST: Final = [
+    pa.field("_value", pa.string()),
+    pa.field("_operation", pa.string()),
+    pa.field("_generation", pa.int64()),
+    pa.field("_ordinal", pa.int64()),
+    pa.field("_position", pa.int64()),
+    pa.field("_offset", pa.string()),
+    pa.field("_time", _TIME),
+    pa.field("_txid", pa.string()),
+    pa.field("_batch", pa.int64()),
+]
+STATISTICS: Final = ("_key", "_stream", "_batch")
+_FOLD: Final = "penstock/fold"
+
+
+class Folded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit of a state table says of itself."""
+
+    batch: int = 0  # of events, up to which they are in it
+    changes: int = 0  # of the type by then
+    rows: int = 0
+    schema: str | None = None
+
+
+def state_schema(schema: TypeSchema | None) -> pa.Schema:
+    return pa.schema([*_KEY, *([] if schema is None else schema.nullable), *_REST])
+
+
+class StateTable:
+    """The state of one type, and how far it goes."""
+
+    def __init__(self, warehouse: Warehouse, entity: str, schema: TypeSchema | None) -> None:
+        self.entity = entity
+        self.schema = state_schema(schema)
+        self._version = None if schema is None else schema.version
+        self._warehouse = warehouse
+        self.table = Table(warehouse.state_uri(entity), self.schema, warehouse.options)
+        found = self.table.record() if self.table.exists else {}
+        self.folded = msgspec.convert(found, Folded)
+        self.stored = self.table.columns if self.table.exists else self.schema
+
+    @property
+    def batch(self) -> int:
+        return self.folded.batch
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether the schema has columns that the stored rows lack."""
+        return list(self.stored.names) != list(self.schema.names)
+
+    def is_behind(self, record: Record) -> bool:
+        """Whether there is anything after what is stored that could change it."""
+        count = record.types.get(self.entity)
+        news = 0 if count is None else count.batch
+        return max(news, record.cut) > self.batch or self.is_outgrown
+
+    def is_due(self, record: Record, *, rows: int, percent: float) -> bool:
+        """Whether it is time to fold: always while small, else when enough is new."""
+        if not self.is_behind(record):
+            return False
+        if self.folded.rows <= rows or self.is_outgrown:
+            return True
+        count = record.types.get(self.entity)
+        new = 0 if count is None else count.changes - self.folded.changes
+        return new >= self.folded.rows * percent / 100
+
+    def check(self) -> None:
+        """A schema may get more columns, and nothing else."""
+        declared = {field.name: field.type for field in self.schema}
+        for field in self.stored:
+            if field.name not in declared:
+                raise InvalidPipeline(
+                    f"types.{self.entity}: the column {field.name} is in the table and no longer "
+                    "in the schema. Columns can be added, not removed: put it back."
+                )
+            if _plain(declared[field.name]) != _plain(field.type):
+                raise InvalidPipeline(
+                    f"types.{self.entity}: the column {field.name} is {field.type} in the table "
+                    f"and {declared[field.name]} in the schema. Columns can be added, not changed."
+                )
+
+    def files(self) -> list[File]:
+        return self.table.files()
+
+    def commit(self, files: Iterable[Written], record: Record) -> None:
+        """Put these rows in the place of all that was stored, as of a batch."""
+        written = list(files)
+        count = record.types.get(self.entity)
+        folded = Folded(
+            batch=record.batch,
+            changes=0 if count is None else count.changes,
+            rows=sum(each.rows for each in written),
+            schema=self._version,
+        )
+        told = msgspec.to_builtins(folded)
+        self.table.create({})
+        self.table.commit(written, told, {_FOLD: record.batch}, overwrite=True)
+        self.folded = folded
+        self.stored = self.schema
+
+
+def _plain(kind: pa.DataType) -> str:
+    """A type as it is compared: Delta calls the item of a list by another name."""
+    text = re.sub(r"(list|large_list)<\w+: ", "list<", str(kind)).replace("large_", "")
+    return text.replace(" not null", "").replace("string_view", "string")
+
+
+def view_names(entities: Sequence[str]) -> dict[str, str]:
+    """The part of a view's name that stands for each type: letters, digits and _ alone."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for entity in entities:
+        name = plain = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
+        number = 2
+        while name in taken:
+            name, number = f"{plain}_{number}", number + 1
+        taken.add(name)
+        found[entity] = name
+    return found

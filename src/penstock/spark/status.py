@@ -1,0 +1,101 @@
+"""Where a pipeline stands, from its warehouse and, if it answers, its server. No Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import PenstockError
+from penstock.spark.driver import Driver, lag
+from penstock.spark.options import SourceOptions
+from penstock.spark.outbox import Outbox
+from penstock.spark.pipeline_config import Pipeline
+from penstock.spark.positions import Place, from_spark
+from penstock.spark.server import Server
+from penstock.spark.state_table import StateTable
+from penstock.spark.warehouse import Warehouse
+
+
+class TypeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one type."""
+
+    name: str
+    changes: int
+    rows: int  # of its state table, deleted keys that are remembered included
+    folded: int  # the batch up to which it goes
+    behind: bool
+    declared: bool
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    warehouse: str
+    batch: int
+    events: int
+    dead_letters: int
+    files: int
+    streams: int
+    lag: int | None  # None: the server does not answer
+    trouble: str | None
+    types: list[TypeStatus]
+    published: dict[str, int]
+
+
+def status_of(pipeline: Pipeline) -> Status:
+    warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+    warehouse.need()
+    record = warehouse.events.record
+    behind, trouble = _lag(pipeline, record.positions)
+    positions: dict[str, Any] = record.positions or {"streams": {}}
+    entities = sorted({*pipeline.types, *record.types})
+    return Status(
+        warehouse=warehouse.path,
+        batch=record.batch,
+        events=record.events,
+        dead_letters=record.invalid,
+        files=len(warehouse.events.files()),
+        streams=len(positions["streams"]),
+        lag=behind,
+        trouble=trouble,
+        types=[_type(warehouse, pipeline, entity) for entity in entities],
+        published=_published(warehouse, pipeline),
+    )
+
+
+def _type(warehouse: Warehouse, pipeline: Pipeline, entity: str) -> TypeStatus:
+    record = warehouse.events.record
+    state = StateTable(warehouse, entity, pipeline.types.get(entity))
+    count = record.types.get(entity)
+    return TypeStatus(
+        name=entity,
+        changes=0 if count is None else count.changes,
+        rows=state.folded.rows,
+        folded=state.batch,
+        behind=state.is_behind(record),
+        declared=entity in pipeline.types,
+    )
+
+
+def _lag(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[int | None, str | None]:
+    """How many messages the streams have beyond the warehouse."""
+    source = pipeline.source
+    options = SourceOptions(url=source.url, token=source.token, streams=tuple(source.streams))
+    server = Server(source.url, source.token, limits.PIPELINE_STATUS_ATTEMPTS_MAX)
+    try:
+        driver = Driver(server, options)
+        tails = driver.tails()
+        place = Place(driver.kind, {}) if positions is None else from_spark(positions)
+        return sum(lag(place, tails).values()), None
+    except PenstockError as error:
+        return None, error.detail
+
+
+def _published(warehouse: Warehouse, pipeline: Pipeline) -> dict[str, int]:
+    """Keys of each published result."""
+    if not pipeline.publish:
+        return {}
+    outbox = Outbox(warehouse)
+    if not outbox.exists:
+        return dict.fromkeys(pipeline.publish, 0)
+    return {name: len(outbox.published(name)) for name in pipeline.publish}

@@ -1,0 +1,276 @@
+"""Delta tables through delta-rs: one file of rows at a time, and commits that happen once.
+
+A commit is made on the handle that was looked at before it, and never tried again by itself: if
+somebody else has committed in between it fails. Knows no events and no Spark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+from pyarrow import fs
+
+from penstock.clock import SYSTEM_CLOCK
+from penstock.spark.problems import WarehouseInUse
+
+RECORD: Final = "penstock"  # where a commit says what it is about
+_ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
+_TEXT_MAX: Final = 32  # longer texts are left out of the statistics
+_HISTORY_MAX: Final = 64
+# Reader 1, writer 2: every engine reads it. Old versions stay long enough for slow readers.
+_CONFIGURATION: Final = {"delta.checkpointInterval": "20"}
+_compute: Any = pc
+
+
+class Written(NamedTuple):
+    """A file of rows that is not part of its table yet."""
+
+    name: str
+    size: int
+    rows: int
+    statistics: str
+
+
+class File(NamedTuple):
+    """A file of a table."""
+
+    path: str
+    rows: int
+    least: dict[str, Any]
+    most: dict[str, Any]
+    nulls: dict[str, int | None]
+
+    def may_have(self, column: str) -> bool:
+        """Whether any row may have a value there."""
+        return self.nulls.get(column) != self.rows
+
+
+class Table:
+    """One Delta table, at its newest version."""
+
+    def __init__(self, uri: str, schema: pa.Schema, options: dict[str, str] | None = None) -> None:
+        self.uri = uri
+        self.schema = schema
+        self._options = options or None
+        self._handle: DeltaTable | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self._opened() is not None
+
+    @property
+    def handle(self) -> DeltaTable:
+        handle = self._opened()
+        assert handle is not None, f"{self.uri} is no table yet"
+        return handle
+
+    def _opened(self) -> DeltaTable | None:
+        if self._handle is None:
+            try:
+                self._handle = DeltaTable(self.uri, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+        return self._handle
+
+    def create(self, record: dict[str, Any]) -> None:
+        """Make the table if it is not there."""
+        if not self.exists:
+            self._handle = DeltaTable.create(
+                self.uri,
+                self.schema,
+                mode="ignore",
+                configuration=_CONFIGURATION,
+                storage_options=self._options,
+                commit_properties=_properties(record, {}),
+            )
+
+    def refresh(self) -> None:
+        if self._opened() is not None:
+            self.handle.update_incremental()
+
+    @property
+    def version(self) -> int:
+        return int(self.handle.version())
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The schema as it is stored."""
+        return pa.schema(self.handle.schema().to_arrow())
+
+    def transaction(self, name: str) -> int | None:
+        """The last version that was committed under a name."""
+        return self.handle.transaction_version(name)
+
+    def record(self) -> dict[str, Any]:
+        """What the last commit with a record says."""
+        for most in (1, _HISTORY_MAX):  # all commits of ours have one; others may be on top
+            for entry in self.handle.history(most):
+                if RECORD in entry:
+                    found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
+                    return found
+        return {}
+
+    def files(self) -> list[File]:
+        if not self.exists:
+            return []
+        found = pa.table(self.handle.get_add_actions(flatten=True)).to_pylist()
+        return [_file(self.uri, row) for row in found]
+
+    def commit(
+        self,
+        files: Iterable[Written],
+        record: dict[str, Any],
+        transactions: dict[str, int],
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Add files, or put them in the place of all there are: all of it or nothing."""
+        actions: list[Any] = [
+            AddAction(
+                each.name, each.size, {}, SYSTEM_CLOCK.now_us() // 1000, True, each.statistics
+            )
+            for each in files
+        ]
+        try:
+            self.handle.create_write_transaction(
+                actions,
+                "overwrite" if overwrite else "append",
+                self.schema,
+                commit_properties=_properties(record, transactions),
+            )
+        except CommitFailedError as error:
+            raise WarehouseInUse(
+                f"Another writer has changed {self.uri} at the same moment: one pipeline writes a "
+                "warehouse at a time. Stop the other one."
+            ) from error
+        self.handle.update_incremental()
+
+    def compact(self, record: dict[str, Any]) -> None:
+        """Make few files of many small ones; no row changes."""
+        self.handle.optimize.compact(commit_properties=_properties(record, {}))
+        self.handle.update_incremental()
+
+
+def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={RECORD: msgspec.json.encode(record).decode()},
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+        max_commit_retries=0,
+    )
+
+
+def _file(uri: str, row: dict[str, Any]) -> File:
+    def told(prefix: str) -> dict[str, Any]:
+        return {
+            name.removeprefix(prefix): value
+            for name, value in row.items()
+            if name.startswith(prefix) and value is not None
+        }
+
+    return File(
+        f"{uri}/{row['path']}",
+        row["num_records"] or 0,
+        told("min."),
+        told("max."),
+        told("null_count."),
+    )
+
+
+def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a table, and the path of it there."""
+    if "://" not in uri:
+        return fs.LocalFileSystem(), str(Path(uri).absolute())
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
+    return found
+
+
+def write_file(
+    uri: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    prefix: str,
+    statistics: Sequence[str],
+) -> Written | None:
+    """Rows as a new file in a table's folder; None if there are none. Runs in executors too."""
+    tables = _together(batches, schema)
+    first = next(tables, None)
+    if first is None:
+        return None
+    files, folder = filesystem(uri)
+    # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
+    name = f"{prefix}-{uuid.uuid4().hex}.parquet"
+    path = f"{folder}/{name}"
+    told = _Statistics(statistics)
+    with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd") as writer:
+        for table in _chain(first, tables):
+            writer.write_table(table)
+            told.add(table)
+    return Written(name, files.get_file_info(path).size, told.rows, told.json())
+
+
+def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from rest
+
+
+def _together(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Small batches as larger tables: a group of rows in a file has its cost."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_TOGETHER:
+            yield pa.Table.from_batches(held, schema)
+            held, rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+class _Statistics:
+    """Least, most and nulls of some columns, by which readers pass over files."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.rows = 0
+        self._nulls = dict.fromkeys(columns, 0)
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def add(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        for name in self._nulls:
+            column = table[name]
+            self._nulls[name] += column.null_count
+            if column.null_count == len(column):
+                continue
+            found = _compute.min_max(column).as_py()
+            self._least[name] = min(self._least.get(name, found["min"]), found["min"])
+            self._most[name] = max(self._most.get(name, found["max"]), found["max"])
+
+    def json(self) -> str:
+        short = {name for name in self._most if _is_short(self._least[name], self._most[name])}
+        return msgspec.json.encode(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: self._least[name] for name in self._least if name in short},
+                "maxValues": {name: self._most[name] for name in self._most if name in short},
+                "nullCount": self._nulls,
+            }
+        ).decode()
+
+
+def _is_short(*values: Any) -> bool:
+    return all(not isinstance(value, str) or len(value) <= _TEXT_MAX for value in values)

@@ -1,0 +1,258 @@
+"""What follows from events, as SQL that Spark and DuckDB both read: the state, as of now or
+earlier, its history, and the dead letters. One text for both, so that they cannot differ.
+
+Names of tables are put in by the caller; values never are, but through `literal`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# The pipeline's own columns of a state table, in front of and behind the user's.
+KEY: Final = ("_stream", "_key")
+REST: Final = (
+    "_value",
+    "_operation",
+    "_generation",
+    "_ordinal",
+    "_position",
+    "_offset",
+    "_time",
+    "_txid",
+    "_batch",
+)
+_EVENT: Final = {name: name[1:] for name in (*KEY, *REST)}
+
+
+class Until(NamedTuple):
+    """A point in the past: of one stream by its offset, or of all by the number of a batch."""
+
+    batch: int | None = None
+    stream: str | None = None
+    generation: int | None = None
+    position: int | None = None
+
+    def condition(self, alias: str) -> str:
+        """Whether a row was there by then."""
+        told = []
+        if self.batch is not None:
+            told.append(f"{alias}.batch <= {int(self.batch)}")
+        if self.stream is not None:
+            generation, position = int(self.generation or 0), int(self.position or 0)
+            told.append(
+                f"{alias}.stream = {literal(self.stream)} AND ({alias}.generation < {generation} "
+                f"OR ({alias}.generation = {generation} AND {alias}.position < {position}))"
+            )
+        return " AND ".join(told) or "TRUE"
+
+
+NOW: Final = Until()
+
+
+def literal(text: str) -> str:
+    """A text in SQL. Both engines take '' for a quote; Spark also reads backslashes."""
+    if "\\" in text:
+        codes = " || ".join(_piece(piece) for piece in _pieces(text))
+        return f"({codes})"
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _pieces(text: str) -> list[str]:
+    found: list[str] = []
+    for number, part in enumerate(text.split("\\")):
+        if number:
+            found.append("\\")
+        if part:
+            found.append(part)
+    return found
+
+
+def _piece(piece: str) -> str:
+    return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
+
+
+def marks(events: str, *, replaces: bool) -> str:
+    """Where the state of a stream begins anew: its resets and, if snapshots replace, the beginning
+    of each snapshot that was finished. `floor` is the position before which nothing counts."""
+    target = "try_cast(substr(e.control_offset, 18) AS BIGINT)"
+    is_ahead = (
+        "length(e.control_offset) = 33 AND substr(e.control_offset, 17, 1) = '_' "
+        "AND try_cast(substr(e.control_offset, 1, 16) AS BIGINT) = e.generation "
+        f"AND {target} > e.position"
+    )
+    columns = "e.stream, e.generation, e.ordinal, e.offset, e.time"
+    resets = (
+        f"SELECT {columns}, CASE WHEN {is_ahead} THEN {target} ELSE e.position END AS floor "
+        f"FROM {events} e WHERE e.control = 'reset'"
+    )
+    if not replaces:
+        return resets
+    bounds = (
+        f"SELECT {columns}, e.position AS floor, e.control, lead(e.control) OVER (PARTITION BY "
+        f"e.stream ORDER BY e.generation, e.ordinal) AS next_control FROM {events} e "
+        "WHERE e.control IN ('snapshot-start', 'snapshot-end', 'reset')"
+    )
+    started = (
+        f"SELECT {columns}, e.floor FROM ({bounds}) e "
+        "WHERE e.control = 'snapshot-start' AND e.next_control = 'snapshot-end'"
+    )
+    return f"{resets} UNION ALL {started}"
+
+
+def cuts(events: str, *, replaces: bool) -> str:
+    """The last mark of each stream, and the highest floor of its generation."""
+    ranked = (
+        "SELECT m.*, row_number() OVER (PARTITION BY m.stream ORDER BY m.generation DESC, "
+        "m.ordinal DESC) AS place, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
+        f"AS highest FROM ({marks(events, replaces=replaces)}) m"
+    )
+    return (
+        "SELECT r.stream, r.generation, r.ordinal, r.highest AS floor "
+        f"FROM ({ranked}) r WHERE r.place = 1"
+    )
+
+
+def newest(rows: str, cut: str) -> str:
+    """Of rows with the columns of a state table the newest for each key, if it counts still."""
+    ranked = (
+        "SELECT c.*, row_number() OVER (PARTITION BY c._stream, c._key ORDER BY c._generation "
+        f"DESC, c._ordinal DESC, c._batch DESC) AS place FROM ({rows}) c "
+        f"LEFT JOIN ({cut}) r ON c._stream = r.stream "
+        "WHERE r.stream IS NULL OR c._generation > r.generation OR (c._generation = r.generation "
+        "AND c._ordinal > r.ordinal AND c._position >= r.floor)"
+    )
+    columns = ", ".join(f"n.{name}" for name in (*KEY, *REST))
+    return f"SELECT {columns} FROM ({ranked}) n WHERE n.place = 1"
+
+
+def changes(events: str, entity: str, *, after: int = 0, until: Until = NOW) -> str:
+    """The valid changes of a type as rows of its state table."""
+    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
+    return (
+        f"SELECT {columns} FROM {events} e WHERE e.kind = 'change' "
+        f"AND e.type = {literal(entity)} AND e.batch > {int(after)} AND {until.condition('e')}"
+    )
+
+
+_ORDER: Final = ("_generation", "_ordinal", "_batch")
+
+
+def _is_older(one: str, other: str) -> str:
+    """Whether a row is older than another one of its key."""
+    generation, ordinal, batch = ((f"{one}.{name}", f"{other}.{name}") for name in _ORDER)
+    return (
+        f"({generation[0]} < {generation[1]} OR ({generation[0]} = {generation[1]} AND "
+        f"({ordinal[0]} < {ordinal[1]} OR ({ordinal[0]} = {ordinal[1]} AND "
+        f"{batch[0]} < {batch[1]}))))"
+    )
+
+
+def merged(base: str, fresh: str, cut: str) -> str:
+    """A state table and the newest of the rows that came since: still one row for each key."""
+    same = "b._stream = f._stream AND b._key = f._key"
+    return (
+        f"SELECT b.* FROM {base} b LEFT JOIN {fresh} f ON {same} "
+        f"LEFT JOIN ({cut}) r ON b._stream = r.stream "
+        f"WHERE (f._key IS NULL OR {_is_older('f', 'b')}) "
+        "AND (r.stream IS NULL OR b._generation > r.generation OR "
+        "(b._generation = r.generation AND b._ordinal > r.ordinal AND b._position >= r.floor)) "
+        f"UNION ALL SELECT f.* FROM {fresh} f LEFT JOIN {base} b ON {same} "
+        f"WHERE b._key IS NULL OR NOT {_is_older('f', 'b')}"
+    )
+
+
+def without_tombstones(rows: str, dead: str) -> str:
+    """Rows to be kept: a deleted key only while a dead letter of its stream may come before it."""
+    return (
+        f"SELECT t.* FROM ({rows}) t LEFT JOIN ({dead}) d ON t._stream = d.stream "
+        "WHERE t._operation <> 'delete' OR d.stream IS NOT NULL"
+    )
+
+
+def everything(rows: str) -> str:
+    return f"SELECT a.* FROM {rows} a"
+
+
+def own_columns(state: str) -> str:
+    """The rows of a state table without the user's columns."""
+    return f"SELECT {', '.join(f's.{name}' for name in (*KEY, *REST))} FROM {state} s"
+
+
+def living(rows: str) -> str:
+    return f"SELECT l.* FROM ({rows}) l WHERE l._operation <> 'delete'"
+
+
+def state_at(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
+    """The state of a type from its events alone, as of some point."""
+    known = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
+    found = newest(changes(events, entity, until=until), cuts(known, replaces=replaces))
+    return living(found)
+
+
+def history(events: str, entity: str, *, replaces: bool = False) -> str:
+    """Every value that an entity has had, from where to where it held.
+
+    Cut at resets; a value that is written again as it was makes no new row.
+    """
+    found = marks(events, replaces=replaces)
+    spans = (
+        "SELECT m.stream, m.generation, m.ordinal, m.floor, "
+        "row_number() OVER w AS epoch, lead(m.generation) OVER w AS to_generation, "
+        "lead(m.ordinal) OVER w AS to_ordinal, lead(m.offset) OVER w AS to_offset, "
+        "lead(m.time) OVER w AS to_time FROM ("
+        f"SELECT f.stream, f.generation, f.ordinal, f.offset, f.time, max(f.floor) OVER (PARTITION "
+        f"BY f.stream, f.generation ORDER BY f.ordinal) AS floor FROM ({found}) f UNION ALL "
+        "SELECT z.stream, -1, -1, '', CAST(NULL AS TIMESTAMP), -2 FROM ("
+        f"SELECT DISTINCT y.stream FROM ({found}) y) z"
+        ") m WINDOW w AS (PARTITION BY m.stream ORDER BY m.generation, m.ordinal)"
+    )
+    spanned = (
+        "SELECT c.*, coalesce(s.epoch, 0) AS epoch, s.to_ordinal, s.to_offset, s.to_time "
+        f"FROM ({changes(events, entity)}) c LEFT JOIN ({spans}) s ON c._stream = s.stream "
+        "AND (c._generation > s.generation "
+        "OR (c._generation = s.generation AND c._ordinal > s.ordinal)) "
+        "AND (s.to_generation IS NULL OR c._generation < s.to_generation "
+        "OR (c._generation = s.to_generation AND c._ordinal <= s.to_ordinal)) "
+        "WHERE s.stream IS NULL OR c._generation > s.generation OR c._position >= s.floor"
+    )
+    compared = (
+        "SELECT p.*, lag(p._operation) OVER w AS before_operation, "
+        f"lag(p._value) OVER w AS before_value FROM ({spanned}) p "
+        "WINDOW w AS (PARTITION BY p._stream, p._key, p.epoch ORDER BY p._generation, p._ordinal)"
+    )
+    kept = (
+        f"SELECT k.* FROM ({compared}) k WHERE k._operation = 'delete' "
+        "OR k.before_operation IS NULL OR k.before_operation = 'delete' "
+        "OR k.before_value <> k._value"
+    )
+    ended = (
+        "SELECT h.*, lead(h._ordinal) OVER w AS next_ordinal, lead(h._offset) OVER w AS "
+        f"next_offset, lead(h._time) OVER w AS next_time FROM ({kept}) h "
+        "WINDOW w AS (PARTITION BY h._stream, h._key, h.epoch ORDER BY h._generation, h._ordinal)"
+    )
+    return (
+        "SELECT v._stream, v._key, v._value, v._generation, v._ordinal AS _from_ordinal, "
+        "v._offset AS _from_offset, v._time AS _from_time, "
+        "coalesce(v.next_ordinal, v.to_ordinal) AS _to_ordinal, "
+        "coalesce(v.next_offset, v.to_offset) AS _to_offset, "
+        "CASE WHEN v.next_ordinal IS NULL THEN v.to_time ELSE v.next_time END AS _to_time, "
+        "v.next_ordinal IS NULL AND v.to_ordinal IS NULL AS _current "
+        f"FROM ({ended}) v WHERE v._operation <> 'delete'"
+    )
+
+
+def dead_letters(events: str) -> str:
+    """The invalid events that have not been replayed since."""
+    return (
+        "SELECT d.stream, d.generation, d.ordinal, d.offset, d.type, d.key, d.operation, d.value, "
+        f"d.error, d.schema_version, d.batch, d.ingested FROM {events} d LEFT JOIN ("
+        f"SELECT DISTINCT e.stream, e.generation, e.ordinal FROM {events} e "
+        "WHERE e.kind = 'change' AND e.replayed) r ON d.stream = r.stream "
+        "AND d.generation = r.generation AND d.ordinal = r.ordinal "
+        "WHERE d.kind = 'invalid' AND r.stream IS NULL"
+    )
+
+
+def collisions(state: str) -> str:
+    """Keys of a type that more than one stream has."""
+    return f"SELECT s._key, count(*) AS streams FROM {state} s GROUP BY s._key HAVING count(*) > 1"

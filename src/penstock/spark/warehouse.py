@@ -1,0 +1,123 @@
+"""The tables of a pipeline, where they are, and who may write them.
+
+A writer takes the warehouse by a number that it commits to **events**, and every commit says that
+number again: a run that was taken for dead, and is not, cannot commit anything any more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import msgspec
+from pyarrow import fs
+
+from penstock.spark.events_table import WRITER, EventsTable
+from penstock.spark.problems import NoWarehouse, WarehouseInUse
+from penstock.spark.tables import filesystem
+
+_NOTE: Final = "_penstock/writer.json"
+_SAFE: Final = "-_"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who writes a warehouse, as the note in it says."""
+
+    host: str
+    process: int
+    started: str = ""
+
+
+class Warehouse:
+    """The folder of the tables, or its URL."""
+
+    def __init__(self, path: str, options: dict[str, str] | None = None) -> None:
+        self.path = path.rstrip("/")
+        self.options = options or {}
+        self.events = EventsTable(f"{self.path}/events", self.options)
+        self.writer: int | None = None
+
+    def state_uri(self, entity: str) -> str:
+        return f"{self.path}/state/{quote(entity, safe=_SAFE)}"
+
+    @property
+    def outbox_uri(self) -> str:
+        return f"{self.path}/outbox"
+
+    @property
+    def exists(self) -> bool:
+        return self.events.table.exists
+
+    def need(self) -> None:
+        if not self.exists:
+            raise NoWarehouse(
+                f"There are no tables in {self.path} yet: `penstock pipeline run` makes them."
+            )
+
+    def types(self) -> list[str]:
+        """The types that have a state table."""
+        files, root = filesystem(f"{self.path}/state")
+        found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        folders = (each for each in found if each.type == fs.FileType.Directory)
+        return sorted(unquote(each.base_name) for each in folders)
+
+    def open(self) -> int:
+        """Become the one that writes; an error if another one visibly does."""
+        owner = self._owner()
+        if owner is not None and owner.host == socket.gethostname() and _lives(owner.process):
+            raise WarehouseInUse(
+                f"The warehouse {self.path} is written by process {owner.process} of this machine: "
+                "one pipeline writes a warehouse at a time. Stop that one first."
+            )
+        self.events.table.create({})
+        self.events.refresh()
+        self.writer = max(self.events.record.writer, self.events.table.transaction(WRITER) or 0) + 1
+        self._note(Owner(socket.gethostname(), os.getpid()))
+        self.events.note(msgspec.structs.replace(self.events.record, writer=self.writer))
+        return self.writer
+
+    def check(self) -> None:
+        """Look again, and be the writer still; what is committed next is on what was seen here."""
+        self.events.refresh()
+        if self.events.record.writer != self.writer:
+            raise WarehouseInUse(
+                f"Another run has taken the warehouse {self.path} over, and this one has ended: "
+                "one pipeline writes a warehouse at a time."
+            )
+
+    def close(self) -> None:
+        owner = self._owner()
+        if self.writer is not None and owner is not None and owner.process == os.getpid():
+            files, root = filesystem(self.path)
+            files.delete_file(f"{root}/{_NOTE}")
+        self.writer = None
+
+    def _owner(self) -> Owner | None:
+        files, root = filesystem(self.path)
+        if files.get_file_info(f"{root}/{_NOTE}").type == fs.FileType.NotFound:
+            return None
+        with files.open_input_stream(f"{root}/{_NOTE}") as file:
+            try:
+                return msgspec.json.decode(file.read(), type=Owner)
+            except msgspec.DecodeError:
+                return None  # cut short when its writer was killed
+
+    def _note(self, owner: Any) -> None:
+        files, root = filesystem(self.path)
+        files.create_dir(f"{root}/_penstock", recursive=True)
+        with files.open_output_stream(f"{root}/{_NOTE}") as file:
+            file.write(msgspec.json.encode(owner))
+
+
+def _lives(process: int) -> bool:
+    if process == os.getpid():
+        return False  # an earlier run of this very process
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

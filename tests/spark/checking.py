@@ -1,0 +1,77 @@
+"""Whether a warehouse and what it has published come to what a replay of the log does."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from penstock import Client
+from penstock.spark.duck import Duck
+from penstock.spark.outbox import Outbox
+from penstock.spark.pipeline_config import Pipeline
+from penstock.spark.warehouse import Warehouse
+from tests.spark.direct import read
+from tests.spark.replay import Replay
+
+CITIES = "SELECT city AS key, count(*) AS users FROM state_user GROUP BY city"
+
+
+def replay_of(pipeline: Pipeline) -> Replay:
+    """One thread, one event after the other, from the server's log."""
+    rows = read(pipeline.source.url, ",".join(pipeline.source.streams))
+    found = Replay(pipeline.types)
+    found.see(sorted(rows, key=lambda row: (row["stream"], row["generation"] or 0, row["seq"])))
+    return found
+
+
+def check_warehouse(pipeline: Pipeline, replay: Replay | None = None) -> Replay:
+    """Every table and view, row for row."""
+    replay = replay or replay_of(pipeline)
+    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    try:
+        events = duck.sql(
+            "SELECT stream, generation, ordinal, kind, value, error FROM events "
+            "WHERE NOT replayed ORDER BY stream, generation, ordinal"
+        )
+        assert [tuple(row.values()) for row in events.to_pylist()] == replay.events
+        for entity in duck.entities():
+            assert state_rows(duck, entity) == replay.state_rows(entity)
+            assert history_rows(duck, entity) == replay.history_rows(entity)
+        dead = duck.sql("SELECT stream, ordinal, value, error FROM dead_letters").to_pylist()
+        assert sorted(tuple(row.values()) for row in dead) == replay.dead_rows()
+    finally:
+        duck.close()
+    return replay
+
+
+def state_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
+    columns = "_stream, _key, _value, _generation, _ordinal"
+    rows = duck.sql(f"SELECT {columns} FROM state_{entity}").to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def history_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
+    columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+    rows = duck.sql(f"SELECT {columns} FROM history_{entity}").to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dict[str, Any]]:
+    """The published stream: each row of the outbox once and in order, adding up to the result."""
+    stream = client.stream(pipeline.publish["cities"].target)
+    messages = stream.read().messages if replay.state else []
+    outbox = Outbox(Warehouse(pipeline.warehouse.path))
+    waiting = [json.loads(text) for chunk in outbox.waiting("cities") for text in chunk.messages]
+    assert messages == waiting
+    found: dict[str, Any] = {}
+    for message in messages:
+        assert message.get("old_value") == found.get(message["key"])
+        if message["headers"]["operation"] == "delete":
+            del found[message["key"]]
+        else:
+            found[message["key"]] = message["value"]
+    values = (json.loads(row["value"]) for row in replay.state.values() if row["type"] == "user")
+    cities = Counter(value["city"] for value in values if value.get("city") is not None)
+    assert found == {city: {"users": count} for city, count in cities.items()}
+    return messages

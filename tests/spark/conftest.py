@@ -1,0 +1,62 @@
+"""One Spark session and one server for all tests of the Spark side that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock import Client
+from penstock.spark.server import close_clients
+from tests.helpers.server import Server, running_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need Spark run in one process, so that it is started once."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    import penstock.spark
+
+    session = penstock.spark.session(
+        "tests",
+        master="local[2]",
+        memory="768m",
+        config={
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open() -> Iterator[None]:
+    yield
+    close_clients()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with running_server(args=["--chunk-size", "64k"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client

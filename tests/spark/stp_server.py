@@ -1,0 +1,94 @@
+"""An STP server written from the text of the protocol alone, on the standard library: answers GET
+with the rows it has and closes; takes POSTed rows under producer headers, each chunk once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+
+class StpTables(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *, tells_last: bool) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.tells_last = tells_last
+        self.rows: dict[str, list[str]] = {}
+        self.breaks = 0  # so many answers are cut in the middle of a line
+        self.gone = False
+        self.seen: set[tuple[str, ...]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def add(self, table: str, *rows: str) -> None:
+        self.rows.setdefault(table, []).extend(rows)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: StpTables
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        since = int(parse_qs(parts.query).get("since_id", ["0"])[0])
+        rows = self.server.rows.get(parts.path)
+        if rows is None:
+            self.send_error(404)
+            return
+        if self.server.gone and 0 < since < 2:  # below the earliest but one
+            self.send_response(410)
+            self.send_header("STP-Earliest-SeqNo", "3")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        found = rows[since:] if since < 0 else [row for row in rows if _seq(row) > since]
+        body = "".join(f"{row}\n" for row in found).encode()
+        if self.server.breaks and since >= 0:
+            self.server.breaks -= 1
+            body = body[: len(body) // 2]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/sequence; charset=utf-8; schema=t; version=1")
+        if self.server.tells_last:
+            self.send_header("STP-Last-SeqNo", str(max(map(_seq, rows), default=0)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        names = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+        chunk = tuple(self.headers[name] for name in names)
+        lines = self.rfile.read(int(self.headers["Content-Length"])).decode().splitlines()
+        table = self.server.rows.setdefault(urlsplit(self.path).path, [])
+        if chunk not in self.server.seen:
+            self.server.seen.add(chunk)
+            for line in lines:
+                table.append(f"{len(table) + 1}\t2025-01-01T00:00:00Z\t{line}")
+        self.send_response(200)
+        self.send_header("Stream-Next-Offset", str(len(table)))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _seq(row: str) -> int:
+    number = row.partition("\t")[0]
+    return int(number) if number.isdigit() else 0
+
+
+@contextmanager
+def stp_server(*, tells_last: bool = True) -> Iterator[StpTables]:
+    server = StpTables(tells_last=tells_last)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,282 @@
+"""Pipelines against a real server, in one Spark session: all tables, views and published streams
+come to what a replay of the log does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Client
+from penstock.spark.fold import fold_in_spark
+from penstock.spark.pipeline import PipelineRun
+from penstock.spark.pipeline_config import Pipeline, make_pipeline
+from penstock.spark.problems import PublishFailed, QueryFailed, WarehouseMismatch
+from penstock.spark.progress import Meter, serve_metrics
+from penstock.spark.replays import replay_dead_letters
+from penstock.spark.spark_views import SparkViews
+from penstock.spark.status import status_of
+from penstock.state.events import delete, reset, upsert
+from tests.helpers.server import Server
+from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.test_warehouse import USER, Kept, gone, put
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Make = Callable[..., Pipeline]
+SCHEMA = "name STRING NOT NULL, city STRING"
+
+
+def user(key: str, city: Any, name: Any = "n") -> bytes:
+    return upsert("user", key, {"name": name, "city": city}).to_json()
+
+
+@pytest.fixture
+def make(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Make:
+    """A pipeline over streams that are this test's own."""
+    home = request.node.name.partition("[")[0]
+
+    def made(**changes: Any) -> Pipeline:
+        given: dict[str, Any] = {
+            "source": {"url": server.url, "streams": [f"{home}/**"], "max_messages": 25},
+            "warehouse": {"path": str(tmp_path / "warehouse")},
+            "types": {"user": {"schema": SCHEMA}},
+            "publish": {"cities": {"sql": CITIES, "to": f"derived-{home}/cities", "chunk": 2}},
+        }
+        for name, value in changes.items():
+            given[name] = {**given.get(name, {}), **value} if value is not None else {}
+        return make_pipeline(given)
+
+    return made
+
+
+def append(client: Client, stream: str, *messages: bytes) -> None:
+    found = client.stream(stream)
+    found.ensure()
+    found.append_many([json.loads(message) for message in messages])
+
+
+def run(pipeline: Pipeline, spark: SparkSession, **options: Any) -> PipelineRun:
+    found = PipelineRun(pipeline, spark)
+    found.run(once=True, **options)
+    return found
+
+
+def test_every_table_view_and_published_stream_is_what_a_replay_comes_to(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_every_table_view_and_published_stream_is_what_a_replay_comes_to"
+    pipeline = make()
+    append(
+        client,
+        f"{home}/one",
+        *(user(str(number % 7), f"c{number % 3}") for number in range(30)),
+        user("bad", 7),
+        b'{"headers":{"operation":"insert"}}',
+        upsert("flag", "dark mode", True).to_json(),
+    )
+    append(client, f"{home}/two", user("1", "c1"), delete("user", "1").to_json(), user("2", None))
+    first = run(pipeline, spark)
+    assert first.meter.last.batches == 2
+    replay = check_warehouse(pipeline)
+    assert len(replay.dead) == 2
+    published = check_cities(pipeline, client, replay)
+    run(pipeline, spark)  # nothing new
+    assert check_cities(pipeline, client, check_warehouse(pipeline)) == published
+    append(client, f"{home}/one", reset().to_json(), user("9", "c9"), user("9", "c9"))
+    append(client, f"{home}/three", user("1", "c1"))
+    run(pipeline, spark)
+    assert len(check_cities(pipeline, client, check_warehouse(pipeline))) > len(published)
+    status = status_of(pipeline)
+    assert (status.lag, status.streams, status.dead_letters) == (0, 3, 2)
+    assert status.published == {"cities": 2}
+
+
+def test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse"
+    pipeline = make()
+    append(client, f"{home}/one", *(user(str(number), "c") for number in range(5)))
+    run(pipeline, spark)
+    assert pipeline.warehouse.checkpoint is not None
+    shutil.move(pipeline.warehouse.checkpoint, pipeline.warehouse.checkpoint + "-away")
+    append(client, f"{home}/one", user("5", "d"))
+    with pytest.raises(WarehouseMismatch, match="--resume-from-warehouse"):
+        run(pipeline, spark)
+    run(pipeline, spark, resume_from_warehouse=True)
+    check_cities(pipeline, client, check_warehouse(pipeline))
+    shutil.rmtree(pipeline.warehouse.checkpoint)
+    shutil.move(pipeline.warehouse.checkpoint + "-away", pipeline.warehouse.checkpoint)
+    with pytest.raises(WarehouseMismatch, match="another query"):
+        run(pipeline, spark)
+    shutil.rmtree(pipeline.warehouse.path + "/events")
+    with pytest.raises(WarehouseMismatch, match="warehouse lacks"):
+        run(pipeline, spark)
+
+
+def test_dead_letters_replayed_after_a_fix_take_their_old_place(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_dead_letters_replayed_after_a_fix_take_their_old_place"
+    strict = make()
+    append(
+        client,
+        f"{home}/one",
+        user("a", "old", name=None),
+        user("a", "new"),
+        user("b", "old", name=None),
+        delete("user", "b").to_json(),
+        user("c", "late", name=None),
+        b'"no event"',
+    )
+    run(strict, spark)
+    assert replay_dead_letters(strict) == (0, 4)
+    fixed = make(types={"user": {"schema": "name STRING, city STRING"}})
+    assert replay_dead_letters(fixed) == (3, 1)
+    assert replay_dead_letters(fixed) == (0, 1)
+    run(fixed, spark)
+    duck_rows = {row["_key"]: row["city"] for row in _state(fixed)}
+    assert duck_rows == {"a": "new", "c": "late"}
+    messages = client.stream(fixed.publish["cities"].target).read().messages
+    assert sorted(each["key"] for each in messages) == ["late", "new"]
+
+
+def _state(pipeline: Pipeline) -> list[dict[str, Any]]:
+    from penstock.spark.duck import Duck
+    from penstock.spark.warehouse import Warehouse
+
+    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    try:
+        found: list[dict[str, Any]] = duck.sql("SELECT * FROM state_user").to_pylist()
+        return found
+    finally:
+        duck.close()
+
+
+def test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept"
+    append(client, f"{home}/one", user("a", "x"), user("b", "y"))
+    target = "derived/broken"
+    sql = "SELECT nothing AS key FROM state_user"
+    pipeline = make(publish={"cities": {"sql": sql, "to": target}})
+    with pytest.raises(PublishFailed, match=r"publish\.cities") as caught:
+        run(pipeline, spark)
+    assert "nothing" in caught.value.detail
+    assert "\n" not in caught.value.detail
+    check_warehouse(pipeline)
+    # A fixed query takes up where the broken one ended.
+    fixed = make(publish={"cities": {"sql": CITIES, "to": target}})
+    run(fixed, spark)
+    check_cities(fixed, client, check_warehouse(fixed))
+
+
+def test_a_stream_made_anew_is_an_error_or_a_reset(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_a_stream_made_anew_is_an_error_or_a_reset"
+    append(client, f"{home}/one", user("a", "x"), user("b", "y"))
+    run(make(), spark)
+    client.stream(f"{home}/one").delete()
+    append(client, f"{home}/one", user("c", "z"))
+    with pytest.raises(Exception, match="made at its path") as caught:
+        run(make(), spark)
+    assert "\n" not in str(caught.value)
+    source = {**_source(make()), "fail_on_data_loss": False}
+    run(make(source=source), spark)
+    assert [row["_key"] for row in _state(make())] == ["c"]
+
+
+def _source(pipeline: Pipeline) -> dict[str, Any]:
+    return {"url": pipeline.source.url, "streams": pipeline.source.streams}
+
+
+def test_a_live_run_follows_until_it_is_stopped(
+    spark: SparkSession, client: Client, make: Make
+) -> None:
+    home = "test_a_live_run_follows_until_it_is_stopped"
+    append(client, f"{home}/one", user("a", "x"))
+    told = threading.Condition()
+    pipeline = make(pipeline={"interval_s": 0})
+
+    def notify(_: object) -> None:
+        with told:
+            told.notify_all()
+
+    running = PipelineRun(pipeline, spark, on_progress=notify)
+    port = serve_metrics(running.meter, 0)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        with told:
+            assert told.wait_for(lambda: running.meter.last.events == 1, 60)
+        append(client, f"{home}/one", user("b", "y"))
+        with told:
+            assert told.wait_for(lambda: running.meter.last.events == 2, 60)
+    finally:
+        running.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+    check_cities(pipeline, client, check_warehouse(pipeline))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert "penstock_pipeline_events_total 2.0" in answer.read().decode()
+
+
+def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {"user": USER})
+    views = SparkViews(spark, kept.warehouse, kept.types)
+
+    def agree() -> None:
+        views.refresh()
+        kept.agree()
+        columns = "_stream, _key, _value, _generation, _ordinal"
+        state = views.sql(f"SELECT {columns} FROM state_user").collect()
+        assert sorted(map(tuple, state)) == kept.replay.state_rows("user")
+        columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+        history = views.sql(f"SELECT {columns} FROM history_user").collect()
+        assert sorted(map(tuple, history)) == kept.replay.history_rows("user")
+        dead = views.sql("SELECT stream, ordinal, value, error FROM dead_letters").collect()
+        assert sorted(map(tuple, dead)) == kept.replay.dead_rows()
+
+    kept.batch(put("a", '{"name":"Ada","age":3}'), put("b", '{"name":1}'), put("c", '{"age":1}'))
+    agree()
+    fold_in_spark(views, "user", kept.warehouse.events.record)
+    agree()
+    kept.batch(put("a", '{"name":"Al"}'), gone("c"), {"control": "reset", "stream": "t"})
+    kept.batch({"control": "reset"}, put("d", '{"name":"Di"}'), put("d", '{"name":"Di"}'))
+    agree()
+    assert fold_in_spark(views, "user", kept.warehouse.events.record).folded.rows == 1
+    agree()
+    ages = views.sql("SELECT _key, name, age FROM state_user").collect()
+    assert [tuple(row) for row in ages] == [("d", "Di", None)]
+    kept.duck.close()
+
+
+def test_meters_count_what_a_run_does() -> None:
+    meter = Meter()
+    told = meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
+    assert (told.batches, told.events, told.events_total, told.lag) == (1, 10, 40, 7)
+    assert "lag 7" in told.line()
+    assert "dead letters 2" in told.line()
+
+
+def test_a_broken_source_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = make_pipeline(
+        {
+            "source": {"url": "http://127.0.0.1:9", "streams": ["x"], "attempts": 1},
+            "warehouse": {"path": str(tmp_path)},
+        }
+    )
+    with pytest.raises(QueryFailed, match=r"127\.0\.0\.1:9") as caught:
+        run(pipeline, spark)
+    assert "\n" not in caught.value.detail

@@ -1,0 +1,170 @@
+"""Publishing without Spark: results as differences, the outbox, and what is sent twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import Client
+from penstock.spark.outbox import Outbox
+from penstock.spark.pipeline_config import Publish, make_pipeline
+from penstock.spark.problems import PublishFailed
+from penstock.spark.publish import Publisher, differences, keyed
+from penstock.spark.warehouse import Warehouse
+from tests.helpers.server import Server
+from tests.spark.stp_server import stp_server
+
+EVENTS = Publish(to="derived/x", sql="…")
+ROWS = Publish(to="table:derived/x", sql="…")
+
+
+class Results:
+    """In the place of Spark: the rows that a query is to have."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def refresh(self) -> None:
+        pass
+
+    def sql(self, query: str) -> Results:
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return pa.Table.from_pylist(self.rows, pa.schema([("key", pa.string()), ("n", pa.int64())]))
+
+
+class Run:
+    """A publisher over a warehouse with one more batch each time."""
+
+    def __init__(self, url: str, folder: Path, to: str) -> None:
+        self.pipeline = make_pipeline(
+            {
+                "source": {"url": url, "streams": ["x"], "attempts": 2},
+                "warehouse": {"path": str(folder)},
+                "publish": {"p": {"sql": "…", "to": to, "chunk": 2}},
+            }
+        )
+        self.warehouse = Warehouse(str(folder))
+        self.warehouse.open()
+        self.results = Results()
+        views: Any = self.results
+        self.publisher = Publisher(self.pipeline, self.warehouse, views)
+        self.publisher.open()
+
+    def publish(self, rows: dict[str, int]) -> int:
+        from penstock.spark.events_table import Appended
+
+        self.results.rows = [{"key": key, "n": n} for key, n in rows.items()]
+        self.warehouse.events.add(Appended([], 0, 0, {}))
+        return self.publisher.publish()
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Run:
+    return Run(server.url, tmp_path, f"derived/{tmp_path.name}")
+
+
+def test_a_result_is_published_as_what_changed_in_it(run: Run, client: Client) -> None:
+    assert run.publish({"a": 1, "b": 1, "c": 1}) == 3
+    assert run.publish({"a": 1, "b": 2}) == 2
+    assert run.publish({"a": 1, "b": 2}) == 0
+    found = client.stream(run.pipeline.publish["p"].target).read().messages
+    told = [(each["headers"]["operation"], each["key"]) for each in found]
+    assert told[:3] == [("insert", "a"), ("insert", "b"), ("insert", "c")]
+    assert told[3:] == [("delete", "c"), ("update", "b")]
+    assert found[4] == {
+        "type": "p",
+        "key": "b",
+        "value": {"n": 2},
+        "old_value": {"n": 1},
+        "headers": {"operation": "update"},
+    }
+
+
+def test_what_is_sent_again_is_stored_once(run: Run, client: Client, tmp_path: Path) -> None:
+    run.publish({str(number): number for number in range(7)})
+    stream = client.stream(run.pipeline.publish["p"].target)
+    before = stream.read().messages
+    assert len(before) == 7
+    # Killed after it was sent, and before it was written down: the next run sends it all again.
+    again = Run(run.pipeline.source.url, tmp_path, run.pipeline.publish["p"].to)
+    assert again.publish({"0": 0}) == 6
+    assert stream.read().messages[:7] == before
+    assert len(stream.read().messages) == 13
+    again.publisher.close()
+    assert list(Outbox(again.warehouse).waiting("p")) != []  # not opened: it knows of no sending
+    opened = Outbox(again.warehouse)
+    opened.open()
+    assert list(opened.waiting("p")) == []
+
+
+def test_what_was_committed_and_not_sent_is_sent_by_the_next_run(
+    run: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Publisher, "_append", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.publish({"a": 1, "b": 2, "c": 3})
+    monkeypatch.undo()
+    Run(run.pipeline.source.url, tmp_path, run.pipeline.publish["p"].to)
+    found = client.stream(run.pipeline.publish["p"].target).read().messages
+    assert [each["key"] for each in found] == ["a", "b", "c"]
+
+
+def test_a_target_that_was_deleted_is_an_error_that_says_so(run: Run, client: Client) -> None:
+    run.publish({"a": 1})
+    client.stream(run.pipeline.publish["p"].target).delete()
+    client.stream(run.pipeline.publish["p"].target).create()
+    with pytest.raises(PublishFailed, match="made anew"):
+        run.publish({"a": 2})
+
+
+def test_an_stp_table_gets_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stp_server() as tables:
+        monkeypatch.setattr(Publisher, "_prepare", lambda *_: None)  # this server declares nothing
+        run = Run(tables.url, tmp_path, "table:derived/x")
+        run.publish({"a": 1, "b": 2, "c": 3})
+        run.publish({"a": 1, "c": 4})
+        rows = [row.split("\t", 2)[2] for row in tables.rows["/v1/table/derived/x"]]
+    assert rows == ['+\ta\t{"n":1}', '+\tb\t{"n":2}', '+\tc\t{"n":3}', "-\tb", '+\tc\t{"n":4}']
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"city": "x"}], "column called key"),
+        ([{"key": "a", "n": 1}, {"key": "a", "n": 2}], "twice"),
+    ],
+)
+def test_a_result_needs_one_row_for_each_key(rows: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(PublishFailed, match=words):
+        keyed("p", rows)
+
+
+def test_keys_are_texts_and_rows_without_one_are_left_out() -> None:
+    rows: list[dict[str, Any]] = [
+        {"key": 7, "n": 1},
+        {"key": None, "n": 2},
+        {"key": "k", "n": None},
+    ]
+    assert keyed("p", rows) == {"7": '{"n":1}', "k": '{"n":null}'}
+
+
+def test_differences_lead_from_one_result_to_the_other() -> None:
+    before, after = {"a": "1", "b": "2"}, {"b": "3", "c": "4"}
+    found = list(differences("p", EVENTS, before, after))
+    assert [(each.operation, each.key, each.value) for each in found] == [
+        ("delete", "a", None),
+        ("update", "b", "3"),
+        ("insert", "c", "4"),
+    ]
+    assert json.loads(found[1].message)["old_value"] == 2
+    with pytest.raises(PublishFailed, match="tab"):
+        list(differences("p", ROWS, {}, {"a\tb": "1"}))

@@ -1,0 +1,254 @@
+"""The sink: what rows become, and that a repeated write doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, NullType, StringType, StructField, StructType
+
+import penstock.spark
+from penstock import Client
+from penstock.errors import InvalidOption, NotWritable
+from penstock.spark.sink import Identity, Sending, batch_writer, sink_options, stream_writer
+from penstock.spark.sink_rows import Encoder
+from penstock.state import insert
+from tests.helpers.server import Server
+from tests.spark.stp_server import stp_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def columns(text: str) -> StructType:
+    """A schema without Spark's parser, which needs a session: `name TYPE, …`."""
+    kinds = {"STRING": StringType(), "BIGINT": LongType(), "BINARY": BinaryType()}
+    pairs = (each.split(maxsplit=1) for each in text.split(", "))
+    return StructType([StructField(name, kinds.get(kind, NullType())) for name, kind in pairs])
+
+
+def encoded(mode: Any, ddl: str, *rows: dict[str, Any], **options: Any) -> list[Any]:
+    """What rows of a schema become, as text."""
+    schema = columns(ddl)
+    encoder = Encoder(mode, schema, target="t", entity=options.get("entity"))
+    batch = pa.RecordBatch.from_pylist(list(rows))
+    return [message.decode() for _, message in encoder.encode(batch)]
+
+
+def send(server: Server, rows: list[dict[str, Any]], epoch: int = 0, **options: str) -> Any:
+    """Send rows as one task would."""
+    given = {"url": server.url, "stream": "sink/direct", "maxAttempts": "1", **options}
+    chosen, encoder = sink_options(given, columns("stream STRING, n BIGINT"))
+    sending = Sending(chosen, encoder, Identity("query/sink/0", epoch))
+    return sending.send_all(iter([pa.RecordBatch.from_pylist(rows)]))
+
+
+def test_rows_become_json_objects() -> None:
+    moment = datetime(2025, 1, 1, tzinfo=UTC)
+    row: dict[str, Any] = {"a": 1, "b": "ü", "c": None, "d": [1], "e": {"f": 2.5}}
+    row |= {"g": Decimal("1.50"), "h": moment}
+    [text] = encoded("json", "a BIGINT, b STRING", row)
+    assert text == (
+        '{"a":1,"b":"ü","c":null,"d":[1],"e":{"f":2.5},"g":1.50,"h":"2025-01-01T00:00:00Z"}'
+    )
+
+
+def test_columns_become_state_events() -> None:
+    ddl = "type STRING, key STRING, value STRING, operation STRING, control STRING"
+    texts = encoded(
+        "state",
+        ddl,
+        {"type": "u", "key": "1", "value": '{"n":1}', "operation": "insert", "control": None},
+        {"type": "u", "key": "1", "value": None, "operation": "delete", "control": None},
+        {"type": "u", "key": "1", "value": "2", "operation": None, "control": None},
+        {"type": None, "key": None, "value": None, "operation": None, "control": "reset"},
+    )
+    assert [json.loads(text) for text in texts] == [
+        {"type": "u", "key": "1", "value": {"n": 1}, "headers": {"operation": "insert"}},
+        {"type": "u", "key": "1", "headers": {"operation": "delete"}},
+        {"type": "u", "key": "1", "value": 2, "headers": {"operation": "upsert"}},
+        {"headers": {"control": "reset"}},
+    ]
+    [text] = encoded("state", "key STRING, value STRUCT",
+                     {"key": "1", "value": {"n": 1}}, entity="user")  # fmt: skip
+    assert json.loads(text)["value"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "ddl", "row", "words"),
+    [
+        ("state", "type STRING, key STRING, value STRING",
+         {"type": "u", "key": "1", "value": "{no"}, "not JSON"),
+        ("state", "type STRING, key STRING, value STRING",
+         {"type": "u", "key": "", "value": "1"}, "key must not be empty"),
+        ("state", "type STRING, key STRING, value STRING",
+         {"type": "u", "key": "1", "value": None}, "value is missing"),
+        ("state", "type STRING, key STRING, control STRING",
+         {"type": "u", "key": "1", "control": "stop"}, "Control 'stop' is unknown"),
+        ("stp", "key STRING, record STRING", {"key": "a\tb", "record": "x"}, "tabs or line ends"),
+        ("stp", "key STRING, record STRING", {"key": "a", "record": None}, "needs a key, and"),
+        ("raw", "payload STRING", {"payload": None}, "no payload"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_written_are_named(
+    mode: str, ddl: str, row: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(NotWritable, match=words):
+        encoded(mode, ddl, row)
+
+
+def test_rows_become_stp_lines() -> None:
+    ddl = "key STRING, record STRING, action STRING"
+    rows: list[dict[str, Any]] = [
+        {"key": "a", "record": "x y", "action": "+"},
+        {"key": "a", "record": None, "action": "-"},
+    ]
+    assert encoded("stp", ddl, *rows) == ["+\ta\tx y\n", "-\ta\t\n"]
+
+
+def test_chunks_are_cut_by_rows_and_bytes_alone(server: Server, client: Client) -> None:
+    rows = [{"n": n} for n in range(25)]
+    written = send(server, rows, chunkMessages="10")
+    assert (written.messages, written.chunks) == (25, 3)
+    assert send(server, rows, epoch=1, chunkBytes="20").chunks == 13, "two rows of 8 or 9 bytes"
+    assert client.stream("sink/direct").read_json() == rows * 2
+
+
+def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
+    server: Server, client: Client
+) -> None:
+    rows = [{"stream": f"sink/again/{n % 2}", "n": n} for n in range(10)]
+    for _ in range(2):
+        send(server, rows, epoch=3, stream="", chunkMessages="2")
+    for number in range(2):
+        stream = client.stream(f"sink/again/{number}")
+        assert [row["n"] for row in stream.read_json()] == list(range(number, 10, 2))
+    send(server, rows[:2], epoch=4, stream="")
+    with pytest.raises(NotWritable, match="has written batch 4 there already"):
+        send(server, rows, epoch=3, stream="")
+
+
+def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
+    send(server, [{"n": 1}], epoch=0, stream="sink/gap")
+    given = {"url": server.url, "stream": "sink/gap", "maxAttempts": "1"}
+    chosen, encoder = sink_options(given, columns("n BIGINT"))
+    sending = Sending(chosen, encoder, Identity("query/sink/0", 0))
+    sending._sent["sink/gap"] = 5
+    with pytest.raises(NotWritable, match="waits for chunk 1"):
+        sending.send_all(iter([pa.RecordBatch.from_pylist([{"n": 2}])]))
+
+
+@pytest.mark.parametrize(
+    ("options", "ddl", "words"),
+    [
+        ({"mode": "state"}, "value STRING", "need a column key"),
+        ({"mode": "state"}, "key STRING", "need a column type or the option type"),
+        ({"stream": ""}, "n INT", "need a column stream or the option stream"),
+        ({"mode": "raw"}, "payload INT", "STRING or BINARY"),
+        ({"mode": "stp"}, "key STRING", "Option table is missing"),
+        ({"sinkName": "a/b"}, "n INT", "sinkName is 'a/b'"),
+        ({"txnAppId": "a"}, "n INT", "go together"),
+        ({"txnAppId": "a", "txnVersion": "x"}, "n INT", "whole number"),
+        ({"streams": "a"}, "n INT", "Option streams is not known"),
+    ],
+)
+def test_options_are_checked_before_anything_is_sent(
+    options: dict[str, str], ddl: str, words: str
+) -> None:
+    given = {"url": "http://127.0.0.1:9", "stream": "a", **options}
+    with pytest.raises(InvalidOption, match=words):
+        batch_writer(given, columns(ddl), overwrite=False)
+
+
+def test_streams_only_grow() -> None:
+    given = {"url": "http://127.0.0.1:9", "stream": "a"}
+    schema = columns("n INT")
+    with pytest.raises(InvalidOption, match="only grow"):
+        batch_writer(given, schema, overwrite=True)
+    with pytest.raises(InvalidOption, match="only grow"):
+        stream_writer(given, schema, overwrite=True)
+
+
+def test_chunking_is_fixed_by_the_checkpoint(tmp_path: Path) -> None:
+    schema = columns("n INT")
+    given = {"url": "http://127.0.0.1:9", "stream": "a", "checkpointLocation": str(tmp_path)}
+    for _ in range(2):
+        stream_writer({**given, "chunkMessages": "10"}, schema, overwrite=False)
+    with pytest.raises(InvalidOption, match="chunkMessages is 20, and was 10 when this query"):
+        stream_writer({**given, "chunkMessages": "20"}, schema, overwrite=False)
+    stream_writer({**given, "chunkMessages": "20", "sinkName": "b"}, schema, overwrite=False)
+
+
+# -- in Spark
+
+
+def save(frame: DataFrame, server: Server, stream: str, **options: str) -> None:
+    writer = frame.write.format("durable_streams").mode("append")
+    writer.options(url=server.url, stream=stream, **options).save()
+
+
+def test_batch_writes(spark: SparkSession, client: Client, server: Server) -> None:
+    frame = spark.range(0, 100, 1, 2)
+    save(frame, server, "sink/json", chunkMessages="7")
+    found = client.stream("sink/json").read_json()
+    assert sorted(row["id"] for row in found) == list(range(100))
+    for _ in range(2):
+        save(frame.limit(3).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="5")
+    assert client.stream("sink/txn").read_json() == [{"id": 0}, {"id": 1}, {"id": 2}]
+    with pytest.raises(Exception, match="a txnVersion that was overtaken") as caught:
+        save(frame.limit(1).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="4")
+    assert penstock.spark.plain(caught.value).startswith("sink/txn: batch 4 was refused")
+
+
+def test_a_replayed_batch_of_a_query_is_stored_once(
+    spark: SparkSession, client: Client, server: Server, tmp_path: Path
+) -> None:
+    source = client.stream("sink/from")
+    source.create()
+    source.append_many([insert("user", f"u{n}", {"n": n}) for n in range(50)])
+
+    def run() -> None:
+        frame = (
+            spark.readStream.format("durable_streams")
+            .options(url=server.url, streams="sink/from", maxMessagesPerTrigger="20")
+            .load()
+            .select("type", "key", "value", "operation")
+        )
+        query = (
+            frame.writeStream.format("durable_streams")
+            .options(url=server.url, stream="sink/to", mode="state", chunkMessages="8")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    written = client.stream("sink/to").read_json()
+    assert written == source.read_json()
+    # As if the driver had died after the last batch was sent, before Spark took note of it.
+    last = max((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    shutil.rmtree(tmp_path / "commits" / f".{last.name}.crc", ignore_errors=True)
+    Path(tmp_path / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    source.append(insert("user", "last", {}))
+    run()
+    assert client.stream("sink/to").read_json() == source.read_json()
+
+
+def test_stp_rows_are_written_once(spark: SparkSession) -> None:
+    with stp_server() as tables:
+        frame = spark.sql("SELECT 'k' AS key, 'r' AS record UNION ALL SELECT 'l', 's'").coalesce(1)
+        options = {"url": tables.url, "table": "t", "mode": "stp", "txnAppId": "a"}
+        for _ in range(2):
+            writer = frame.write.format("durable_streams").mode("append")
+            writer.options(txnVersion="1", **options).save()
+        assert [row.split("\t", 2)[2] for row in tables.rows["/v1/table/t"]] == [
+            "+\tk\tr", "+\tl\ts",
+        ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""`format("stp")` against a server written from the text of the protocol alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from penstock.errors import DataLost, InvalidOption, StreamNotFound
+from penstock.spark.stp_rows import parse_row
+from penstock.spark.stp_source import StpSource
+from tests.spark.direct import run
+from tests.spark.stp_server import StpTables, stp_server
+
+ROWS = [f"{n}\t2025-01-01T00:00:0{n}Z\t+\tk{n}\tr{n}" for n in range(1, 6)]
+
+
+def source(tables: str, **options: Any) -> StpSource:
+    given = {"tables": tables, "maxAttempts": "3", **options}
+    return StpSource({name: str(value) for name, value in given.items()})
+
+
+def read(tables: str, **options: Any) -> list[dict[str, Any]]:
+    found = source(tables, **options)
+    reader = found.reader(found.schema())
+    return run(reader, reader.partitions())
+
+
+@pytest.fixture(params=[True, False], ids=["tells-last", "plain"])
+def tables(request: pytest.FixtureRequest) -> Any:
+    with stp_server(tells_last=request.param) as server:
+        server.add("/t", *ROWS)
+        yield server
+
+
+def test_rows_come_once_and_in_order(tables: StpTables) -> None:
+    tables.add("/t", "7\t2025-01-01T00:00:07Z\t-\tk1\t", "8\tlater\t+\tk8\ta\tb", "9\t\t-\tk2")
+    rows = read(f"{tables.url}/t")
+    assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5, 7, 8, 9]
+    assert rows[0] == {
+        "table": f"{tables.url}/t",
+        "seq": 1,
+        "timestamp": datetime(2025, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "action": "+",
+        "key": "k1",
+        "record": "r1",
+        "error": None,
+    }
+    assert (rows[5]["action"], rows[5]["record"]) == ("-", None)
+    assert (rows[6]["record"], rows[6]["timestamp"]) == ("a\tb", None)
+    assert (rows[7]["action"], rows[7]["key"]) == ("-", "k2")
+
+
+def test_an_answer_that_breaks_off_is_taken_up_again(tables: StpTables) -> None:
+    tables.breaks = 2
+    assert [row["key"] for row in read(f"{tables.url}/t")] == ["k1", "k2", "k3", "k4", "k5"]
+
+
+def test_batches_follow_the_tables(tables: StpTables) -> None:
+    tables.add("/u", "4\t\t+\tx\ty")
+    urls = f"{tables.url}/t,{tables.url}/u"
+    found = source(urls, maxRowsPerTrigger=4)
+    reader: Any = found.streamReader(found.schema())
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+    place = reader.initialOffset()
+    seen: list[tuple[str, int]] = []
+    while (end := json.loads(json.dumps(reader.latestOffset(place, ReadMaxRows(4))))) != place:
+        rows = run(reader, reader.partitions(place, end))
+        assert len(rows) <= 4
+        seen += [(row["table"][-1], row["seq"]) for row in rows]
+        place = end
+    assert sorted(seen) == [("t", 1), ("t", 2), ("t", 3), ("t", 4), ("t", 5), ("u", 4)]
+    assert reader.reportLatestOffset()["lag"] == {}
+    tables.add("/t", "6\t\t+\tk6\tr6")
+    end = reader.latestOffset(place, ReadAllAvailable())
+    assert [row["key"] for row in run(reader, reader.partitions(place, end))] == ["k6"]
+
+
+def test_available_now_ends_where_the_tables_ended(tables: StpTables) -> None:
+    found = source(f"{tables.url}/t", startingOffsets=json.dumps({f"{tables.url}/t": 3}))
+    reader: Any = found.streamReader(found.schema())
+    reader.prepareForTriggerAvailableNow()
+    tables.add("/t", "6\t\t+\tk6\tr6")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    rows = run(reader, reader.partitions(reader.initialOffset(), end))
+    assert [row["seq"] for row in rows] == [4, 5]
+
+
+def test_rows_that_are_gone_are_an_error_or_left_out(tables: StpTables) -> None:
+    tables.gone = True
+    start = json.dumps({f"{tables.url}/t": 1})
+    with pytest.raises(DataLost, match="failOnDataLoss=false"):
+        read(f"{tables.url}/t", startingOffsets=start)
+    rows = read(f"{tables.url}/t", startingOffsets=start, failOnDataLoss="false")
+    assert [row["seq"] for row in rows] == [3, 4, 5]
+
+
+def test_errors_say_what_to_do(tables: StpTables) -> None:
+    with pytest.raises(InvalidOption, match="takes State URLs"):
+        read("endpoints")
+    with pytest.raises(StreamNotFound):
+        read(f"{tables.url}/none")
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("x\t\t+\tk\tr", "does not begin with a SeqNo"),
+        ("1\t\t+\tk", "five fields"),
+        ("1\t", "five fields"),
+        ("1\t\t*\tk\tr", "not + or -"),
+        ("1\t\t+\t\tr", "key is empty"),
+    ],
+)
+def test_a_line_that_is_no_row_is_kept_with_the_reason(line: str, error: str) -> None:
+    row = parse_row(line)
+    assert row.error is not None
+    assert error in row.error
+    assert row.record == line

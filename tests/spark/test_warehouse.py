@@ -1,0 +1,351 @@
+"""Events, state, history and dead letters from small batches, without Spark: every transformation
+equal to a replay in plain Python.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.spark import views
+from penstock.spark.columns import STATE_ARROW
+from penstock.spark.duck import Duck
+from penstock.spark.events_table import Appended, writer_of
+from penstock.spark.fold import fold_here
+from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
+from penstock.spark.state_table import StateTable, view_names
+from penstock.spark.tables import Table
+from penstock.spark.type_schema import TypeSchema, type_schema
+from penstock.spark.warehouse import Warehouse
+from tests.spark.replay import Replay, Row
+
+USER = type_schema("name STRING, age INT")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Kept:
+    """A warehouse that is fed by hand, and the replay of what it was fed."""
+
+    def __init__(self, path: Path, types: dict[str, TypeSchema], *, replaces: bool = False) -> None:
+        self.path, self.types = path, types
+        self.warehouse = Warehouse(str(path))
+        self.warehouse.open()
+        self.replay = Replay(types)
+        self.duck = Duck(self.warehouse, types, replaces=replaces)
+        self._next: dict[str, int] = {}
+        self._batches = 0
+
+    def rows(self, *told: dict[str, Any]) -> list[Row]:
+        """Rows as the source gives them, numbered by stream."""
+        found = []
+        for each in told:
+            row = {"stream": "s", "generation": 1, "kind": "change", "type": "user", **each}
+            if "control" in row or row["kind"] == "invalid":
+                row = {**row, "kind": row["kind"] if "error" in row else "control", "type": None}
+            seq = self._next.get(row["stream"], 0)
+            self._next[row["stream"]] = seq + 1
+            row = {"position": seq * 10, "seq": seq, "offset": _offset(1, seq * 10 + 10), **row}
+            found.append({name: row.get(name) for name in STATE_ARROW.names})
+        return found
+
+    def batch(self, *told: dict[str, Any]) -> None:
+        rows = self.rows(*told)
+        self.replay.see(rows)
+        self.append(rows, self._batches)
+        self._batches += 1
+
+    def append(self, rows: list[Row], number: int) -> None:
+        events = self.warehouse.events
+        batch = pa.RecordBatch.from_pylist(rows, schema=STATE_ARROW)
+        write = writer_of(events.uri, self.types, events.record.batch + 1, NOW)
+        appended = Appended.of(row for each in write([batch]) for row in each.to_pylist())
+        self.warehouse.check()
+        events.append(appended, query="q", batch=number, positions=None)
+        self.duck.refresh()
+
+    def fold(self, entity: str = "user") -> StateTable:
+        found = fold_here(self.duck, entity, self.warehouse.events.record)
+        self.duck.refresh()
+        return found
+
+    def state(self, entity: str = "user") -> list[tuple[Any, ...]]:
+        rows = self.duck.sql(f"SELECT * FROM state_{entity}").to_pylist()
+        names = ("_stream", "_key", "_value", "_generation", "_ordinal")
+        return sorted(tuple(row[name] for name in names) for row in rows)
+
+    def history(self, entity: str = "user") -> list[tuple[Any, ...]]:
+        rows = self.duck.sql(f"SELECT * FROM history_{entity}").to_pylist()
+        return sorted(
+            (
+                row["_stream"],
+                row["_key"],
+                row["_value"],
+                row["_from_ordinal"],
+                -1 if row["_to_ordinal"] is None else row["_to_ordinal"],
+            )
+            for row in rows
+        )
+
+    def dead(self) -> list[tuple[Any, ...]]:
+        rows = self.duck.sql("SELECT * FROM dead_letters").to_pylist()
+        return sorted((row["stream"], row["ordinal"], row["value"], row["error"]) for row in rows)
+
+    def agree(self) -> None:
+        for entity in self.duck.entities():
+            assert self.state(entity) == self.replay.state_rows(entity)
+            assert self.history(entity) == self.replay.history_rows(entity)
+        assert self.dead() == self.replay.dead_rows()
+
+
+def _offset(generation: int, position: int) -> str:
+    return f"{generation:016d}_{position:016d}"
+
+
+def put(key: str, value: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "operation": "upsert", "value": value, **more}
+
+
+def gone(key: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "operation": "delete", **more}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    found = Kept(tmp_path / "warehouse", {"user": USER})
+    yield found
+    found.duck.close()
+
+
+def test_the_state_is_the_newest_value_before_and_after_a_fold(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob","age":5}'))
+    kept.agree()
+    kept.fold()
+    kept.agree()
+    kept.batch(put("a", '{"name":"Eve"}'), gone("b"), put("c", '{"name":"Cy"}'))
+    kept.agree()
+    assert kept.fold().folded.rows == 2
+    kept.agree()
+    names = kept.duck.sql("SELECT _key, name, age FROM state_user ORDER BY _key").to_pylist()
+    assert names == [
+        {"_key": "a", "name": "Eve", "age": None},
+        {"_key": "c", "name": "Cy", "age": None},
+    ]
+
+
+def test_a_reset_ends_what_was_before_it_in_its_stream_alone(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}', stream="t"))
+    kept.fold()
+    kept.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
+    kept.agree()
+    assert [row[1] for row in kept.state()] == ["b", "a"]
+    kept.fold()
+    kept.agree()
+    kept.batch({"control": "reset", "control_offset": _offset(1, 60)}, put("c", '{"name":"no"}'))
+    kept.batch(put("d", '{"name":"no"}'), put("e", '{"name":"yes"}'), put("f", '{"name":"yes"}'))
+    kept.agree()
+    kept.fold()
+    kept.agree()
+
+
+def test_a_recreated_stream_begins_anew(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob"}'))
+    kept.fold()
+    kept._next["s"] = 0
+    kept.batch(
+        {"control": "reset", "generation": 2, "seq": -1, "position": -1},
+        put("b", '{"name":"Bea"}', generation=2),
+    )
+    kept.agree()
+    assert [row[1:3] for row in kept.state()] == [("b", '{"name":"Bea"}')]
+
+
+def test_values_that_do_not_fit_are_dead_letters_with_a_reason(kept: Kept) -> None:
+    kept.batch(
+        put("a", '{"name":7}'),
+        put("b", '{"name":"Bob"}'),
+        {"kind": "invalid", "value": "zzz", "error": "This is not JSON."},
+        put("x", "7", type="flag"),
+    )
+    kept.agree()
+    (first, second) = kept.dead()
+    assert "value.name" in first[3]
+    assert second[2] == "zzz"
+    assert kept.duck.sql("SELECT _value FROM state_flag").to_pylist() == [{"_value": "7"}]
+
+
+def test_snapshots_change_nothing_unless_they_replace(tmp_path: Path) -> None:
+    told = [
+        put("a", '{"name":"Ada"}'),
+        put("b", '{"name":"Bob"}'),
+        {"control": "snapshot-start"},
+        put("b", '{"name":"Bob"}'),
+        {"control": "snapshot-end"},
+        put("c", '{"name":"Cy"}'),
+        {"control": "snapshot-start"},
+        put("d", '{"name":"Di"}'),
+    ]
+    keeping = Kept(tmp_path / "keeping", {"user": USER})
+    keeping.batch(*told)
+    keeping.agree()
+    assert [row[1] for row in keeping.state()] == ["a", "b", "c", "d"]
+    assert len(keeping.history()) == 4
+    replacing = Kept(tmp_path / "replacing", {"user": USER}, replaces=True)
+    replacing.batch(*told[:4])
+    replacing.fold()
+    replacing.batch(*told[4:])
+    assert [row[1] for row in replacing.state()] == ["b", "c", "d"]
+    replacing.fold()
+    assert [row[1] for row in replacing.state()] == ["b", "c", "d"]
+    keeping.duck.close()
+    replacing.duck.close()
+
+
+def test_a_deleted_key_is_remembered_while_a_dead_letter_may_come_before_it(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'), gone("a"))
+    assert kept.fold().folded.rows == 0
+    kept.batch(put("b", '{"name":1}'), put("b", '{"name":"Bob"}'), gone("b"))
+    assert kept.fold().folded.rows == 1
+    kept.agree()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_events_batches_and_folds_comes_to_what_a_replay_does(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    kept = Kept(tmp_path / "warehouse", {"user": USER})
+    for _ in range(6):
+        told = []
+        for _ in range(chance.randrange(1, 25)):
+            stream = chance.choice("st")
+            resets = [{"control": "reset", "stream": stream}] if chance.random() < 0.2 else []
+            value = f'{{"name":{chance.choice(["1", *4 * [chr(34) + "n" + chr(34)]])},"age":1}}'
+            told.append(
+                chance.choice(
+                    [
+                        *6 * [put(chance.choice("abcdef"), value, stream=stream)],
+                        *2 * [gone(chance.choice("abcdef"), stream=stream)],
+                        put(chance.choice("ab"), "1", stream=stream, type="flag"),
+                        *resets,
+                        {"control": "up-to-date", "stream": stream},
+                    ]
+                )
+            )
+        kept.batch(*told)
+        if chance.random() < 0.5:
+            for entity in kept.duck.entities():
+                kept.fold(entity)
+        kept.agree()
+    kept.duck.close()
+
+
+def test_the_state_as_of_a_batch_or_an_offset(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'))
+    kept.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
+    kept.fold()
+
+    def keys(until: views.Until) -> list[str]:
+        rows = kept.duck.table(f"SELECT _key FROM {kept.duck.state_at('user', until)}")
+        return [row["_key"] for row in rows.to_pylist()]
+
+    assert keys(views.Until(batch=1)) == ["a"]
+    assert keys(views.Until(batch=2)) == ["b"]
+    assert keys(views.Until(stream="s", generation=1, position=10)) == ["a"]
+    assert keys(views.Until(stream="s", generation=1, position=20)) == []
+    assert keys(views.NOW) == ["b"]
+
+
+def test_columns_can_be_added_and_old_rows_get_them_too(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {"user": type_schema("name STRING")})
+    kept.batch(put("a", '{"name":"Ada","age":36}'))
+    kept.fold()
+    kept.types = {"user": USER}
+    kept.duck = Duck(kept.warehouse, kept.types)
+    query = "SELECT _key, name, age FROM state_user"
+    assert kept.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
+    kept.fold()
+    assert kept.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
+    stored = Table(kept.warehouse.state_uri("user"), USER.nullable).handle
+    assert [field.name for field in stored.schema().fields][:4] == [
+        "_stream",
+        "_key",
+        "name",
+        "age",
+    ]
+    for schema in ("name STRING", "name INT, age INT"):
+        with pytest.raises(InvalidPipeline, match=r"types\.user"):
+            StateTable(kept.warehouse, "user", type_schema(schema)).check()
+    StateTable(kept.warehouse, "user", USER).check()
+
+
+def test_tables_can_be_read_by_every_engine(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}', timestamp="2026-01-01T00:00:00+01:00"))
+    state = kept.fold()
+    for table in (kept.warehouse.events.table, state.table):
+        protocol = table.handle.protocol()
+        assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    times = kept.duck.sql("SELECT _time FROM state_user").to_pylist()[0]["_time"]
+    assert times == datetime(2025, 12, 31, 23, tzinfo=UTC)
+
+
+def test_a_batch_is_known_again_and_a_second_writer_ends_the_first(kept: Kept) -> None:
+    kept.batch(put("a", "{}"))
+    assert kept.warehouse.events.has("q", 0)
+    assert not kept.warehouse.events.has("q", 1)
+    assert not kept.warehouse.events.has("other", 0)
+    other = Warehouse(str(kept.path))
+    other.open()
+    with pytest.raises(WarehouseInUse, match="taken"):
+        kept.warehouse.check()
+
+
+def test_a_commit_on_what_is_no_longer_the_newest_fails(kept: Kept) -> None:
+    kept.batch(put("a", "{}"))
+    late = Warehouse(str(kept.path))
+    seen = late.events.record
+    kept.batch(put("b", "{}"))
+    with pytest.raises(WarehouseInUse, match="at the same moment"):
+        late.events.note(seen)
+    kept.agree()
+
+
+def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
+    note = kept.path / "_penstock" / "writer.json"
+    note.write_text(note.read_text().replace(f'"process":{os.getpid()}', '"process":1'))
+    with pytest.raises(WarehouseInUse, match="process 1"):
+        Warehouse(str(kept.path)).open()
+
+
+def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -> None:
+    for number in range(5):
+        kept.batch(put(str(number), '{"name":"x"}'))
+    kept.warehouse.events.compact()
+    kept.duck.refresh()
+    assert len(kept.warehouse.events.files()) == 1
+    assert kept.warehouse.events.record.batch == 5
+    kept.agree()
+    kept.batch(put("z", '{"name":"z"}'))
+    kept.agree()
+
+
+def test_a_wrong_query_says_what_there_is(kept: Kept) -> None:
+    kept.batch(put("a", "{}"))
+    with pytest.raises(QueryFailed, match="There are: events, dead_letters, state_user"):
+        kept.duck.sql("SELECT * FROM nothing")
+
+
+def test_names_of_types_become_names_of_views() -> None:
+    assert view_names(["Order", "order", "a-b"]) == {
+        "Order": "order",
+        "order": "order_2",
+        "a-b": "a_b",
+    }
+    assert views.literal("it's") == "'it''s'"
+    assert views.literal("a\\b'") == "('a' || chr(92) || 'b''')"
