@@ -38,7 +38,7 @@ HARMLESS_OS = {"_exit", "cpu_count", "devnull", "environ", "getpid", "strerror",
 
 # Opens connections to other servers; of the rest of the server nothing does.
 EGRESS = "egress.py"
-CLIENT_SIDE = ("cli/", "client/", "stp/client/", "state/live", "testing.py")
+CLIENT_SIDE = ("spark/", "cli/", "client/", "stp/client/", "state/live", "testing.py")
 OUTBOUND_MODULES = {"aiohttp", "ftplib", "httpx", "httpx2", "http.client", "smtplib"}
 OUTBOUND_MODULES |= {"requests", "urllib.request", "urllib3", "xmlrpc"}
 OUTBOUND_CALLS = {"connect", "connect_ex", "create_connection", "create_unix_connection"}

@@ -148,9 +148,5 @@ class Readback:
         self._segments.close()
 
 
-def _start(chunk: Chunk) -> int:
-    return chunk.start
-
-
 def _base(info: SegmentInfo) -> int:
     return info.base
