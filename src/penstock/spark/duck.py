@@ -6,6 +6,7 @@ Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from tempfile import gettempdir
 from typing import Any, Final
 
 import duckdb
@@ -31,7 +32,12 @@ class Duck(Relations):
         super().__init__(warehouse, types, replaces=replaces)
         self._registered = 0
         self._connection = duckdb.connect(
-            config={"memory_limit": _MEMORY, "threads": "2", "preserve_insertion_order": "false"}
+            config={
+                "memory_limit": _MEMORY,
+                "threads": "2",
+                "preserve_insertion_order": "false",
+                "temp_directory": f"{gettempdir()}/penstock-duckdb",  # what does not fit in memory
+            }
         )
         self._connection.execute("SET TimeZone = 'UTC'")
 

@@ -40,17 +40,19 @@ def fold_here(duck: Duck, entity: str, record: Record) -> StateTable:
 
 
 def fold_in_spark(spark: SparkViews, entity: str, record: Record) -> StateTable:
-    """Fold in Spark's tasks: each writes the keys of a range."""
-    state, merged = spark.merged(entity)
+    """Fold in Spark's tasks: rows are shuffled once, by key, and each task writes its keys."""
+    state, rows = spark.together(entity)
     state.table.create({})
-    kept = spark.session.sql(views.without_tombstones(merged, _dead(spark.events(column="error"))))
     count = record.types.get(entity)
     most = state.folded.rows + (0 if count is None else count.changes - state.folded.changes)
     buckets = min(max(-(-most // limits.PIPELINE_BUCKET_ROWS), 1), limits.PIPELINE_BUCKETS_MAX)
-    ordered = kept.repartitionByRange(buckets, "_key").sortWithinPartitions("_key", "_stream")
+    shuffled = spark.shuffled(rows, buckets)
+    latest = views.latest(shuffled, spark.cuts())
+    kept = views.without_tombstones(latest, _dead(spark.events(column="error")))
+    columns = spark.session.sql(kept).select(*state.schema.names)
     write = bucket_writer(state.table.uri, state.schema, record.batch)
-    rows = ordered.mapInArrow(write, WRITTEN_DDL).collect()
-    state.commit([Written(*row) for row in rows], record)
+    written = columns.mapInArrow(write, WRITTEN_DDL).collect()
+    state.commit([Written(*row) for row in written], record)
     return state
 
 

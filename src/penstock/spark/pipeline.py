@@ -27,6 +27,7 @@ from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
 from penstock.spark.pipeline_config import Pipeline
+from penstock.spark.positions import from_spark
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, Progress, serve_metrics
 from penstock.spark.publish import Publisher
@@ -61,6 +62,9 @@ class PipelineRun:
         self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
         self._views = SparkViews(spark, self.warehouse, pipeline.types, replaces=replaces)
         self._publisher = Publisher(pipeline, self.warehouse, self._views)
+        self._driver_rows = pipeline.run.driver_rows
+        if self._driver_rows is None and not str(spark.sparkContext.master).startswith("local"):
+            self._driver_rows = limits.PIPELINE_DRIVER_ROWS
         self._states: dict[str, StateTable] = {}
         self._query_id: str | None = None
         self._query: StreamingQuery | None = None
@@ -173,13 +177,15 @@ class PipelineRun:
             write = writer_of(
                 events.uri, self._pipeline.types, events.record.batch + 1, datetime.now(UTC)
             )
-            written = rows.mapInArrow(write, WRITTEN_DDL).collect()
-            events.append(
-                Appended.of(row.asDict() for row in written),
-                query=query,
-                batch=batch,
-                positions=self._checkpoint.positions(batch),
-            )
+            positions = self._checkpoint.positions(batch)
+            if _messages(events.record.positions, positions) <= limits.PIPELINE_SMALL_MESSAGES:
+                # Not worth a second round through Python workers.
+                made = write(rows.toArrow().to_batches())
+                appended = Appended.of(row for each in made for row in each.to_pylist())
+            else:
+                written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+                appended = Appended.of(row.asDict() for row in written)
+            events.append(appended, query=query, batch=batch, positions=positions)
         self._fold()
         self.meter.published += self._publisher.publish()
         self._tidy()
@@ -209,7 +215,7 @@ class PipelineRun:
                 continue
             count = record.types.get(entity)
             rows = state.folded.rows + (count.changes - state.folded.changes if count else 0)
-            if rows <= chosen.driver_rows:
+            if self._driver_rows is None or rows <= self._driver_rows:
                 if stale:
                     self._duck.refresh()
                     stale = False
@@ -223,6 +229,18 @@ class PipelineRun:
         """Many small files become few, now and then."""
         if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
             self.warehouse.events.compact()
+
+
+def _messages(before: dict[str, Any] | None, after: dict[str, Any] | None) -> int:
+    """How many messages there are between two places of the source, at most."""
+    if before is None or after is None:
+        return limits.PIPELINE_SMALL_MESSAGES + 1
+    start, end = from_spark(before), from_spark(after)
+    # A stream that was made anew counts from its beginning.
+    return sum(
+        place.seq if place.seq < start.of(name).seq else place.seq - start.of(name).seq
+        for name, place in end.streams.items()
+    )
 
 
 def _text(starting: str | dict[str, str]) -> str:

@@ -83,17 +83,28 @@ class Relations(ABC):
 
     def merged(self, entity: str) -> tuple[StateTable, str]:
         """The state of a type up to now, deleted keys included."""
+        state, base = self._base(entity)
+        if not state.is_behind(self._warehouse.events.record):
+            return state, views.everything(base)
+        cut = self.cuts()
+        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
+        fresh = self.typed(views.newest(newer, cut), self._types.get(entity))
+        return state, views.merged(base, fresh, cut)
+
+    def together(self, entity: str) -> tuple[StateTable, str]:
+        """The rows of a state table and all that came since, several to a key."""
+        state, base = self._base(entity)
+        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
+        fresh = self.typed(newer, self._types.get(entity))
+        return state, f"{views.everything(base)} UNION ALL {views.everything(fresh)}"
+
+    def _base(self, entity: str) -> tuple[StateTable, str]:
         schema = self._types.get(entity)
         state = StateTable(self._warehouse, entity, schema)
         base = self.files(state.files(), state.stored)
-        if not state.is_behind(self._warehouse.events.record):
-            return state, views.everything(base)
         if state.is_outgrown:
             base = self.typed(views.own_columns(base), schema)
-        cut = self.cuts()
-        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
-        fresh = self.typed(views.newest(newer, cut), schema)
-        return state, views.merged(base, fresh, cut)
+        return state, base
 
     def cuts(self) -> str:
         return views.cuts(self.events(column="control"), replaces=self._replaces)

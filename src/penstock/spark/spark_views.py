@@ -57,6 +57,10 @@ class SparkViews(Relations):
         columns = StructType([*own[: len(KEY)], *added, *own[len(KEY) :]])
         return self._named(rows.mapInArrow(_adder(schema), columns))
 
+    def shuffled(self, query: str, parts: int) -> str:
+        """The rows of a query with those of a key together, in so many parts."""
+        return self._named(self.session.sql(query).repartition(parts, *KEY))
+
     def define(self, name: str, query: str) -> None:
         self.session.sql(query).createOrReplaceTempView(name)
 

@@ -114,15 +114,20 @@ def cuts(events: str, *, replaces: bool) -> str:
 
 def newest(rows: str, cut: str) -> str:
     """Of rows with the columns of a state table the newest for each key, if it counts still."""
+    columns = ", ".join(f"n.{name}" for name in (*KEY, *REST))
+    return f"SELECT {columns} FROM ({latest(f'({rows})', cut)}) n"
+
+
+def latest(rows: str, cut: str) -> str:
+    """The same, with all columns that the rows have, and one more."""
     ranked = (
         "SELECT c.*, row_number() OVER (PARTITION BY c._stream, c._key ORDER BY c._generation "
-        f"DESC, c._ordinal DESC, c._batch DESC) AS place FROM ({rows}) c "
+        f"DESC, c._ordinal DESC, c._batch DESC) AS place FROM {rows} c "
         f"LEFT JOIN ({cut}) r ON c._stream = r.stream "
         "WHERE r.stream IS NULL OR c._generation > r.generation OR (c._generation = r.generation "
         "AND c._ordinal > r.ordinal AND c._position >= r.floor)"
     )
-    columns = ", ".join(f"n.{name}" for name in (*KEY, *REST))
-    return f"SELECT {columns} FROM ({ranked}) n WHERE n.place = 1"
+    return f"SELECT n.* FROM ({ranked}) n WHERE n.place = 1"
 
 
 def changes(events: str, entity: str, *, after: int = 0, until: Until = NOW) -> str:
