@@ -19,6 +19,7 @@ from bench.compare import Run, measure_groups
 from bench.rounds import Sample, interleave, median, note
 from bench.seed import seed
 from bench.servers import Server
+from bench.subscriptions import subscriptions
 from bench.table import Row, compared
 
 HEADS = ("metric", "grown", "small", "ratio", "target", "met")
@@ -298,6 +299,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "restart": restart,
     "checkpoint": checkpoint,
     "readers": readers,
+    "subscriptions": subscriptions,
 }
 
 

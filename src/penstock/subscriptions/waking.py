@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 KEEP_AGAIN_S: Final = 1.0
 """Time until something is written again that the log could not take."""
 
+ISSUED_PER_TURN: Final = 200
+"""Wakes issued before everybody else has a turn: an append can be news for very many."""
+
 _JSON: Final = "application/json"
 _log = logging.getLogger("penstock.subscriptions")
 
@@ -77,7 +80,11 @@ class Waking:
             self._due[subscription] = None
 
     def _issue(self) -> None:
-        due, self._due = self._due, {}
+        due = list(itertools.islice(self._due, ISSUED_PER_TURN))
+        for subscription in due:
+            del self._due[subscription]
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._issue)
         woken = [each for each in due if each.is_idle and each.pending and not each.deleted]
         if not woken or self._closed:
             return
@@ -113,7 +120,8 @@ class Waking:
         try:
             written = self._engine.append(path, request)
         except PenstockError as error:
-            _log.warning("cannot write a wake of %s to %s: %s", subscription.id, path, error.detail)
+            if path not in self._untold:
+                _log.warning("cannot write the wakes of %s: %s", subscription.id, error.detail)
             self._untold.setdefault(path, {})[subscription] = None
             return
         written.add_done_callback(lambda done: self._told(subscription, path, done))
