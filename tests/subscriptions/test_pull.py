@@ -259,6 +259,17 @@ async def test_membership(client: Client) -> None:
     assert after["pending"] == 0
     await desk.append("events/a")
     assert (await desk.show())["pending"] == 1
+    # Encoded once more, or with slashes that stand for themselves.
+    for path in ("a%20b", "x/a%20b"):
+        for spelled in (
+            path.replace("%", "%25"),
+            path,
+            path.replace("%", "%25").replace("/", "%2F"),
+        ):
+            await desk.send("POST", "/streams", {"streams": [path]})
+            assert path in await desk.cursors()
+            assert (await desk.send("DELETE", f"/streams/{spelled}")).status == 204
+            assert path not in await desk.cursors()
     refused = await desk.send("POST", "/streams", {"streams": ["wake/pool"]})
     assert _code(refused) == "INVALID_REQUEST"
     # Membership is no part of the configuration: saying it again is no conflict.
@@ -362,7 +373,7 @@ async def test_limits(client: Client) -> None:
     assert (await desk.put(**{**document, "pattern": "x/*"})).status == 201
     assert (await Desk(client, "t").put(**document)).status == 429
     assert (await desk.put(**document, description="x" * 5000)).status == 413
-    assert (await Desk(client, "x" * 300).put(**document)).status == 400
+    assert _code(await Desk(client, "x" * 300).put(**document)) == "INVALID_REQUEST"
 
 
 @with_app()
@@ -397,3 +408,45 @@ async def test_the_listing_has_pages_and_the_book_is_nobodys_to_read(client: Cli
     assert listed["streams"] == []
     for path in ("%5F%5Fds/subscriptions", "__ds", "__ds/other"):
         assert (await client.get(path)).status == 404
+
+
+@with_app()
+async def test_the_numbers_move_with_what_they_count(client: Client) -> None:
+    async def number(name: str) -> float:
+        text = (await client.send("GET", "/metrics")).body.decode()
+        line = next(line for line in text.splitlines() if line.startswith(name + " "))
+        return float(line.split()[-1])
+
+    desk = Desk(client)
+    await desk.pull()
+    kinds = 'penstock_subscriptions{status="active",type="pull-wake"}'
+    assert await number(kinds) == 1
+    await desk.append("events/a")
+    await _until(desk, 1)
+    assert await number("penstock_subscriptions_pending") == 1
+    first = (await desk.claim()).json()
+    await desk.report("release", first)
+    await desk.finish(first)
+    second = (await desk.claim()).json()
+    await desk.finish(second)
+    await desk.append("events/a")
+    await desk.claim()
+    client.clock.advance(1)
+    desk.service.waking.tick()
+    assert await number("penstock_subscription_wakes_total") >= 3
+    assert await number("penstock_subscription_claims_total") == 3
+    assert await number("penstock_subscription_acks_total") == 1
+    assert await number("penstock_subscription_releases_total") == 1
+    assert await number("penstock_subscription_fenced_total") == 1
+    assert await number("penstock_subscription_leases_expired_total") == 1
+
+
+@with_app()
+async def test_many_are_woken_by_one_append(client: Client) -> None:
+    desks = [Desk(client, f"s{number}") for number in range(450)]
+    await client.put("wake/pool", b"[]", content_type=JSON)
+    for desk in desks:
+        await desk.put(type="pull-wake", pattern="events/*", wake_stream="wake/pool")
+    await desks[0].append("events/a")
+    told = {each["subscription_id"] for each in await _until(desks[0], len(desks))}
+    assert told == {f"s{number}" for number in range(450)}

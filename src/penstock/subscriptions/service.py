@@ -87,6 +87,7 @@ class Subscriptions:
     async def _look(self) -> None:
         """Find what was appended and not acked before the last stop; then go on waking."""
         subscriptions = list(self.all.values())
+        wakes = [(each, each.wake) for each in subscriptions]
         for subscription in subscriptions:
             for path, link in list(subscription.links.items()):
                 stream = self.waking.find(path) if link.explicit else None
@@ -97,8 +98,9 @@ class Subscriptions:
                 for info in page:
                     self._look_at(info)
                 await asyncio.sleep(0)
-        for subscription in subscriptions:
-            if not subscription.deleted:
+        for subscription, wake in wakes:
+            # Only what nobody has touched meanwhile: new wakes see to themselves.
+            if subscription.wake is wake and not subscription.deleted:
                 self.waking.resume(subscription)
 
     def _look_at(self, info: StreamInfo) -> None:
@@ -279,11 +281,14 @@ class Subscriptions:
         if changed:
             await self.book.write([link_row(subscription, path) for path in changed])
 
-    async def remove_member(self, id: str, path: str) -> None:
+    async def remove_member(self, id: str, *paths: str) -> None:
+        """Take back the explicit link to the first of these paths that has one."""
         subscription = await self.get(id)
-        known = subscription.links.get(path)
-        if known is None or not known.explicit:
+        links = subscription.links
+        path = next((each for each in paths if each in links and links[each].explicit), None)
+        if path is None:
             return
+        known = links[path]
         self.matching.leave(subscription, path)
         if subscription.matches(path):
             subscription.links[path] = Link(known.stream, known.position)
