@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ServerError
 from penstock.log.requests import Append
 from penstock.protocol.subscription import WEBHOOK, StreamView
 from penstock.subscriptions.book import Book, link_row, wake_row
@@ -123,6 +123,8 @@ class Waking:
             if path not in self._untold:
                 _log.warning("cannot write the wakes of %s: %s", subscription.id, error.detail)
             self._untold.setdefault(path, {})[subscription] = None
+            if isinstance(error, ServerError):
+                self._later(lambda: self.made(path))
             return
         written.add_done_callback(lambda done: self._told(subscription, path, done))
         subscription.wake = replace(subscription.wake, told=True)
