@@ -246,7 +246,8 @@ class Waking:
         deadline = subscription.wake.deadline_us
         if deadline and not subscription.deleted and not self._closed:
             heapq.heappush(self._deadlines, (deadline, next(self._order), subscription))
-            self._set_timer()
+            if self._timer is None or self._deadlines[0][0] == deadline:
+                self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -258,6 +259,8 @@ class Waking:
 
     def tick(self) -> None:
         """Act on every deadline that has passed."""
+        if not self._deadlines:
+            return
         now = self._clock.now_us()
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, _, subscription = heapq.heappop(self._deadlines)
