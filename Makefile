@@ -24,7 +24,7 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-.PHONY: help setup run test lint format bench bench-growth bench-client bench-state bench-stp bench-spark soak docs lock clean
+.PHONY: help setup run test test-spark lint format bench bench-growth bench-client bench-state bench-stp bench-spark soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end
 test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
 
+test-spark: setup ## the tests of the Spark source, sink and pipeline
+	$(BIN)/pytest -m "spark and not soak" -o faulthandler_timeout=900
+
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -93,7 +96,7 @@ bench-spark: setup ## the Spark source and the pipeline beside what Spark does a
 	$(BIN)/python -m bench.spark_pipeline
 
 soak: setup ## the long tests
-	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
+	$(BIN)/pytest -m "soak and not spark" -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
 	$(BIN)/python -m penstock.cli.docs

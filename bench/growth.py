@@ -20,6 +20,7 @@ from bench.compare import Run, measure_groups
 from bench.rounds import Sample, interleave, median, note
 from bench.seed import seed
 from bench.servers import Server
+from bench.subscriptions import subscriptions
 from bench.table import Row, compared
 
 HEADS = ("metric", "grown", "small", "ratio", "target", "met")
@@ -368,6 +369,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "checkpoint": checkpoint,
     "readers": readers,
     "forks": forks,
+    "subscriptions": subscriptions,
 }
 
 

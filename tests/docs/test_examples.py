@@ -41,8 +41,7 @@ def run(language: str, code: str, url: str) -> str:
 
 
 def _case(path: Path) -> ParameterSet:
-    # Spark's memory is for one at a time.
-    marks = [pytest.mark.xdist_group("spark")] if path.name == "spark.md" else []
+    marks = [pytest.mark.spark] if path.name in ("spark.md", "pipeline.md") else []
     return pytest.param(path, id=path.name, marks=marks)
 
 

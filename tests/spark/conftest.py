@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need Spark run in one process, so that it is started once."""
     for item in items:
+        if "/tests/spark/" not in item.path.as_posix():
+            continue  # this hook sees the tests of all folders
+        item.add_marker(pytest.mark.spark)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
 

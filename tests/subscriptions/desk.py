@@ -98,13 +98,14 @@ class Call(NamedTuple):
 
 
 class Receiver:
-    """Answers with what `answers` holds, then with `default`; None is an answer that is held back
-    until the receiver is let go."""
+    """Answers with what `answers` holds, then with `default`; None is an answer, `held`, that is
+    held back until the receiver is let go."""
 
     def __init__(self, port: int = 0) -> None:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self.default: tuple[int, Any] = (200, {"done": True})
+        self.held: tuple[int, Any] = (200, {})
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self.port = self._server.server_port
@@ -137,7 +138,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             receiver.calls.put(Call(body, self.headers["webhook-signature"]))
             if answer is None:
                 receiver.released.wait(WAIT_S)
-                answer = (200, {})
+                answer = receiver.held
             status, content = answer
             data = json.dumps(content).encode()
             try:

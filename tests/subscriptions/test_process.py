@@ -88,7 +88,7 @@ def test_no_event_is_lost_when_server_and_receiver_are_killed(tmp_path: Path) ->
     sent: list[int] = []
     port = 0
     with ExitStack() as stack, httpx2.Client() as http:
-        for turn in range(6):
+        for turn in range(4):
             server = stack.enter_context(running_server(data_dir=tmp_path / "data", args=QUICK))
             process, port = stack.enter_context(_processing(done_file, port))
             hook = f"http://127.0.0.1:{port}/hook"
@@ -127,7 +127,7 @@ def test_no_event_is_lost_when_the_server_is_killed_under_its_workers(tmp_path: 
     sent: list[int] = []
     wake: Any = None
     with httpx2.Client() as http:
-        for turn in range(6):
+        for turn in range(4):
             with running_server(data_dir=tmp_path, args=QUICK) as server:
                 url = server.url + SUBSCRIPTION
                 http.put(f"{server.url}/v1/stream/wake", json=[]).raise_for_status()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import DiskFull
 from tests.helpers.app import Client, with_app
 from tests.subscriptions.desk import JSON, ROOT, Desk
 
@@ -77,6 +78,34 @@ async def test_streams_that_were_there_are_linked_at_their_tail(client: Client) 
     await desk.append("not/there", [1, 2])
     claimed = (await desk.claim()).json()
     assert [each["path"] for each in claimed["streams"] if each["has_pending"]] == ["not/there"]
+
+
+def test_what_is_appended_while_streams_are_looked_for_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.subscriptions.service.PAGE", 1)
+
+    @with_app()
+    async def check(client: Client) -> None:
+        desk = Desk(client)
+        for number in range(10, 40):
+            await desk.append(f"events/{number}")
+        making = asyncio.ensure_future(desk.pull())
+        while not desk.service.matching._recordings:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        # One that was looked at already, and one that was not there then.
+        await desk.append("events/10")
+        await desk.append("events/00")
+        assert not making.done()
+        await making
+        claimed = (await desk.claim()).json()
+        pending = {each["path"]: each for each in claimed["streams"] if each["has_pending"]}
+        assert pending.keys() == {"events/00", "events/10"}
+        assert pending["events/00"]["acked_offset"] == "-1"
+        assert pending["events/10"]["acked_offset"] != "-1"
+
+    check("memory", None)
 
 
 @with_app()
@@ -168,6 +197,8 @@ def test_acks_that_are_refused_move_nothing(offset: str) -> None:
         desk = Desk(client)
         await desk.append("events/b")
         await desk.pull(streams=["listed"])
+        await desk.append("events/a", "w")
+        before = await desk.tail("events/a")
         await desk.append("events/a", "x")
         start = await desk.tail("events/a")
         await desk.append("events/a", "y")
@@ -176,7 +207,7 @@ def test_acks_that_are_refused_move_nothing(offset: str) -> None:
         await desk.report("ack", first, acks=acks)
         generation, position = start.split("_")
         token = {
-            "before": f"{generation}_{int(position) - 1:016d}",
+            "before": before,
             "beyond": f"{generation}_{int(position) + 100:016d}",
             "inside": f"{generation}_{int(position) + 1:016d}",
             "other": await desk.tail("events/b"),
@@ -259,6 +290,17 @@ async def test_membership(client: Client) -> None:
     assert after["pending"] == 0
     await desk.append("events/a")
     assert (await desk.show())["pending"] == 1
+    # Encoded once more, or with slashes that stand for themselves.
+    for path in ("a%20b", "x/a%20b"):
+        for spelled in (
+            path.replace("%", "%25"),
+            path,
+            path.replace("%", "%25").replace("/", "%2F"),
+        ):
+            await desk.send("POST", "/streams", {"streams": [path]})
+            assert path in await desk.cursors()
+            assert (await desk.send("DELETE", f"/streams/{spelled}")).status == 204
+            assert path not in await desk.cursors()
     refused = await desk.send("POST", "/streams", {"streams": ["wake/pool"]})
     assert _code(refused) == "INVALID_REQUEST"
     # Membership is no part of the configuration: saying it again is no conflict.
@@ -286,6 +328,19 @@ async def test_a_stream_that_is_made_again_begins_anew(client: Client) -> None:
         "listed": "-1",
     }
     assert (await desk.finish(claimed)).json() == {"ok": True, "next_wake": False}
+
+
+@with_app()
+async def test_a_stream_that_takes_the_place_of_an_expired_one_begins_anew(client: Client) -> None:
+    desk = Desk(client)
+    await desk.pull()
+    await client.put("events/a", b"1", content_type=JSON, stream_ttl="10")
+    assert (await desk.show())["pending"] == 1
+    client.clock.advance(11)
+    again = await client.put("events/a", b"[]", content_type=JSON, stream_ttl="10")
+    assert again.status == 201
+    assert (await desk.show())["pending"] == 0
+    assert _code(await desk.claim()) == "NO_PENDING_WORK"
 
 
 @with_app()
@@ -362,7 +417,7 @@ async def test_limits(client: Client) -> None:
     assert (await desk.put(**{**document, "pattern": "x/*"})).status == 201
     assert (await Desk(client, "t").put(**document)).status == 429
     assert (await desk.put(**document, description="x" * 5000)).status == 413
-    assert (await Desk(client, "x" * 300).put(**document)).status == 400
+    assert _code(await Desk(client, "x" * 300).put(**document)) == "INVALID_REQUEST"
 
 
 @with_app()
@@ -397,3 +452,69 @@ async def test_the_listing_has_pages_and_the_book_is_nobodys_to_read(client: Cli
     assert listed["streams"] == []
     for path in ("%5F%5Fds/subscriptions", "__ds", "__ds/other"):
         assert (await client.get(path)).status == 404
+
+
+@with_app()
+async def test_the_numbers_move_with_what_they_count(client: Client) -> None:
+    async def number(name: str) -> float:
+        text = (await client.send("GET", "/metrics")).body.decode()
+        line = next(line for line in text.splitlines() if line.startswith(name + " "))
+        return float(line.split()[-1])
+
+    desk = Desk(client)
+    await desk.pull()
+    kinds = 'penstock_subscriptions{status="active",type="pull-wake"}'
+    assert await number(kinds) == 1
+    await desk.append("events/a")
+    await _until(desk, 1)
+    assert await number("penstock_subscriptions_pending") == 1
+    first = (await desk.claim()).json()
+    await desk.report("release", first)
+    await desk.finish(first)
+    second = (await desk.claim()).json()
+    await desk.finish(second)
+    await desk.append("events/a")
+    await desk.claim()
+    client.clock.advance(1)
+    desk.service.waking.tick()
+    assert await number("penstock_subscription_wakes_total") >= 3
+    assert await number("penstock_subscription_claims_total") == 3
+    assert await number("penstock_subscription_acks_total") == 1
+    assert await number("penstock_subscription_releases_total") == 1
+    assert await number("penstock_subscription_fenced_total") == 1
+    assert await number("penstock_subscription_leases_expired_total") == 1
+
+
+@with_app()
+async def test_many_are_woken_by_one_append(client: Client) -> None:
+    desks = [Desk(client, f"s{number}") for number in range(450)]
+    await client.put("wake/pool", b"[]", content_type=JSON)
+    for desk in desks:
+        await desk.put(type="pull-wake", pattern="events/*", wake_stream="wake/pool")
+    await desks[0].append("events/a")
+    told = {each["subscription_id"] for each in await _until(desks[0], len(desks))}
+    assert told == {f"s{number}" for number in range(450)}
+
+
+@with_app()
+async def test_what_the_log_cannot_take_is_written_when_it_can(client: Client) -> None:
+    """A full disk: the ack fails, nothing is fenced by it, and the work is given out later."""
+    desk = Desk(client)
+    await desk.pull()
+    await desk.append("events/a")
+    claimed = (await desk.claim()).json()
+    admit = client.engine.store.admit
+
+    def full(size: int) -> None:
+        raise DiskFull("there is no space left")
+
+    client.engine.store.admit = full
+    assert (await desk.report("ack", claimed)).status == 507
+    client.clock.advance(1)
+    desk.service.waking.tick()  # the lease ends; its wake cannot be written
+    await _settle()
+    assert len(await desk.wakes()) == 1
+    client.engine.store.admit = admit
+    assert [each["generation"] for each in await _until(desk, 2)] == [1, 2]
+    again = (await desk.claim("w2")).json()
+    assert (await desk.finish(again)).json() == {"ok": True, "next_wake": False}

@@ -150,6 +150,25 @@ def test_a_delivery_without_an_answer_is_made_again(tmp_path: Path) -> None:
         assert first == second  # the same wake with the same token: who still works on it may ack
 
 
+def test_work_that_was_not_noticed_is_delivered_once_after_a_restart(tmp_path: Path) -> None:
+    with receiver() as hook:
+
+        async def before(desk: Desk) -> None:
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            desk.service.matching.close()
+            for number in range(3):
+                await desk.append(f"events/{number}")
+
+        async def after(desk: Desk) -> Any:
+            wake = (await asyncio.to_thread(hook.next)).wake
+            while (await desk.show())["pending"] or desk.service.webhooks.on_their_way:
+                await asyncio.sleep(0.002)
+            return len([each for each in wake["streams"] if each["has_pending"]])
+
+        assert _run(tmp_path, before, after)[1] == 3
+        assert hook.calls.empty()
+
+
 def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
     sizes = []
 

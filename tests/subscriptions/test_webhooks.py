@@ -130,6 +130,29 @@ async def test_a_callback_extends_the_lease_and_ends_it(client: Client) -> None:
 
 
 @with_app(development=True)
+async def test_a_late_answer_says_nothing_about_the_next_wake(client: Client) -> None:
+    with receiver() as hook:
+        hook.answers.put(None)
+        hook.held = (200, {"done": True})
+        hook.default = (202, {})
+        desk = await _hooked(client, hook)
+        await desk.append("events/a", 1)
+        first = (await _next(hook)).wake
+        acks = [{"stream": "events/a", "offset": await desk.tail("events/a")}]
+        assert (await desk.report("callback", first, acks=acks, done=True)).status == 200
+        await desk.append("events/a", 2)
+        second = (await _next(hook)).wake
+        hook.released.set()
+
+        async def is_answered() -> bool:
+            return not desk.service.webhooks.on_their_way
+
+        await _until(is_answered)
+        assert (await desk.show())["pending"] == 1
+        assert (await desk.report("callback", second)).status == 200
+
+
+@with_app(development=True)
 async def test_no_callback_before_the_lease_ends_is_another_wake(client: Client) -> None:
     with receiver() as hook:
         hook.default = (202, {})

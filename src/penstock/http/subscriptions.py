@@ -110,7 +110,7 @@ class Subscriptions:
         kind, _, member = action.partition("/")
         if kind != "streams" or not member:
             return _told(_nothing_there())
-        return _told(self._leave(id, unquote(member) if "%2F" in member else member))
+        return _told(self._leave(id, member))
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:
         return _told(self._list(request.query, self._asked(request)))
@@ -126,6 +126,8 @@ class Subscriptions:
     # -- the subscription
 
     async def _put(self, id: str, asked: Asked) -> Response:
+        if len(id.encode()) > SUBSCRIPTION_ID_BYTES_MAX:
+            raise InvalidSubscription(f"An id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes.")
         config = parse_config(
             asked.body,
             path_bytes_max=self._settings.path_bytes_max,
@@ -175,8 +177,14 @@ class Subscriptions:
         return Response(204)
 
     async def _leave(self, id: str, member: str) -> Response:
-        path = parse_member(member, self._settings.path_bytes_max)
-        await self._service.remove_member(id, path)
+        # A path in a URL is encoded once more, though its slashes may stand for themselves.
+        paths = []
+        for text in (unquote(member), member):
+            try:
+                paths.append(parse_member(text, self._settings.path_bytes_max))
+            except InvalidSubscription:
+                pass  # it cannot be linked either
+        await self._service.remove_member(id, *paths)
         return Response(204)
 
     # -- its workers
@@ -242,10 +250,7 @@ async def _no_method() -> Response:
 def _split(path: str) -> tuple[str, str]:
     """The id, and what is behind it."""
     raw, _, action = path.partition("/")
-    id = unquote(raw, errors="replace")
-    if len(id.encode()) > SUBSCRIPTION_ID_BYTES_MAX:
-        raise InvalidSubscription(f"An id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes.")
-    return id, action
+    return unquote(raw, errors="replace"), action
 
 
 def _bearer(asked: Asked) -> str:

@@ -5,6 +5,7 @@ there before the last stop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +21,14 @@ from penstock.errors import (
     WebhookRefused,
 )
 from penstock.protocol.globs import literal_prefix
-from penstock.protocol.headers import format_expires_at, is_json
-from penstock.protocol.offsets import START, Offset
+from penstock.protocol.headers import is_json
+from penstock.protocol.offsets import Offset
 from penstock.protocol.subscription import WEBHOOK, Config
 from penstock.subscriptions.book import Book, end_row, link_row, rows_of, subscription_row
 from penstock.subscriptions.keys import Keys
 from penstock.subscriptions.matching import Matching
 from penstock.subscriptions.model import Link, Row, Subscription, view
+from penstock.subscriptions.showing import shown
 from penstock.subscriptions.waking import Waking
 from penstock.subscriptions.webhooks import PREFIX, Webhooks
 from penstock.subscriptions.workers import Workers
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 """Streams looked at before everybody else has a turn."""
+
+_log = logging.getLogger("penstock.subscriptions")
 
 
 class Subscriptions:
@@ -76,6 +80,7 @@ class Subscriptions:
         """Take up what was there before the last stop, if anything was."""
         if self.book.exists:
             self._starting = asyncio.get_running_loop().create_task(self._start())
+            self._starting.add_done_callback(_say_why)
 
     async def _start(self) -> None:
         self.all = await self.book.load()
@@ -83,10 +88,12 @@ class Subscriptions:
             self.matching.add(subscription)
         # In the background: it may be a look at every stream there is.
         self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._looking.add_done_callback(_say_why)
 
     async def _look(self) -> None:
         """Find what was appended and not acked before the last stop; then go on waking."""
         subscriptions = list(self.all.values())
+        wakes = [(each, each.wake) for each in subscriptions]
         for subscription in subscriptions:
             for path, link in list(subscription.links.items()):
                 stream = self.waking.find(path) if link.explicit else None
@@ -97,8 +104,9 @@ class Subscriptions:
                 for info in page:
                     self._look_at(info)
                 await asyncio.sleep(0)
-        for subscription in subscriptions:
-            if not subscription.deleted:
+        for subscription, wake in wakes:
+            # Only what nobody has touched meanwhile: new wakes see to themselves.
+            if subscription.wake is wake and not subscription.deleted:
                 self.waking.resume(subscription)
 
     def _look_at(self, info: StreamInfo) -> None:
@@ -279,11 +287,14 @@ class Subscriptions:
         if changed:
             await self.book.write([link_row(subscription, path) for path in changed])
 
-    async def remove_member(self, id: str, path: str) -> None:
+    async def remove_member(self, id: str, *paths: str) -> None:
+        """Take back the explicit link to the first of these paths that has one."""
         subscription = await self.get(id)
-        known = subscription.links.get(path)
-        if known is None or not known.explicit:
+        links = subscription.links
+        path = next((each for each in paths if each in links and links[each].explicit), None)
+        if path is None:
             return
+        known = links[path]
         self.matching.leave(subscription, path)
         if subscription.matches(path):
             subscription.links[path] = Link(known.stream, known.position)
@@ -301,57 +312,26 @@ class Subscriptions:
             del subscription.links[path]
         self.waking.keep([subscription], [path])
 
-    # -- what readers see
-
     def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
-        config = subscription.config
-        webhook = None
-        if config.webhook_url is not None:
-            key = self.keys.active
-            webhook = {
-                "url": config.webhook_url,
-                "signing": {
-                    "alg": "ed25519",
-                    "kid": None if key is None else key.kid,
-                    "jwks_url": f"{base or subscription.row.base}{PREFIX}jwks.json",
-                },
-            }
-        wake = subscription.wake
-        return {
-            "id": subscription.id,
-            "subscription_id": subscription.id,
-            "type": config.type,
-            "pattern": config.pattern,
-            "streams": [
-                self._link_view(subscription, path) for path in subscription.links if links
-            ],
-            "webhook": webhook,
-            "wake_stream": config.wake_stream,
-            "lease_ttl_ms": config.lease_ttl_ms,
-            "created_at": format_expires_at(subscription.row.created_us),
-            "status": subscription.status,
-            "description": config.description,
-            "generation": wake.generation,
-            "holder": wake.holder or None,
-            "pending": len(subscription.pending),
-            "attempts": wake.attempts,
-            "next_attempt_at": format_expires_at(wake.retry_us) if wake.retry_us else None,
+        """What readers see of it; `base` is this server as the reader knows it."""
+        found = {
+            path: self._acked(subscription, path, link)
+            for path, link in subscription.links.items()
+            if links
         }
+        return shown(subscription, self.keys.active, base or subscription.row.base, found)
 
-    def _link_view(self, subscription: Subscription, path: str) -> dict[str, str]:
-        link = subscription.links[path]
+    def _acked(self, subscription: Subscription, path: str, link: Link) -> str:
         if link.stream:
             # Spelled without the stream: it may be one of very many, and not in memory.
-            acked = Offset(link.stream, link.position).token
-        else:
-            stream = self.waking.find(path)
-            acked = (
-                START
-                if stream is None or stream.fork is None
-                else view(subscription, path, stream, self._engine.token).acked_offset
-            )
-        kind = "explicit" if link.explicit else "glob"
-        return {"path": path, "link_type": kind, "acked_offset": acked}
+            return Offset(link.stream, link.position).token
+        stream = self.waking.find(path)
+        return view(subscription, path, stream, self._engine.token).acked_offset
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("subscriptions are not taken up", exc_info=task.exception())
 
 
 def _prefixes(subscriptions: Iterable[Subscription]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ServerError
 from penstock.log.requests import Append
 from penstock.protocol.subscription import WEBHOOK, StreamView
 from penstock.subscriptions.book import Book, link_row, wake_row
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 KEEP_AGAIN_S: Final = 1.0
 """Time until something is written again that the log could not take."""
+
+ISSUED_PER_TURN: Final = 200
+"""Wakes issued before everybody else has a turn: an append can be news for very many."""
 
 _JSON: Final = "application/json"
 _log = logging.getLogger("penstock.subscriptions")
@@ -77,7 +80,11 @@ class Waking:
             self._due[subscription] = None
 
     def _issue(self) -> None:
-        due, self._due = self._due, {}
+        due = list(itertools.islice(self._due, ISSUED_PER_TURN))
+        for subscription in due:
+            del self._due[subscription]
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._issue)
         woken = [each for each in due if each.is_idle and each.pending and not each.deleted]
         if not woken or self._closed:
             return
@@ -113,8 +120,11 @@ class Waking:
         try:
             written = self._engine.append(path, request)
         except PenstockError as error:
-            _log.warning("cannot write a wake of %s to %s: %s", subscription.id, path, error.detail)
+            if path not in self._untold:
+                _log.warning("cannot write the wakes of %s: %s", subscription.id, error.detail)
             self._untold.setdefault(path, {})[subscription] = None
+            if isinstance(error, ServerError):
+                self._later(lambda: self.made(path))
             return
         written.add_done_callback(lambda done: self._told(subscription, path, done))
         subscription.wake = replace(subscription.wake, told=True)
@@ -236,7 +246,8 @@ class Waking:
         deadline = subscription.wake.deadline_us
         if deadline and not subscription.deleted and not self._closed:
             heapq.heappush(self._deadlines, (deadline, next(self._order), subscription))
-            self._set_timer()
+            if self._timer is None or self._deadlines[0][0] == deadline:
+                self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -248,6 +259,8 @@ class Waking:
 
     def tick(self) -> None:
         """Act on every deadline that has passed."""
+        if not self._deadlines:
+            return
         now = self._clock.now_us()
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, _, subscription = heapq.heappop(self._deadlines)
