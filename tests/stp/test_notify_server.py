@@ -342,9 +342,15 @@ async def test_the_registry_is_written_by_the_server_alone() -> None:
             ("PUT", "/v1/schema/__stp/registry"),
             ("PUT", "/v1/table/__stp/registry"),
             ("PUT", "/v1/follow/__stp/registry"),
+            ("POST", "/v1/stream/__stp/registry/__ds/trim"),
+            ("PUT", "/v1/stream/__stp/registry/__ds/retention"),
+            ("DELETE", "/v1/stream/__stp/registry/__ds/retention"),
         ]:
             got = await hub.client.request(method, path, content=json.dumps(event), headers=as_json)
             assert (got.status_code, got.json()["code"]) == (403, "mirror-read-only"), path
+        policy = await hub.client.get("/v1/stream/__stp/registry/__ds/retention")
+        kept = policy.json()
+        assert (kept["age"], kept["bytes"], kept["own"]) == (None, None, True)
 
 
 @run

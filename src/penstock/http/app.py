@@ -145,11 +145,11 @@ class App:
                 },
             },
             behind={
-                "trim": {"POST": keeping.trim},
+                "trim": {"POST": not_reserved(keeping.trim)},
                 "retention": {
                     **_readable(keeping.policy),
-                    "PUT": keeping.set_policy,
-                    "DELETE": keeping.drop_policy,
+                    "PUT": not_reserved(keeping.set_policy),
+                    "DELETE": not_reserved(keeping.drop_policy),
                 },
             },
             path_bytes_max=settings.path_bytes_max,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
+from penstock.keep import FOREVER
+from penstock.log import retention
 from penstock.log.requests import Append
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.lifecycle import StreamConfig
@@ -206,6 +208,8 @@ class Registry:
         await engine.create(PATH, StreamConfig(_JSON, None, None), b"", closed=False)
         stream = engine.find(PATH, touch=False)
         await engine.set_meta(PATH, OWNER, b"the server itself")
+        # A rule of retention for all streams must not take what is followed and who is told.
+        await engine.set_meta(PATH, retention.META, retention.encode(FOREVER))
         if STATE not in stream.meta:
             types = {kind: {"schema": {"type": "object"}} for kind in (LISTENER, FOLLOW)}
             offset = engine.token(stream, stream.tail)
