@@ -31,6 +31,7 @@ SECTIONS = {
     "State": {
         "state": "Show the state that a stream of events stands for.",
         "schema": "Declare state streams: a JSON Schema for each type.",
+        "compact": "Put the state of a stream in the place of its history.",
     },
     "STP": {
         "table": "Tables of STP: create, put, rm, read, tail, follow, state.",

@@ -43,6 +43,7 @@ from penstock.http.table_live import TableLive
 from penstock.http.table_metrics import TableCollector
 from penstock.http.table_reads import TableReads
 from penstock.http.traffic import OTHER, Traffic
+from penstock.state.compaction import Compactor
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
 from penstock.stp import declaration as table_declaration
@@ -79,7 +80,9 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper, self._compressor)
-        keeping = Keeping(engine)
+        compactor = Compactor(engine, self._keeper, settings)
+        engine.retention.compact = compactor.consider
+        keeping = Keeping(engine, compactor)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
         engine.add_check(table_declaration.META, table_checks)
         self.tables = TableDirectory(engine, self._keeper, settings)
@@ -131,6 +134,7 @@ class App:
             },
             behind={
                 "trim": {"POST": keeping.trim},
+                "compact": {"POST": not_reserved(keeping.compact)},
                 "retention": {
                     **_readable(keeping.policy),
                     "PUT": keeping.set_policy,
