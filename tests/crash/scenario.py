@@ -31,7 +31,7 @@ def config_of(path: str) -> StreamConfig:
 
 
 class Operation:
-    """One create, fork, append, close, trim, snapshot or delete, and when it was asked for and answered."""
+    """One create, fork, append, close, trim, snapshot or delete: asked for, and answered, when."""
 
     def __init__(
         self,
