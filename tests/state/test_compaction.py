@@ -176,6 +176,28 @@ async def test_resets_on_the_way_are_taken_in(client: Client) -> None:
 
 
 @with_app()
+async def test_a_trim_on_the_way_is_not_undone(client: Client) -> None:
+    """At whatever moment it comes: what it takes from the state does not come back."""
+    outcomes = set()
+    for turns in range(0, 60, 2):
+        path = f"s{turns}"
+        await state_stream(client, path)
+        middle = (await post(client, path, change("a", "old", 1))).offset
+        await post(client, path, change("a", "new", 2))
+        compaction = asyncio.ensure_future(compact(client, path))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        trimmed = await client.engine.trim(path, middle)
+        assert (await compaction).status == 200
+        was_first = trimmed.offset == middle
+        expected = {"new": 2} if was_first else {"old": 1, "new": 2}
+        assert folded((await client.get(path)).body) == {"a": expected}
+        assert await types(client, path) == {"a": expected}
+        outcomes.add(was_first)
+    assert True in outcomes
+
+
+@with_app()
 async def test_a_reset_that_skips_what_is_yet_to_come_has_to_be_over_first(client: Client) -> None:
     await state_stream(client)
     first = await post(client, "s", change("a", "1", 1))
