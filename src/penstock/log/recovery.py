@@ -118,6 +118,8 @@ def _check_reach(row: Row) -> None:
 def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:
     if record.start != stream.tail:
         raise ValueError(f"stream {stream.id} ends at {stream.tail}, not {record.start}")
+    if isinstance(record, SnapshotRecord) and record.ordinal != stream.count:
+        raise ValueError(f"stream {stream.id} has {stream.count} messages, not {record.ordinal}")
 
 
 class Recovered(NamedTuple):

@@ -292,8 +292,6 @@ def _fault(stream: Stream, record: Record) -> str | None:
         return "the stream is deleted already"
     if isinstance(record, TrimRecord) and not stream.earliest <= record.position <= stream.tail:
         return f"it trims to {record.position} what reaches from {stream.earliest} to {stream.tail}"
-    if isinstance(record, SnapshotRecord) and record.ordinal != stream.count:
-        return f"it begins with message {record.ordinal}, but there are {stream.count} before it"
     return None
 
 
