@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.stp.registry import OWNER
 from tests.helpers.app import Client, with_app
 from tests.stp.tables import get, put, remove, rows, seqnos, short, stream, table
 
@@ -67,3 +68,16 @@ async def test_a_reset_after_it_deletes_what_is_live(client: Client) -> None:
     assert [row.action for row in await rows(client, query="since_id=9")] == ["-", "-"]
     await compact(client)
     assert await short(client) == []
+
+
+@with_app(retention="=2x", compact_bytes_min=0)
+async def test_what_the_server_itself_writes_keeps_its_history(client: Client) -> None:
+    await written(client)
+    before = await short(client)
+    await client.engine.set_meta("t", OWNER, b"a mirror")
+    refused = await client.send("POST", "/v1/stream/t/__ds/compact")
+    assert (refused.status, refused.json()["code"]) == (403, "mirror-read-only")
+    assert await client.engine.retention.look() == 0
+    assert await short(client) == before
+    await client.engine.set_meta("t", OWNER, None)
+    assert await client.engine.retention.look() == 1

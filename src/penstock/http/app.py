@@ -30,7 +30,7 @@ from penstock.http.live import Live
 from penstock.http.message import Later, Request, Response
 from penstock.http.metrics import Metrics
 from penstock.http.notify import Notify
-from penstock.http.owned import not_owned, not_reserved
+from penstock.http.owned import is_owned, not_owned, not_reserved
 from penstock.http.query import parse_query
 from penstock.http.reads import Reads
 from penstock.http.router import Answer, Methods, Router
@@ -80,7 +80,7 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper, self._compressor)
-        compactor = Compactor(engine, self._keeper, settings)
+        compactor = Compactor(engine, self._keeper, settings, spares=is_owned)
         engine.retention.compact = compactor.consider
         keeping = Keeping(engine, compactor)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
@@ -134,7 +134,7 @@ class App:
             },
             behind={
                 "trim": {"POST": keeping.trim},
-                "compact": {"POST": not_reserved(keeping.compact)},
+                "compact": {"POST": not_owned(engine, keeping.compact)},
                 "retention": {
                     **_readable(keeping.policy),
                     "PUT": keeping.set_policy,

@@ -8,6 +8,7 @@ one step with the decision in the log, so that no newer change is undone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -70,9 +71,18 @@ class _Base(NamedTuple):
 
 
 class Compactor:
-    def __init__(self, engine: Engine, keeper: Keeper, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: Keeper,
+        settings: Settings,
+        *,
+        spares: Callable[[Stream], bool],
+    ) -> None:
+        """`spares` says which streams no policy may compact."""
         self._engine = engine
         self._keeper = keeper
+        self._spares = spares
         self._bytes_max = settings.snapshot_bytes_max
         self._log_bytes_min = settings.compact_bytes_min
         self._running: dict[int, asyncio.Task[Compacted]] = {}
@@ -100,7 +110,9 @@ class Compactor:
     async def consider(self, stream: Stream, ratio: int) -> bool:
         """Compact a stream if its log is at least `ratio` times its live state."""
         size = stream.tail - stream.earliest
-        if META not in stream.meta or stream.closed or size < self._log_bytes_min:
+        if META not in stream.meta or stream.closed or self._spares(stream):
+            return False
+        if size < self._log_bytes_min:
             return False
         if size < self._measured.get(stream.id, 0) * GROWTH:
             return False
