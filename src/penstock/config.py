@@ -138,6 +138,12 @@ class Settings(PeerSettings):
     retention_interval_s: float = _STREAM.seconds(
         limits.RETENTION_INTERVAL_S, "How often data that is kept too long is looked for."
     )
+    snapshot_bytes_max: int = _STREAM.size(
+        limits.SNAPSHOT_BYTES_MAX, "Largest state that a stream is compacted to."
+    )
+    compact_bytes_min: int = _STREAM.size(
+        limits.COMPACT_BYTES_MIN, "Smallest log that a policy has compacted.", least=0
+    )
     reap_interval_s: float = _STREAM.seconds(
         limits.REAP_INTERVAL_S, "How often expired streams are looked for."
     )

@@ -21,7 +21,8 @@ PenstockError
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
-│   └── NotJsonStream · NotDeclared · FollowConflict · TableExists · NotExpressible
+│   └── NotJsonStream · NotDeclared · NotStateStream · StateTooLarge · NotCompactable
+│       FollowConflict · TableExists · NotExpressible
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
@@ -189,6 +190,18 @@ class NotJsonStream(Conflict):
 
 class NotDeclared(Conflict):
     code, title = "not-declared", "Stream is too large for state without a declaration"
+
+
+class NotStateStream(Conflict):
+    code, title = "not-state-stream", "Stream is not declared a state stream"
+
+
+class StateTooLarge(Conflict):
+    code, title = "state-too-large", "State is too large to be compacted in one step"
+
+
+class NotCompactable(Conflict):
+    code, title = "not-compactable", "Stream cannot be compacted as it stands"
 
 
 class StreamRecreated(Gone):

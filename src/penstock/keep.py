@@ -12,35 +12,45 @@ from penstock.units import NUMBER_MAX, Kind, parse_size
 
 _AGE = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
 _SIZE = re.compile(r"\d{1,16}(?:[kmgt]i?)?b", re.IGNORECASE | re.ASCII)
+_RATIO = re.compile(r"(\d{1,6})x", re.ASCII)
+RATIO_MIN = 2
+"""With less, a stream would be written anew for next to nothing."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Keep(NamedTuple):
     """What may go: what is older than `age_s` seconds, and what is before the last `bytes` bytes.
+    A state stream is compacted when its log is `ratio` times its live state.
 
     None is no limit.
     """
 
     age_s: int | None
     bytes: int | None
+    ratio: int | None = None
 
 
 FOREVER = Keep(None, None)
 
 
 def parse_keep(text: str) -> Keep:
-    """``7d``, ``1GiB`` or ``7d,1GiB``. Ages end in s, m, h or d, sizes in B."""
-    age_s = size = None
+    """``7d``, ``1GiB``, ``4x`` or some of them: ``7d,1GiB``. Ages end in s, m, h or d, sizes in B,
+    the ratio of log to live state in x."""
+    age_s = size = ratio = None
     for part in text.split(","):
         if (match := _AGE.fullmatch(part)) and age_s is None:
             age_s = int(match[1]) * _SECONDS[match[2]]
         elif _SIZE.fullmatch(part) and size is None:
             size = parse_size(part)
+        elif (match := _RATIO.fullmatch(part)) and ratio is None:
+            ratio = int(match[1])
         else:
             raise ValueError(text)
     if age_s == 0 or size == 0 or (age_s or 0) > NUMBER_MAX:
         raise ValueError(text)
-    return Keep(age_s, size)
+    if ratio is not None and ratio < RATIO_MIN:
+        raise ValueError(text)
+    return Keep(age_s, size, ratio)
 
 
 def parse_rules(text: str) -> list[tuple[str, Keep]]:
@@ -60,4 +70,4 @@ def _parse(text: str) -> str:
     return " ".join(text.split())
 
 
-RULES = Kind("rules such as logs/=7d,1GiB metrics/=1d", "RULES", str, _parse)
+RULES = Kind("rules such as logs/=7d,1GiB metrics/=1d users/=4x", "RULES", str, _parse)

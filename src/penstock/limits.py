@@ -101,6 +101,8 @@ TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES  # durable bytes kept in memory unt
 ACTIVE_STREAMS_MAX: Final = 100_000  # streams held in memory
 OPEN_FILES_MAX: Final = 512  # segment files kept open
 DISK_RESERVE_BYTES: Final = 64 * MIB  # below this much free space appends are refused
+SNAPSHOT_BYTES_MAX: Final = 16 * MIB  # a state that is compacted: one record, written at once
+COMPACT_BYTES_MIN: Final = 64 * KIB  # a log that is not worth compacting by policy
 RETENTION_INTERVAL_S: Final = 60  # time between two looks for data that is kept too long
 REAP_INTERVAL_S: Final = 1  # time between two looks for expired streams
 

@@ -72,3 +72,22 @@ def test_a_declaration_is_taken_back(cli: Cli) -> None:
     code, error = cli.failed("schema", "rm", "loose")
     assert (code, "not declared" in error) == (3, True)
     assert cli.failed("schema", "rm", "absent")[0] == 3
+
+
+def test_the_state_takes_the_place_of_the_history(cli: Cli) -> None:
+    cli.make("visits")
+    code, error = cli.failed("compact", "visits")
+    assert (code, "declare it" in error) == (4, True)
+    cli.ok("schema", "set", "visits", "-", stdin=b'{"types": {}}')
+    for number in range(3):
+        cli.ok("append", "visits", json.dumps(event("1", number)))
+    tail = cli.json("head", "visits")["offset"]
+    assert cli.ok("compact", "visits") == f"visits starts at {tail}\n"
+    rows = [json.loads(line) for line in cli.ok("read", "visits").splitlines()]
+    assert rows[1] == event("1", 2, "insert")
+    assert [row["headers"].get("control") for row in rows] == [
+        "snapshot-start",
+        None,
+        "snapshot-end",
+    ]
+    assert cli.json("compact", "visits")["earliest"] > tail

@@ -437,5 +437,7 @@ def test_trim_and_retention(stream: Any) -> None:
     assert gone.value.earliest == second
     followed = list(stream.follow(first, on_reset="restart", stop_when_up_to_date=True))
     assert [batch.messages for batch in followed] == [[3]]
-    stream.set_retention(age_s=3600, bytes=10_000)
+    stream.set_retention(age_s=3600, bytes=10_000, compact=4)
     stream.reset_retention()
+    with pytest.raises(errors.NotStateStream):
+        stream.compact()

@@ -31,7 +31,7 @@ def config_of(path: str) -> StreamConfig:
 
 
 class Operation:
-    """One create, fork, append, close, trim or delete, and when it was asked for and answered."""
+    """One create, fork, append, close, trim, snapshot or delete: asked for, and answered, when."""
 
     def __init__(
         self,
@@ -65,6 +65,14 @@ class Operation:
             return engine.fork(self.path, fork, NO_WISHES, self.body, closed=self.close)
         if self.kind == "trim":
             return engine.trim(self.path, "now")
+        if self.kind == "snapshot":
+            stream = engine._streams.pending(self.path)
+            assert stream is not None
+            recording = engine.record(stream)
+            try:
+                return engine.snapshot(recording, self.wire, 1)
+            finally:
+                engine.stop_recording(recording)
         if self.kind == "delete":
             return engine.delete(self.path)
         request = append(
@@ -109,6 +117,11 @@ def apply(states: dict[str, State], operation: Operation) -> None:
         return
     if operation.kind == "trim":
         states[operation.path].earliest = len(states[operation.path].payload)
+        return
+    if operation.kind == "snapshot":
+        state = states[operation.path]
+        state.earliest = len(state.payload)
+        state.payload += operation.wire
         return
     if operation.kind in ("create", "fork"):
         states[operation.path] = State(operation.path, states.get(operation.source))
@@ -236,6 +249,8 @@ class Scenario:
             return self._choose()
         if chance < 0.1 or (state.closed and chance < 0.8):
             return Operation(path, "delete")
+        if chance > 0.8 and not state.closed and config_of(path) is JSON:
+            return Operation(path, "snapshot", self._body(path))
         if chance > 0.95 and len(state.payload) > state.earliest:
             return Operation(path, "trim")
         if state.closed:

@@ -118,6 +118,8 @@ class Writer:
             return Operation(path, "delete")
         text = f"{number}-{path[-1]}" + "x" * self._random.choice((10, 300, 900, 5000))
         body = f'"{text}"' if path.startswith("j/") else text
+        if chance > 0.8 and path.startswith("j/"):
+            return Operation(path, "snapshot", body.encode())
         last = state.producers.get("p")
         seq = 0 if last is None or last.producer is None else last.producer.seq + 1
         producer = Producer("p", 0, seq) if chance < 0.6 else None

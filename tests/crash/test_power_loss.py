@@ -48,6 +48,7 @@ def test_scenario_reaches_everything_that_can_go_wrong(tmp_path: Path) -> None:
     assert kinds.count("create") > 5
     assert kinds.count("fork") > 5
     assert kinds.count("trim") > 3
+    assert kinds.count("snapshot") > 3
     assert _soft_deletes(run.operations) > 2
     assert all(operation.answered_at is not None for operation in run.operations)
 

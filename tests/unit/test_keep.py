@@ -18,13 +18,17 @@ from penstock.setting import InvalidSetting
         ("2h,1GiB", Keep(7200, 2**30)),
         ("512KB,1d", Keep(86_400, 512 * 1024)),
         ("1000B", Keep(None, 1000)),
+        ("4x", Keep(None, None, 4)),
+        ("1GiB,2x,7d", Keep(604_800, 2**30, 2)),
     ],
 )
 def test_limits(text: str, keep: Keep) -> None:
     assert parse_keep(text) == keep
 
 
-@pytest.mark.parametrize("text", ["", "7", "0d", "0B", "1d,2d", "1B,2B", "1w", "-1d", "1d,", "1M"])
+@pytest.mark.parametrize(
+    "text", ["", "7", "0d", "0B", "1d,2d", "1B,2B", "1w", "-1d", "1d,", "1M", "1x", "0x", "2x,3x"]
+)
 def test_what_is_no_limit(text: str) -> None:
     with pytest.raises(ValueError):
         parse_keep(text)

@@ -31,6 +31,7 @@ SECTIONS = {
     "State": {
         "state": "Show the state that a stream of events stands for.",
         "schema": "Declare state streams: a JSON Schema for each type.",
+        "compact": "Put the state of a stream in the place of its history.",
     },
     "Subscriptions": {
         "subscription": "Durable cursors that wake workers: create, ls, show, rm.",

@@ -115,8 +115,14 @@ class Operations:
         answer = yield from send(_requests.trim(self.url, before), self._retry)
         return _answers.earliest(answer)
 
-    def set_retention(self, age_s: int | None, bytes: int | None, own: bool) -> Flow[None]:
-        policy = {"age": age_s, "bytes": bytes} if own else None
+    def compact(self) -> Flow[str]:
+        answer = yield from send(_requests.compact(self.url), self._retry)
+        return _answers.earliest(answer)
+
+    def set_retention(
+        self, age_s: int | None, bytes: int | None, ratio: int | None, own: bool
+    ) -> Flow[None]:
+        policy = {"age": age_s, "bytes": bytes, "compact": ratio} if own else None
         yield from send(_requests.retention(self.url, policy), self._retry)
 
     def delete(self) -> Flow[None]:

@@ -137,6 +137,11 @@ def append(
     return Request("POST", url, headers, body=body, repeatable=repeatable)
 
 
+def compact(url: str) -> Request:
+    """Penstock's extension: repeatable, because a state can be put in place of itself."""
+    return Request("POST", f"{url}/__ds/compact", {})
+
+
 def trim(url: str, before: str) -> Request:
     """Penstock's extension: repeatable, because what has gone already is no error."""
     headers = {"Content-Type": JSON}

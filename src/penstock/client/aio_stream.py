@@ -131,14 +131,22 @@ class AsyncStream:
         servers). Forks keep what they have."""
         return await self.client.run(self._operations.trim(before))
 
-    async def set_retention(self, *, age_s: int | None = None, bytes: int | None = None) -> None:
-        """Let go of what is older, and of what is before the last so many bytes (a feature of
-        Penstock servers). Without limits everything is kept."""
-        await self.client.run(self._operations.set_retention(age_s, bytes, own=True))
+    async def compact(self) -> str:
+        """Put the live state of a declared state stream in the place of its history; the earliest
+        offset that is left (a feature of Penstock servers)."""
+        return await self.client.run(self._operations.compact())
+
+    async def set_retention(
+        self, *, age_s: int | None = None, bytes: int | None = None, compact: int | None = None
+    ) -> None:
+        """Let go of what is older, and of what is before the last so many bytes; compact a state
+        stream whose log is so many times its live state (a feature of Penstock servers). Without
+        limits everything is kept."""
+        await self.client.run(self._operations.set_retention(age_s, bytes, compact, own=True))
 
     async def reset_retention(self) -> None:
         """Back to the limits that the server has for the stream's path."""
-        await self.client.run(self._operations.set_retention(None, None, own=False))
+        await self.client.run(self._operations.set_retention(None, None, None, own=False))
 
     async def head(self) -> Head:
         """What the stream is and where it ends."""

@@ -131,14 +131,22 @@ class Stream:
         servers). Forks keep what they have."""
         return self.client.run(self._operations.trim(before))
 
-    def set_retention(self, *, age_s: int | None = None, bytes: int | None = None) -> None:
-        """Let go of what is older, and of what is before the last so many bytes (a feature of
-        Penstock servers). Without limits everything is kept."""
-        self.client.run(self._operations.set_retention(age_s, bytes, own=True))
+    def compact(self) -> str:
+        """Put the live state of a declared state stream in the place of its history; the earliest
+        offset that is left (a feature of Penstock servers)."""
+        return self.client.run(self._operations.compact())
+
+    def set_retention(
+        self, *, age_s: int | None = None, bytes: int | None = None, compact: int | None = None
+    ) -> None:
+        """Let go of what is older, and of what is before the last so many bytes; compact a state
+        stream whose log is so many times its live state (a feature of Penstock servers). Without
+        limits everything is kept."""
+        self.client.run(self._operations.set_retention(age_s, bytes, compact, own=True))
 
     def reset_retention(self) -> None:
         """Back to the limits that the server has for the stream's path."""
-        self.client.run(self._operations.set_retention(None, None, own=False))
+        self.client.run(self._operations.set_retention(None, None, None, own=False))
 
     def head(self) -> Head:
         """What the stream is and where it ends."""

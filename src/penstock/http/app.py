@@ -30,7 +30,7 @@ from penstock.http.live import Live
 from penstock.http.message import Later, Request, Response
 from penstock.http.metrics import Metrics
 from penstock.http.notify import Notify
-from penstock.http.owned import not_owned, not_reserved
+from penstock.http.owned import is_owned, not_owned, not_reserved
 from penstock.http.query import parse_query
 from penstock.http.reads import Reads
 from penstock.http.router import Answer, Methods, Router
@@ -45,6 +45,7 @@ from penstock.http.table_live import TableLive
 from penstock.http.table_metrics import TableCollector
 from penstock.http.table_reads import TableReads
 from penstock.http.traffic import OTHER, Traffic
+from penstock.state.compaction import Compactor
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
 from penstock.stp import declaration as table_declaration
@@ -82,7 +83,9 @@ class App:
         engine.add_check(META, checks)
         self._keeper.start()
         schema = Schema(engine, self._keeper, self._compressor)
-        keeping = Keeping(engine)
+        compactor = Compactor(engine, self._keeper, settings, spares=is_owned)
+        engine.retention.compact = compactor.consider
+        keeping = Keeping(engine, compactor)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
         engine.add_check(table_declaration.META, table_checks)
         self.tables = TableDirectory(engine, self._keeper, settings)
@@ -146,6 +149,7 @@ class App:
             },
             behind={
                 "trim": {"POST": not_reserved(keeping.trim)},
+                "compact": {"POST": not_owned(engine, keeping.compact)},
                 "retention": {
                     **_readable(keeping.policy),
                     "PUT": not_reserved(keeping.set_policy),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # What a reader that is behind is sent at a time, and so what a stalled one holds in memory.
 PIECE_BYTES = 64 * 1024
+# More than this at once, such as a snapshot, everybody takes from the log at their own pace.
+PUBLISH_BYTES_MAX = 1024 * 1024
 
 
 class Channel:
@@ -51,7 +53,8 @@ class Channel:
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
         self.wake()
         if self._joined:
-            if start == self._sent + len(self._held):
+            follows = start == self._sent + len(self._held)
+            if follows and len(wire) <= PUBLISH_BYTES_MAX:
                 self._publish(wire, end, closed)
             else:
                 self._resume_joined()
@@ -215,7 +218,7 @@ class Channel:
                 reader.finish()
 
     def _resume_joined(self) -> None:
-        """What came does not follow what was sent: take everybody up from there again."""
+        """What came does not follow what was sent, or is much: take everybody up from there."""
         readers, self._joined = list(self._joined), {}
         for reader in readers:
             reader.position = self._sent

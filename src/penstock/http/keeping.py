@@ -1,4 +1,5 @@
-"""What is kept of a stream: `…/__ds/trim` drops its beginning, `…/__ds/retention` is its policy.
+"""What is kept of a stream: `…/__ds/trim` drops its beginning, `…/__ds/compact` puts its state in
+the place of its history, `…/__ds/retention` is its policy.
 
 Parses documents and renders answers; what goes, and when, is decided by the engine.
 """
@@ -13,13 +14,14 @@ import msgspec
 from penstock.errors import InvalidJson
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams import NO_STORE
-from penstock.keep import Keep
+from penstock.keep import RATIO_MIN, Keep
 from penstock.limits import INTEGER_MAX
 from penstock.log.retention import META, encode
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
+    from penstock.state.compaction import Compactor
 
 
 class TrimRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,17 +29,24 @@ class TrimRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Policy(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds and bytes; a limit that is absent or null does not hold."""
+    """Seconds, bytes, and the ratio of log to live state at which a state stream is compacted; a
+    limit that is absent or null does not hold."""
 
     age: int | None = None
     bytes: int | None = None
+    compact: int | None = None
+
+
+class CompactRequest(msgspec.Struct, forbid_unknown_fields=True):
+    pass
 
 
 class Keeping:
-    __slots__ = ("_engine",)
+    __slots__ = ("_compactor", "_engine")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, compactor: Compactor) -> None:
         self._engine = engine
+        self._compactor = compactor
 
     def trim(self, path: str, request: Request) -> Awaitable[Response]:
         wanted = _decode(request.body, TrimRequest, '{"before": "<offset>"}')
@@ -47,15 +56,32 @@ class Keeping:
         trimmed = await self._engine.trim(path, before)
         return _answer({"earliest": trimmed.offset}, trimmed.offset)
 
+    def compact(self, path: str, request: Request) -> Awaitable[Response]:
+        if request.body:
+            _decode(request.body, CompactRequest, "{}, or nothing,")
+        return self._compact(path)
+
+    async def _compact(self, path: str) -> Response:
+        done = await self._compactor.compact(self._engine.find(path, touch=False))
+        return _answer(
+            {"earliest": done.earliest, "entities": done.entities, "bytes": done.bytes},
+            done.earliest,
+        )
+
     def policy(self, path: str, request: Request) -> Response:
         return self._policy(self._engine.find(path, touch=False))
 
     def set_policy(self, path: str, request: Request) -> Awaitable[Response]:
-        wanted = _decode(request.body, Policy, '{"age": <seconds>, "bytes": <bytes>}')
+        wanted = _decode(
+            request.body, Policy, '{"age": <seconds>, "bytes": <bytes>, "compact": <ratio>}'
+        )
         for name, limit in (("age", wanted.age), ("bytes", wanted.bytes)):
             if limit is not None and not 0 < limit <= INTEGER_MAX:
                 raise InvalidJson(f"`{name}` must be a whole number of at least 1, or null.")
-        return self._set_policy(path, encode(Keep(wanted.age, wanted.bytes)))
+        ratio = wanted.compact
+        if ratio is not None and not RATIO_MIN <= ratio <= INTEGER_MAX:
+            raise InvalidJson(f"`compact` must be a whole number of at least {RATIO_MIN}, or null.")
+        return self._set_policy(path, encode(Keep(wanted.age, wanted.bytes, ratio)))
 
     def drop_policy(self, path: str, request: Request) -> Awaitable[Response]:
         return self._set_policy(path, None)
@@ -72,6 +98,7 @@ class Keeping:
         content = {
             "age": keep.age_s,
             "bytes": keep.bytes,
+            "compact": keep.ratio,
             "own": META in stream.meta,
             "earliest": earliest,
         }

@@ -97,6 +97,10 @@ class ServerCollector(Collector):
         yield _counter("creates", "Streams created.", stats.creates)
         yield _counter("forks", "Streams created as forks.", stats.forks)
         yield _counter("trims", "Times that a stream lost its beginning.", stats.trims)
+        yield _counter("compactions", "Snapshots put in place of history.", stats.compactions)
+        yield _counter(
+            "compacted_bytes", "Bytes that snapshots took the place of.", stats.compacted_bytes
+        )
         yield _counter("deletes", "Streams deleted.", stats.deletes)
         yield _counter("expired", "Streams removed by TTL or expiry.", stats.expired)
         yield _gauge("open_streams", "Streams held in memory.", stats.active_streams)

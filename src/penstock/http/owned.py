@@ -1,5 +1,5 @@
-"""Keeps clients from making, declaring or deleting what the server itself writes: its registry and
-its mirrors. Appends to them are refused in the log, by a check.
+"""Keeps clients from making, declaring, compacting or deleting what the server itself writes: its
+registry and its mirrors. Appends to them are refused in the log, by a check.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from penstock.stp.registry import OWNER
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
 
 RESERVED = "__stp"
 
@@ -28,6 +29,11 @@ def not_reserved(handler: Handler) -> Handler:
     return handle
 
 
+def is_owned(stream: Stream) -> bool:
+    """Whether the server itself writes to a stream, and relies on its history."""
+    return OWNER in stream.meta
+
+
 def not_owned(engine: Engine, handler: Handler) -> Handler:
     """The same handler, for all streams that the server does not write to itself."""
 
@@ -36,7 +42,7 @@ def not_owned(engine: Engine, handler: Handler) -> Handler:
             stream = engine.find(path, touch=False)
         except StreamNotFound:
             return handler(path, request)
-        if OWNER in stream.meta:
+        if is_owned(stream):
             raise MirrorReadOnly(
                 f"{path!r} is a mirror; end its following with DELETE /v1/follow/{path} first."
             )

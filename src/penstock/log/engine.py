@@ -17,6 +17,7 @@ from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
 from penstock.log.requests import Append, Appended, Created, Fork, Trimmed
 from penstock.log.retention import Retention
+from penstock.log.snapshots import Recording
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
@@ -84,6 +85,18 @@ class Engine:
     def trim(self, path: str, before: str) -> asyncio.Future[Trimmed]:
         """Retain nothing before an offset; answers where the stream begins now."""
         return self._writing.trim(path, before)
+
+    def record(self, stream: Stream) -> Recording:
+        """Take down what is appended to a stream from now on, until `stop_recording`."""
+        return self._writing.record(stream)
+
+    def stop_recording(self, recording: Recording) -> None:
+        self._writing.stop_recording(recording)
+
+    def snapshot(self, recording: Recording, payload: bytes, count: int) -> asyncio.Future[Trimmed]:
+        """Append messages that stand for all before them, and trim that, in one step; they must
+        take in everything that was recorded."""
+        return self._writing.snapshot(recording, payload, count)
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         return self._writing.append(path, request)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.config import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
-from penstock.log.mutations import Append, Create, Delete, Mutation, Trim
+from penstock.log.mutations import Append, Create, Delete, Mutation, Snapshot, Trim
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
 from penstock.log.stream import Chunk, Deadline, Stream, StreamInfo
@@ -84,7 +84,7 @@ class MemoryStore:
     def _applied(self, mutation: Mutation, stream: Stream) -> None:
         if type(mutation) is Create:
             self._streams[stream.path] = stream
-        elif type(mutation) is Trim:
+        elif type(mutation) in (Trim, Snapshot):
             _drop(stream)
         elif type(mutation) is Delete and not mutation.soft:
             for each in (stream, *mutation.cascade):

@@ -179,6 +179,35 @@ class Trim(Mutation):
         apply_trim(self.stream, self, lsn)
 
 
+class Snapshot(Mutation):
+    """Messages at the tail that stand for all before them, which is retained no more."""
+
+    __slots__ = ("count", "ordinal", "payload", "start", "time_us")
+    stream: Stream
+
+    def __init__(
+        self,
+        stream: Stream,
+        result: Any,
+        *,
+        start: int,
+        count: int,
+        time_us: int,
+        ordinal: int,
+        payload: bytes,
+    ) -> None:
+        self.start = start
+        self.count = count
+        self.time_us = time_us
+        self.ordinal = ordinal
+        self.payload = payload
+        record = records.encode_snapshot(stream.id, start, count, time_us, ordinal, payload)
+        super().__init__(stream, record, result)
+
+    def apply(self, lsn: int) -> None:
+        apply_snapshot(self.stream, self, lsn)
+
+
 class SetMeta(Mutation):
     """A named value kept with the stream; None takes it away."""
 
@@ -247,6 +276,16 @@ def apply_soft_delete(stream: Stream, lsn: int) -> None:
 
 def apply_trim(stream: Stream, change: Trim | records.TrimRecord, lsn: int) -> None:
     stream.earliest, stream.earliest_ordinal = change.position, change.ordinal
+    stream.applied_lsn = lsn
+
+
+def apply_snapshot(stream: Stream, change: Snapshot | records.SnapshotRecord, lsn: int) -> None:
+    touched_us = stream.touched_us
+    stream.begin_segment()
+    stream.add_bytes(change.payload, change.count, change.time_us)
+    # Nobody has used the stream: what expires must not live on by being tidied up.
+    stream.touched_us = touched_us
+    stream.earliest, stream.earliest_ordinal = change.start, change.ordinal
     stream.applied_lsn = lsn
 
 

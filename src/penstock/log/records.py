@@ -1,7 +1,7 @@
 """Journal records: what one mutation looks like as bytes.
 
-A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kinds 8 and 9
-are reserved for bodies kept in a side file, and snapshots.
+A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kind 8 is
+reserved for bodies kept in a side file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 
-CREATE, APPEND, DELETE, FORK, TRIM, META = 1, 2, 3, 5, 6, 7
-RESERVED_KINDS = {8: "indirect", 9: "snapshot"}
+CREATE, APPEND, DELETE, FORK, TRIM, META, SNAPSHOT = 1, 2, 3, 5, 6, 7, 9
+RESERVED_KINDS = {8: "indirect"}
 
 CLOSES, HAS_PRODUCER, HAS_SEQ = 1, 2, 4
 EXPIRED, SOFT, RELEASES = 1, 2, 4
@@ -29,6 +29,7 @@ _SHORT = struct.Struct("<H")
 _LONG = struct.Struct("<I")
 _RELEASES = struct.Struct("<QH")
 _TRIM = struct.Struct("<QQQ")
+_SNAPSHOT = struct.Struct("<QIQQ")
 
 
 class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,7 +108,19 @@ class MetaRecord(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-Record = CreateRecord | AppendRecord | DeleteRecord | TrimRecord | MetaRecord
+class SnapshotRecord(msgspec.Struct, frozen=True):
+    """Messages that stand for all before them: appended at `start`, as number `ordinal` and on, and
+    nothing before `start` is retained any more."""
+
+    stream_id: int
+    start: int
+    count: int
+    time_us: int
+    ordinal: int
+    payload: bytes
+
+
+Record = CreateRecord | AppendRecord | DeleteRecord | TrimRecord | MetaRecord | SnapshotRecord
 
 _encode_meta = msgspec.json.Encoder().encode
 _decode_meta = msgspec.json.Decoder(CreateMeta).decode
@@ -178,6 +191,14 @@ def encode_trim(stream_id: int, position: int, ordinal: int, time_us: int) -> by
     return head + _TRIM.pack(position, ordinal, time_us)
 
 
+def encode_snapshot(
+    stream_id: int, start: int, count: int, time_us: int, ordinal: int, payload: bytes
+) -> bytes:
+    length = _HEAD.size + _SNAPSHOT.size + len(payload)
+    head = _HEAD.pack(length, SNAPSHOT, 0, 0, stream_id)
+    return b"".join((head, _SNAPSHOT.pack(start, count, time_us, ordinal), payload))
+
+
 def encode_meta(stream_id: int, name: str, value: bytes | None) -> bytes:
     text = name.encode()
     length = _HEAD.size + _SHORT.size + len(text) + len(value or b"")
@@ -211,6 +232,10 @@ def _decode_records(body: bytes) -> Iterator[Record]:
             yield _decode_delete(body, stream_id, flags, start)
         elif kind == TRIM:
             yield TrimRecord(stream_id, *_TRIM.unpack_from(body, start))
+        elif kind == SNAPSHOT:
+            first, count, time_us, ordinal = _SNAPSHOT.unpack_from(body, start)
+            payload = body[start + _SNAPSHOT.size : end]
+            yield SnapshotRecord(stream_id, first, count, time_us, ordinal, payload)
         elif kind == META:
             (size,) = _SHORT.unpack_from(body, start)
             start += _SHORT.size

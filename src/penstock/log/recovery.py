@@ -21,6 +21,7 @@ from penstock.log.mutations import (
     apply_forked,
     apply_meta,
     apply_released,
+    apply_snapshot,
     apply_soft_delete,
     apply_trim,
 )
@@ -30,6 +31,7 @@ from penstock.log.records import (
     DeleteRecord,
     MetaRecord,
     Record,
+    SnapshotRecord,
     TrimRecord,
     decode_records,
 )
@@ -113,6 +115,13 @@ def _check_reach(row: Row) -> None:
         )
 
 
+def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:
+    if record.start != stream.tail:
+        raise ValueError(f"stream {stream.id} ends at {stream.tail}, not {record.start}")
+    if isinstance(record, SnapshotRecord) and record.ordinal != stream.count:
+        raise ValueError(f"stream {stream.id} has {stream.count} messages, not {record.ordinal}")
+
+
 class Recovered(NamedTuple):
     streams: dict[int, Stream]
     deleted: dict[int, Stream]
@@ -165,6 +174,9 @@ class Replay:
             apply_trim(stream, record, lsn)
         elif isinstance(record, MetaRecord):
             apply_meta(stream, record, lsn)
+        elif isinstance(record, SnapshotRecord):
+            _check_start(stream, record)
+            apply_snapshot(stream, record, lsn)
         else:
             self._append(stream, record, lsn)
 
@@ -184,8 +196,7 @@ class Replay:
                 apply_forked(source, meta, lsn)
 
     def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
-        if record.start != stream.tail:
-            raise ValueError(f"stream {stream.id} ends at {stream.tail}, not {record.start}")
+        _check_start(stream, record)
         if record.producer is not None and record.producer.id not in stream.producers:
             known = self._catalog.producer(stream.id, record.producer.id)
             if known is not None:

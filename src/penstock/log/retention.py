@@ -1,6 +1,7 @@
 """Keeps streams within their limits of age and bytes, by a stream's own policy or by its path.
 
-Looks at everything that has a limit, in turns, and trims what is over it. Data goes only when the
+Looks at everything that has a limit, in turns, and trims what is over it; has it compacted by
+whoever knows how, if that is a limit. Data goes only when the
 limit allows it; some may stay a little longer.
 """
 
@@ -32,6 +33,8 @@ REST = 9
 """How many times longer that turn is."""
 
 Trim = Callable[[Stream, int, int], Awaitable[Trimmed]]
+Compact = Callable[[Stream, int], Awaitable[bool]]
+"""(stream, ratio of log to live state): compacts it if it is over that."""
 
 
 class Retention:
@@ -44,6 +47,7 @@ class Retention:
         self._rules = parse_rules(rules)
         self._ranges = Ranges(store)
         self._trim = trim
+        self.compact: Compact | None = None
 
     async def run(self, interval_s: float) -> None:
         while True:
@@ -72,7 +76,7 @@ class Retention:
                 try:
                     trimmed += await self._look_at(path)
                 except PenstockError as error:
-                    log.warning("cannot trim %s: %s", path, error)
+                    log.warning("cannot keep %s within its limits: %s", path, error)
             # A million streams take seconds to look at: most of the time is everybody else's.
             await asyncio.sleep((time.perf_counter() - started) * REST)
             started = time.perf_counter()
@@ -96,6 +100,12 @@ class Retention:
         if stream is None or stream.is_gone or stream.deleting:
             return False
         keep = self.keep(stream)
+        trimmed = await self._cut(stream, keep)
+        if keep.ratio is None or self.compact is None:
+            return trimmed
+        return await self.compact(stream, keep.ratio) or trimmed
+
+    async def _cut(self, stream: Stream, keep: Keep) -> bool:
         cut = max(await self._old(stream, keep.age_s), await self._excess(stream, keep.bytes))
         if cut <= stream.earliest:
             return False
@@ -127,7 +137,7 @@ def _may_be_over(info: StreamInfo, keep: Keep, now_us: int) -> bool:
     size = info.tail - info.earliest
     if size == 0:
         return False
-    if keep.bytes is not None and size > keep.bytes:
+    if keep.ratio is not None or (keep.bytes is not None and size > keep.bytes):
         return True
     if keep.age_s is None:
         return False
@@ -135,9 +145,9 @@ def _may_be_over(info: StreamInfo, keep: Keep, now_us: int) -> bool:
 
 
 def encode(keep: Keep) -> bytes:
-    return msgspec.json.encode({"age": keep.age_s, "bytes": keep.bytes})
+    return msgspec.json.encode({"age": keep.age_s, "bytes": keep.bytes, "compact": keep.ratio})
 
 
 def decode(value: bytes) -> Keep:
     content = msgspec.json.decode(value)
-    return Keep(content["age"], content["bytes"])
+    return Keep(content["age"], content["bytes"], content.get("compact"))

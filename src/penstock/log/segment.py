@@ -105,7 +105,11 @@ class SegmentWriter:
         group: list[Chunk] = []
         for chunk in chunks:
             current = result[-1] if result else None
-            if current is None or current.length + _size(group) >= self._segment_bytes_max:
+            if (
+                current is None
+                or chunk.opens_segment
+                or current.length + _size(group) >= self._segment_bytes_max
+            ):
                 if group:
                     assert current is not None
                     result[-1] = self._write(current, group, count_lines)

@@ -50,6 +50,8 @@ class EngineStats:
         self.duplicates = 0
         self.forks = 0
         self.trims = 0
+        self.compactions = 0
+        self.compacted_bytes = 0
         self.deletes = 0
         self.expired = 0
         self.reads = 0

@@ -31,14 +31,17 @@ class Watcher(Protocol):
 class Chunk:
     """Consecutive bytes of a stream's memory tail, with the ordinal and time of their first one."""
 
-    __slots__ = ("data", "ordinal", "sealed", "start", "time_us")
+    __slots__ = ("data", "opens_segment", "ordinal", "sealed", "start", "time_us")
 
-    def __init__(self, start: int, data: bytes, ordinal: int, time_us: int) -> None:
+    def __init__(
+        self, start: int, data: bytes, ordinal: int, time_us: int, *, opens_segment: bool = False
+    ) -> None:
         self.start = start
         self.data: bytes | bytearray = data
         self.ordinal = ordinal
         self.time_us = time_us
         self.sealed = len(data) >= CHUNK_BYTES_MAX
+        self.opens_segment = opens_segment
 
 
 class StreamInfo(NamedTuple):
@@ -81,6 +84,7 @@ class Stream:
     __slots__ = (
         "__weakref__",
         "applied_lsn",
+        "begins_segment",
         "chunks",
         "closed",
         "closed_by",
@@ -189,6 +193,7 @@ class Stream:
         self.producer_total = 0
 
         self.chunks: list[Chunk] = []
+        self.begins_segment = False
         self.flushed = self.own_start
         self.segments: tuple[SegmentInfo, ...] = ()
         self.is_dirty = False
@@ -255,7 +260,12 @@ class Stream:
         if data:
             last = self.chunks[-1] if self.chunks else None
             if last is None or last.sealed or len(data) >= CHUNK_BYTES_MAX:
-                self.chunks.append(Chunk(self.tail, data, self.count, time_us))
+                self.chunks.append(
+                    Chunk(
+                        *(self.tail, data, self.count, time_us), opens_segment=self.begins_segment
+                    )
+                )
+                self.begins_segment = False
             else:
                 if isinstance(last.data, bytes):
                     last.data = bytearray(last.data)
@@ -264,6 +274,12 @@ class Stream:
             self.tail += len(data)
             self.count += count
         self.touched_us = max(self.touched_us, time_us)
+
+    def begin_segment(self) -> None:
+        """What comes next starts a segment file, so that those before it can go without it."""
+        if self.chunks:
+            self.chunks[-1].sealed = True
+        self.begins_segment = True
 
     def set_producer(self, producer: Producer) -> None:
         if producer.id not in self.producers:

@@ -20,6 +20,7 @@ from penstock.log.records import (
     CreateRecord,
     DeleteRecord,
     Record,
+    SnapshotRecord,
     TrimRecord,
     decode_records,
 )
@@ -285,7 +286,7 @@ class JournalCheck:
 
 
 def _fault(stream: Stream, record: Record) -> str | None:
-    if isinstance(record, AppendRecord) and stream.closed:
+    if isinstance(record, AppendRecord | SnapshotRecord) and stream.closed:
         return "the stream is closed already"
     if stream.soft_deleted:
         return "the stream is deleted already"
@@ -298,7 +299,7 @@ def _payload_fault(record: Record, stream: Stream | None) -> str | None:
     """In a JSON stream every message ends with a line feed, and nothing else does."""
     if isinstance(record, CreateRecord):
         in_messages, count = is_json(record.meta.content_type), record.meta.count
-    elif isinstance(record, AppendRecord) and stream is not None:
+    elif isinstance(record, AppendRecord | SnapshotRecord) and stream is not None:
         in_messages, count = stream.is_json, record.count
     else:
         return None

@@ -20,10 +20,10 @@ from penstock.log.forking import path_blocked
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import Mutation, with_meta
 from penstock.log.requests import Append, Appended, Created, NotYet
+from penstock.log.snapshots import Snapshots
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
-from penstock.log.trimming import Trimming
 from penstock.protocol.headers import is_json
 from penstock.protocol.lifecycle import (
     StreamConfig,
@@ -42,7 +42,7 @@ Listener = Callable[[Sequence[Mutation]], None]
 """Told of every batch when it is durable and applied, before its futures are resolved."""
 
 
-class Writing(Trimming):
+class Writing(Snapshots):
     """The single owner of every stream's pending half; the store's observer."""
 
     def __init__(
@@ -55,6 +55,7 @@ class Writing(Trimming):
         clock: Clock,
     ) -> None:
         super().__init__(streams, store, settings, stats, clock=clock)
+        self._recordings = {}
         self._checks: dict[str, Check] = {}
         self._checks_of_closes: set[str] = set()
         self._waiting: set[asyncio.Task[Appended]] = set()
@@ -161,6 +162,8 @@ class Writing(Trimming):
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
         if stream.pending_meta and (payload or request.close):
             payload, count = self._check_payload(stream, payload, count)
+        if self._recordings:
+            self._record(stream, start, payload)
 
         stream.pending_tail = end = start + len(payload)
         stream.pending_count += count
@@ -255,7 +258,7 @@ class Writing(Trimming):
 
     def committed(self, batch: Sequence[Mutation]) -> None:
         stats = self.stats
-        advanced: dict[Stream, list[mutations.Append]] = {}
+        advanced: dict[Stream, list[mutations.Append | mutations.Snapshot]] = {}
         for mutation in batch:
             stream = mutation.stream
             if stream is None:
@@ -277,6 +280,10 @@ class Writing(Trimming):
                     self._ended(mutation.replaces)
             elif type(mutation) is mutations.Trim:
                 stats.trims += 1
+            elif type(mutation) is mutations.Snapshot:
+                stats.compactions += 1
+                if stream.watchers:
+                    advanced.setdefault(stream, []).append(mutation)
             elif type(mutation) is mutations.Delete:
                 stats.deletes += 1
                 self._deleted(mutation)

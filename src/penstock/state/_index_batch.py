@@ -47,6 +47,12 @@ class Batch:
         # What is left of them at the end: position, length, value, ordinal, or None if deleted.
         self._entities: dict[tuple[str, str], tuple[int, int, bytes | None, int] | None] = {}
 
+    @property
+    def entities(self) -> dict[tuple[str, str], tuple[int, int, bytes | None, int] | None]:
+        """What is left of each entity that was changed: position, length, value if small, ordinal;
+        None if it was deleted."""
+        return self._entities
+
     def set_entities(self) -> list[tuple[object, ...]]:
         return sorted(
             ((self._stream, *key, *last) for key, last in self._entities.items() if last),

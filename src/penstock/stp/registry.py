@@ -128,7 +128,7 @@ class Registry:
             stream = self._engine.find(PATH, touch=False)
         except StreamNotFound:
             return
-        start = 0
+        start = stream.earliest
         while start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=PIECE_BYTES)
             wire = await self._keeper.read(stream, start, end)

@@ -12,12 +12,14 @@ from penstock.log.records import (
     CreateRecord,
     DeleteRecord,
     MetaRecord,
+    SnapshotRecord,
     TrimRecord,
     decode_records,
     encode_append,
     encode_create,
     encode_delete,
     encode_meta,
+    encode_snapshot,
     encode_trim,
 )
 from penstock.log.stream import ForkPoint
@@ -103,6 +105,12 @@ def test_a_delete_of_forks_and_sources_comes_back(record: DeleteRecord) -> None:
     assert list(decode_records(raw + raw)) == [record, record]
 
 
+def test_a_snapshot_comes_back_as_it_was_written() -> None:
+    record = SnapshotRecord(2**63, 2**60, 2**32 - 1, 2**55, 2**61, b"1,\n\x00")
+    raw = encode_snapshot(2**63, 2**60, 2**32 - 1, 2**55, 2**61, b"1,\n\x00")
+    assert list(decode_records(raw + raw)) == [record, record]
+
+
 def test_a_trim_comes_back_as_it_was_written() -> None:
     record = TrimRecord(2**63, 2**60, 5, 2**55)
     assert list(decode_records(encode_trim(2**63, 2**60, 5, 2**55))) == [record]
@@ -125,7 +133,7 @@ def test_an_empty_batch_has_no_records() -> None:
     assert list(decode_records(b"")) == []
 
 
-@pytest.mark.parametrize("kind", [0, 4, 8, 9, 255])
+@pytest.mark.parametrize("kind", [0, 4, 8, 10, 255])
 def test_a_kind_of_a_newer_version_is_refused_not_skipped(kind: int) -> None:
     raw = bytearray(encode_delete(1, 2, expired=False))
     raw[4] = kind

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.log import journal
-from penstock.log.records import CreateMeta, encode_append, encode_create, encode_delete
+from penstock.log.records import (
+    CreateMeta,
+    encode_append,
+    encode_create,
+    encode_delete,
+    encode_snapshot,
+)
 from tests.helpers.folders import check, codes, flip, name, only_problem
 
 
@@ -129,6 +135,9 @@ def append_record(stream_id: int, start: int, count: int, payload: bytes) -> byt
         ),
         (append_record(BIG, 520_000, 1, b"1\n"), "journal-append", "claims 1 messages"),
         (append_record(SMALL, 17, 1, b"1,\n"), "journal-append", "closed already"),
+        (encode_snapshot(BIG, 7, 1, 1, 0, b"1,\n"), "journal-append", "ends at 520000, not 7"),
+        (encode_snapshot(BIG, 520_000, 1, 1, 7, b"1,\n"), "journal-append", "520 messages, not 7"),
+        (encode_snapshot(SMALL, 17, 1, 1, 3, b"1,\n"), "journal-append", "closed already"),
         (append_record(999, 0, 1, b"1,\n"), "journal-unknown-stream", "names stream 999"),
         (b"\x10\0\0\0\x08" + bytes(11), "journal-record", "needs a newer Penstock"),
         (b"\x10\0\0\0", "journal-record", "cut short"),
