@@ -77,14 +77,14 @@ def show(url: str, folder: Path, *, stay: bool) -> None:
         _open_shop(client, chance)
         for _ in range(ROUNDS):
             _change(client, chance)
-            time.sleep(ROUND_INTERVAL_S)
+            time.sleep(ROUND_INTERVAL_S)  # the pace of the demo: changes come while it runs
         _catch_up(file, process)
         _tour(url, file)
         if stay:
             click.echo("\nServer and pipeline run on. Ctrl-C stops them.")
             while process.poll() is None:
                 _change(client, chance)
-                time.sleep(2 * ROUND_INTERVAL_S)
+                time.sleep(2 * ROUND_INTERVAL_S)  # the pace of the demo
             raise _ended(file)
 
 
@@ -162,7 +162,7 @@ def _catch_up(file: Path, process: subprocess.Popen[str]) -> None:
             status = json.loads(done.stdout)
             if status["lag"] == 0 and status["published"].get("users_by_city"):
                 return
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)  # another process: its status can only be asked for
     raise Failure(f"the pipeline did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s", FAILURE)
 
 

@@ -93,6 +93,7 @@ class _Loop:
             if once:
                 return False
             failures += 1
+            # A command that fails is not run again at once: the pause doubles.
             time.sleep(min(PAUSE_FIRST_S * 2.0 ** min(failures - 1, 30), PAUSE_MAX_S))
 
     def _sleep(self, wakes: Stream, offset: str) -> None:

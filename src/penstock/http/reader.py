@@ -171,7 +171,8 @@ class Reader:
             plain = self._request is not None and not self.chunked
             end = len(data) if plain else at + SLICE_BYTES
             if plain:
-                # The body may end inside; what follows it must come in slices again.
+                # The body may end inside; what follows it must come in slices again. `plain` says
+                # that there is a request, which mypy does not follow.
                 left = int(self._request.headers[b"content-length"]) - self._body_bytes  # type: ignore[union-attr]
                 end = min(end, at + max(left, 1))
             self._feed(view[at:end])

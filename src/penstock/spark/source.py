@@ -147,6 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._driver.tails()
 
+    # The name is Spark's.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._seen = self._driver.tails() if self._target is None else self._target
         self._end = self._driver.advance(from_spark(start), self._seen, self._limits(limit))

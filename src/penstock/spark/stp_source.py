@@ -87,6 +87,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._ends()
 
+    # The name is Spark's.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._seen = self._ends() if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None

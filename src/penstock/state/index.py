@@ -202,6 +202,7 @@ class StateIndex:
         with self._db:
             self._db.execute("BEGIN")
             for table in ("changes", "resets", "entities"):
+                # The names are the three above; a table cannot be a parameter.
                 self._db.execute(
                     f"DELETE FROM {table} WHERE stream = ? AND position < ?",  # noqa: S608
                     (stream, first),

@@ -109,6 +109,7 @@ class Keys:
 
 
 def _load() -> None:
+    # Only to have it loaded: on a thread, before the first signature is wanted.
     import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
 
 
