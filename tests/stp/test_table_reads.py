@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from penstock.errors import RowsTrimmed
 from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache
 from penstock.stp.table_view import Standing
+from penstock.stp.transcode import Rows, Transcoder
 from tests.helpers.app import Client, with_app
 from tests.http.test_metrics import scrape
 from tests.stp.tables import (
@@ -269,6 +271,26 @@ async def test_a_large_table_reads_the_same_from_every_place_and_again(client: C
         assert (await get(client, query=f"since_id={since}")).body == b"".join(lines[since:])
     active = (await get(client, query="view=active")).body
     assert active == b"".join(lines[-1500 + 800 :])
+
+
+@with_app()
+async def test_readers_that_come_together_have_each_block_made_once(client: Client) -> None:
+    made: list[int] = []
+    transcode = Transcoder.rows
+
+    def counted(self: Transcoder, wire: bytes, ordinal: int) -> Rows:
+        made.append(len(wire))
+        return transcode(self, wire, ordinal)
+
+    await table(client)
+    await write(client, "".join(f"+\tk{n}\t{'x' * 500}\n" for n in range(3000)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transcoder, "rows", counted)
+        answers = await asyncio.gather(*(get(client) for _ in range(5)))
+    assert {answer.body for answer in answers} == {answers[0].body}
+    assert answers[0].body.count(b"\n") == 3000
+    # The last block is not full, and made for each of them.
+    assert sum(made) < 3000 * 650 + 5 * BLOCK_BYTES < 5 * 3000 * 500
 
 
 @with_app()

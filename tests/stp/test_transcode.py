@@ -13,7 +13,7 @@ from penstock.errors import InvalidRow
 from penstock.protocol.json_mode import frame
 from penstock.stp.declaration import Table
 from penstock.stp.escaping import escape
-from penstock.stp.events import event_json, json_value, to_utc
+from penstock.stp.events import all_utc, event_json, json_value, to_utc
 from penstock.stp.rows import Change, Row, RowDecoder, format_row
 from penstock.stp.table_blocks import after
 from penstock.stp.transcode import Transcoder
@@ -95,10 +95,35 @@ def test_rows_are_what_the_rules_say(table: Table, messages: list[Any], spaced: 
     wire, _ = frame(json.dumps(messages, separators=separators).encode(), allow_empty=False)
     rows = Transcoder(table, CREATED).rows(wire, 10)
     assert rows.data == expected(messages, table)
-    if table.escape:
-        decoded = RowDecoder(escape=True).feed(rows.data)
-        assert rows.total == len(decoded)
-        assert rows.last == (decoded[-1].seqno if decoded else 0)
+    assert rows.messages == len(messages)
+
+
+@pytest.mark.parametrize("first", [1, 990, 999, 1000, 1001, 9_990, 999_001, 12_345_678_990])
+def test_the_numbers_of_rows_are_spelled_out(first: int) -> None:
+    """Also where a thousand ends among them, and where there is none yet."""
+    messages = [event("t", "k", "v", "upsert", "2026-01-08T00:00:00Z") for _ in range(2100)]
+    wire, _ = frame(json.dumps(messages).encode(), allow_empty=False)
+    lines = Transcoder(TEXT, CREATED).rows(wire, first - 1).data.decode().splitlines()
+    row = "{}\t2026-01-08T00:00:00Z\t+\tk\tv"
+    assert lines == [row.format(seqno) for seqno in range(first, first + 2100)]
+
+
+NEAR = st.tuples(
+    st.sampled_from(["2026-01-08T07", "2026-01-08T08", "2026-13-08T07", "2026-01-08T24"]),
+    st.sampled_from([":00", ":59", ":60", "+00"]),
+    st.sampled_from([":00", ":59", ":60", ":6"]),
+    st.sampled_from(["Z", ".5Z", ".12Z", ".Z", "z", "Z2", "٣Z"]),
+).map("".join)
+
+
+@given(st.lists(NEAR, min_size=1, max_size=4) | NEAR.map(lambda stamp: [stamp] * 3))
+def test_stamps_that_are_looked_at_together_are_each_in_utc(stamps: list[str]) -> None:
+    assert all_utc(stamps) == all(to_utc(stamp) == stamp for stamp in stamps)
+
+
+def test_stamps_that_only_joined_look_right_are_not() -> None:
+    assert not all_utc(["2026-01-08T07:00:00Z", "2026-01-08T07:00:00Z2", "026-01-08T07:00:00Z"])
+    assert not all_utc(["2026-01-08T07:00:00Z", "2026-01-08T07:00:00Z" * 2, ""])
 
 
 VALUES = st.recursive(

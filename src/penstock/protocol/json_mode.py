@@ -61,9 +61,9 @@ def frame(
     return value + b",\n", 1
 
 
-def unframe(wire: bytes) -> bytes:
+def unframe(wire: bytes | memoryview) -> bytes:
     """The JSON array of framed messages."""
-    return b"[" + wire[:-2] + b"]"
+    return b"".join((b"[", memoryview(wire)[:-2], b"]"))
 
 
 def _frame_array(body: bytes, *, allow_empty: bool, depth_max: int) -> tuple[bytes, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import RowsTrimmed
 from penstock.protocol.headers import format_expires_at
 from penstock.state import numbers
-from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache, after
+from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache, Key, after
 from penstock.stp.transcode import Transcoder, events_of, parsed
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from penstock.state.keeper import Keeper
     from penstock.stp.declaration import Table
 
-INLINE_BYTES: Final = 16 * 1024
+SLICE_BYTES: Final = 64 * 1024
+"""Transcoded at a time: so much keeps others waiting for less than a thread would that holds the
+interpreter, is still in the processor's cache when it is used again, and takes memory that need not
+be asked of the system each time."""
+INLINE_BYTES: Final = 2 * SLICE_BYTES
 """More than this of the log is transcoded off the loop."""
 GLANCE_BYTES: Final = 4 * 1024
 NEAR_BYTES: Final = 64 * 1024
@@ -90,6 +94,7 @@ class TableView:
         self._standing = Standing(0, 0, 0, 0)
         self._seen: Standing | None = None
         self._counting = asyncio.Lock()
+        self._encoding: dict[int, asyncio.Task[Block]] = {}
 
     @property
     def path(self) -> str:
@@ -258,31 +263,50 @@ class TableView:
         if not place.aligned:
             # Soon rather than much: whoever starts in the middle may want only a few.
             return await self._encode(place, min(boundary, place.position + FIRST_BYTES))
+        encoding = self._encoding.get(stretch)
+        if encoding is None:
+            # Readers that come together, after a restart say, have it made once.
+            encoding = asyncio.get_running_loop().create_task(self._fill(key, place, boundary))
+            self._encoding[stretch] = encoding
+            encoding.add_done_callback(lambda done: self._filled(stretch, done))
+        return await asyncio.shield(encoding)
+
+    async def _fill(self, key: Key, place: Place, boundary: int) -> Block:
         block = await self._encode(place, boundary)
         self._cache.put(key, block)
         return block
 
+    def _filled(self, stretch: int, encoding: asyncio.Task[Block]) -> None:
+        del self._encoding[stretch]
+        if not encoding.cancelled():
+            encoding.exception()  # whoever waited for it has got it, or is gone
+
     async def _encode(self, place: Place, boundary: int) -> Block:
         """Messages from a place on that start before `boundary`."""
+        parts: list[bytes] = []
+        position, ordinal, _ = place
+        while position < boundary:
+            if parts:
+                await asyncio.sleep(0)  # others want a turn
+            wire = await self._messages(position, min(position + SLICE_BYTES, boundary))
+            rows = await _maybe_elsewhere(len(wire), self.transcoder.rows, wire, ordinal)
+            parts.append(rows.data)
+            position += len(wire)
+            ordinal += rows.messages
+        return Block(place.position, place.ordinal, b"".join(parts), position, ordinal)
+
+    async def _messages(self, start: int, boundary: int) -> memoryview:
+        """Those that start before `boundary`, the first of them at `start`."""
         tail = self.stream.tail
         end = min(boundary + OVERRUN_BYTES, tail)
-        wire = await self._wire(place.position, end)
-        stop = wire.find(b"\n", boundary - place.position - 1)
+        wire = await self._wire(start, end)
+        stop = wire.find(b"\n", boundary - start - 1)
         while stop < 0 and end < tail:
             more = await self._wire(end, min(end + BLOCK_BYTES, tail))
             end += len(more)
             wire += more
-            stop = wire.find(b"\n", boundary - place.position - 1)
-        wire = wire[: stop + 1]
-        rows = await _maybe_elsewhere(len(wire), self.transcoder.rows, wire, place.ordinal)
-        messages = wire.count(b"\n")
-        return Block(
-            place.position,
-            place.ordinal,
-            rows.data,
-            place.position + len(wire),
-            place.ordinal + messages,
-        )
+            stop = wire.find(b"\n", boundary - start - 1)
+        return memoryview(wire)[: stop + 1]
 
     async def active(self) -> Active:
         """Where the rows of all live keys are, once the index is at the tail."""
@@ -325,8 +349,7 @@ class TableView:
                 ]
             )
             seqnos = [ordinal + 1 for ordinal in active.ordinals[first:index]]
-            rows = await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
-            yield rows.data
+            yield await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
 
     async def _wire(self, start: int, end: int) -> bytes:
         return await self._keeper.read(self.stream, start, end)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import count
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -25,6 +24,9 @@ from penstock.stp.events import all_utc, to_utc
 
 _SPACES: Final = (b" ", b"\t", b"\n", b"\r")
 _SIGNS: Final = {"insert": "+", "update": "+", "upsert": "+", "delete": "-"}
+
+_SMALL: Final = [f"{units}\t" for units in range(1000)]
+_ENDINGS: Final = [f"{units:03}\t" for units in range(1000)]
 
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -81,14 +83,10 @@ _DECODERS: Final = {
 
 
 class Rows(NamedTuple):
-    """The rows of a range of messages, with the number of rows and the SeqNo of the last."""
+    """The rows of some messages, with the number of messages."""
 
     data: bytes
-    total: int
-    last: int
-
-
-NONE: Final = Rows(b"", 0, 0)
+    messages: int
 
 
 class Transcoder:
@@ -105,17 +103,20 @@ class Transcoder:
         self._fallback = fallback
         self._decode: Any = _DECODERS[table.record]
 
-    def rows(self, wire: bytes, ordinal: int) -> Rows:
+    def rows(self, wire: bytes | memoryview, ordinal: int) -> Rows:
         """The rows of wire bytes whose first message has `ordinal` messages before it."""
         rows = self._set_rows(wire, ordinal + 1)
         if rows is None:
-            rows = self.rows_at(wire, range(ordinal + 1, ordinal + 1 + wire.count(b"\n")))
+            wire = bytes(wire)
+            messages = wire.count(b"\n")
+            seqnos = range(ordinal + 1, ordinal + 1 + messages)
+            rows = Rows(self.rows_at(wire, seqnos), messages)
         return rows
 
-    def rows_at(self, wire: bytes, seqnos: Sequence[int]) -> Rows:
+    def rows_at(self, wire: bytes, seqnos: Sequence[int]) -> bytes:
         """The rows of wire bytes whose messages have these SeqNos."""
         if not wire:
-            return NONE
+            return b""
         rows = None
         try:
             events = self._decode(unframe(wire))
@@ -124,46 +125,42 @@ class Transcoder:
         if events is not None:
             is_plain = self._is_text and not (self._escape and b"\\" in wire)
             rows = self._plain(events, seqnos) if is_plain else self._typed(events, seqnos)
-        return self._read(wire, seqnos) if rows is None else rows
+        return "".join(self._read(wire, seqnos) if rows is None else rows).encode()
 
-    def _set_rows(self, wire: bytes, first: int) -> Rows | None:
-        """Rows of a block that sets texts of the table's type alone, in UTC; None for any other."""
-        # Nothing needs escaping if JSON itself escaped nothing.
-        if not (wire and self._is_text) or (self._escape and b"\\" in wire):
+    def _set_rows(self, wire: bytes | memoryview, first: int) -> Rows | None:
+        """Rows of messages that set texts of the table's type alone, in UTC; None for others."""
+        if not (wire and self._is_text):
+            return None
+        array = unframe(wire)
+        if self._escape and b"\\" in array:  # nothing needs escaping if JSON escaped nothing
             return None
         try:
-            events = _set_decoder(self._type)(unframe(wire))
+            events = _set_decoder(self._type)(array)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         stamps = [event.headers.timestamp for event in events]
-        if not all_utc(set(stamps)):
+        if not all_utc(stamps):
             return None
-        rows = [
-            f"{seqno}\t{stamp}\t+\t{event.key}\t{event.value}\n"
-            for seqno, stamp, event in zip(count(first), stamps, events, strict=False)
-        ]
-        return Rows("".join(rows).encode(), len(rows), first + len(rows) - 1)
+        return Rows(_set_text(first, stamps, events).encode(), len(events))
 
-    def _plain(self, events: list[_TextEvent], seqnos: Sequence[int]) -> Rows | None:
+    def _plain(self, events: list[_TextEvent], seqnos: Sequence[int]) -> list[str] | None:
         """Rows of events that are all of the table's type; None if some are not, or not quite."""
         if {event.type for event in events} != {self._type}:
             return self._typed(events, seqnos)
-        if not all_utc({event.headers.timestamp for event in events}):
+        if not all_utc([event.headers.timestamp for event in events]):
             return self._typed(events, seqnos)
         if any(event.value is UNSET and event.headers.operation != "delete" for event in events):
             return None  # no event at all
-        rows = [
+        return [
             f"{seqno}\t{event.headers.timestamp}\t-\t{event.key}\t\n"
             if event.headers.operation == "delete"
             else f"{seqno}\t{event.headers.timestamp}\t+\t{event.key}\t{event.value}\n"
             for seqno, event in zip(seqnos, events, strict=True)
         ]
-        return Rows("".join(rows).encode(), len(rows), seqnos[-1])
 
-    def _typed(self, events: Sequence[Any], seqnos: Sequence[int]) -> Rows | None:
+    def _typed(self, events: Sequence[Any], seqnos: Sequence[int]) -> list[str] | None:
         rows: list[str] = []
         append, wanted, fallback = rows.append, self._type, self._fallback
-        last = 0
         for seqno, event in zip(seqnos, events, strict=True):
             headers = event.headers
             value = event.value
@@ -181,12 +178,10 @@ class Transcoder:
                 if self._escape:
                     record = escape(record)
                 append(f"{seqno}\t{stamp}\t+\t{key}\t{record}\n")
-            last = seqno
-        return Rows("".join(rows).encode(), len(rows), last) if rows else NONE
+        return rows
 
-    def _read(self, wire: bytes, seqnos: Sequence[int]) -> Rows:
+    def _read(self, wire: bytes, seqnos: Sequence[int]) -> list[str]:
         rows: list[str] = []
-        last = 0
         for seqno, event in zip(seqnos, events_of(wire), strict=True):
             if not self.is_row(event):
                 continue
@@ -197,8 +192,7 @@ class Transcoder:
             if self._escape:
                 key, record = escape(key), escape(record)
             rows.append(f"{seqno}\t{stamp}\t{_SIGNS[event.operation]}\t{key}\t{record}\n")
-            last = seqno
-        return Rows("".join(rows).encode(), len(rows), last) if rows else NONE
+        return rows
 
     def counts(self, wire: bytes, ordinal: int) -> tuple[int, int]:
         """How many rows there are in wire bytes, and the SeqNo of the last."""
@@ -211,6 +205,27 @@ class Transcoder:
 
     def is_row(self, event: Any) -> bool:
         return isinstance(event, ChangeEvent) and event.type == self._type
+
+
+def _set_text(first: int, stamps: Sequence[str], events: Sequence[Any]) -> str:
+    """Rows of events that set texts. The SeqNos of a thousand rows begin alike, so that only their
+    endings are spelled, from a list: to spell numbers would take as long as all the rest."""
+    parts = []
+    start, stop = 0, len(events)
+    while start < stop:
+        thousands, units = divmod(first + start, 1000)
+        end = min(start + 1000 - units, stop)
+        lead = str(thousands) if thousands else ""
+        endings = (_ENDINGS if thousands else _SMALL)[units : units + end - start]
+        rows = [
+            f"{ending}{stamp}\t+\t{event.key}\t{event.value}"
+            for ending, stamp, event in zip(
+                endings, stamps[start:end], events[start:end], strict=True
+            )
+        ]
+        parts += [lead, f"\n{lead}".join(rows), "\n"]
+        start = end
+    return "".join(parts)
 
 
 def events_of(wire: bytes) -> list[Any]:
