@@ -15,7 +15,8 @@ import msgspec
 from penstock.client import _requests
 from penstock.client._answers import Answer, error_of
 from penstock.client._batches import Batch, Decoder
-from penstock.client._flow import Call, Close, Emit, Exchange, Flow, Open, Pause, Piece, exchange
+from penstock.client._endurance import Endurance
+from penstock.client._flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
 from penstock.client._retry import Retry
 from penstock.client._sse import Control, EventParser, decode_base64, parse_control
 from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
@@ -70,8 +71,14 @@ class Follower:
         self.content_type = content_type
         self._url = url
         self._options = options
-        self._retry = options.retry or retry
         self._now_s = now_s
+        self._endurance = Endurance(
+            options.retry or retry,
+            limited=options.retry is not None,
+            protocol_errors_max=options.protocol_errors_max,
+            idle_timeout_s=options.idle_timeout_s,
+            now_s=now_s,
+        )
         self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
         self._mode: Literal["catch-up", "sse", "long-poll"] = (
             "catch-up" if options.mode == "auto" else options.mode
@@ -82,11 +89,7 @@ class Follower:
         self._sse_first_s: float | None = None
         self._cursor: str | None = None
         self._was_up_to_date = False
-        self._connected = False
-        self._failures = 0
-        self._broken = 0
         self._done = False
-        self._heard_s = now_s()
 
     @property
     def mode(self) -> str:
@@ -106,9 +109,9 @@ class Follower:
                 yield from self._reset(error)
             except PenstockError as error:
                 yield Close()
-                if self._is_idle():
+                if self._endurance.is_idle():
                     return
-                yield from self._failed(error)
+                yield from self._endurance.failed(error)
 
     def _turn(self) -> Flow[None]:
         """One request in the mode of the moment, and all that comes of it."""
@@ -120,7 +123,7 @@ class Follower:
             yield from self._long_poll()
         else:
             yield from self._events()
-        if self._is_idle():
+        if self._endurance.is_idle():
             self._done = True
 
     def _catch_up(self) -> Flow[None]:
@@ -153,10 +156,10 @@ class Follower:
         self._cursor = answer.cursor
         yield from self._deliver(batch)
         if self._now_s() - started_s >= LIVE_SHORT_S:
-            self._failures = 0
+            self._endurance.failures = 0
         elif batch.next_offset == batch.offset and not self._done:
             # Somebody answers without waiting: do not turn this into a busy loop.
-            yield from self._short()
+            yield from self._endurance.short()
 
     def _events(self) -> Flow[None]:
         if self.content_type is None and self._options.decode:
@@ -187,7 +190,7 @@ class Follower:
         short = self.offset == before and self._now_s() - started_s < LIVE_SHORT_S
         self._judge_sse(started_s, short=short)
         if short and not self._done:
-            yield from self._short()
+            yield from self._endurance.short()
 
     def _receive(self, base64: bool) -> Flow[None]:
         """Read events until the response ends."""
@@ -211,7 +214,7 @@ class Follower:
                     yield from self._deliver(batch)
                     if self._done:
                         return
-            if self._is_idle():
+            if self._endurance.is_idle():
                 self._done = True
                 return
 
@@ -219,7 +222,7 @@ class Follower:
         """Whether events follow; if SSE is refused and need not be, goes on with long-polls."""
         media_type = answer.content_type.partition(";")[0].strip().lower()
         if answer.status == 200 and media_type == "text/event-stream":
-            self._connected = True
+            self._endurance.connected = True
             return True
         if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
             yield Close()
@@ -246,7 +249,7 @@ class Follower:
     def _check(self, request: _requests.Request, answer: Answer) -> None:
         if answer.status >= 300:
             raise error_of(request, answer)
-        self._connected = True
+        self._endurance.connected = True
         if answer.status == 200:
             self.content_type = answer.content_type
 
@@ -283,14 +286,13 @@ class Follower:
         news = bool(batch.data) or batch.closed or (batch.up_to_date and not self._was_up_to_date)
         self._was_up_to_date = batch.up_to_date
         if batch.data:
-            self._failures = self._broken = 0
-            self._heard_s = self._now_s()
+            self._endurance.failures = self._endurance.broken = 0
+            self._endurance.heard()
         self._done = batch.closed or (batch.up_to_date and self._options.stop_when_up_to_date)
         if not news:
             return
         yield Emit(batch)
-        # Time that the consumer took is not silence of the stream.
-        self._heard_s = self._now_s()
+        self._endurance.heard()
         checkpoint = self._options.checkpoint
         if checkpoint is not None and batch.next_offset != batch.offset:
             yield Call(checkpoint.save, (self._key(), batch.next_offset), blocking=True)
@@ -309,7 +311,7 @@ class Follower:
             if offset is None:
                 raise error
             if offset == self.offset:
-                yield from self._failed(error, hopeful=True)
+                yield from self._endurance.failed(error, hopeful=True)
             self.offset = offset
         self._cursor = None
         self._was_up_to_date = False
@@ -317,38 +319,12 @@ class Follower:
         if self._options.mode == "auto":
             self._mode = "catch-up"
 
-    def _failed(self, error: PenstockError, *, hopeful: bool = False) -> Flow[None]:
-        """Wait before the next attempt, or give up."""
-        if isinstance(error, ProtocolError):
-            self._broken += 1
-            if self._broken > self._options.protocol_errors_max:
-                raise error
-        elif not (hopeful or self._retry.applies(error, repeatable=True)):
-            raise error
-        self._failures += 1
-        # Once it has worked, an outage of any length is waited for, unless told otherwise.
-        limited = self._options.retry is not None or not self._connected
-        if limited and self._retry.exhausted(self._failures):
-            raise error
-        yield from self._wait(self._retry.pause_s(self._failures, error))
-
-    def _short(self) -> Flow[None]:
-        """Wait because a live answer had nothing and did not wait itself."""
-        self._failures += 1
-        yield from self._wait(self._retry.pause_s(self._failures))
-
-    def _wait(self, pause_s: float) -> Flow[None]:
-        idle_s = self._options.idle_timeout_s
-        if idle_s is not None:
-            pause_s = min(pause_s, max(0.0, self._heard_s + idle_s - self._now_s()))
-        yield Pause(pause_s)
-
     def _judge_sse(self, started_s: float, *, short: bool) -> None:
         """After an SSE response: was it of use? After a few that were not, long-polls are."""
         late = self._sse_first_s is None or self._sse_first_s - started_s > SSE_FIRST_EVENT_S
         self._sse_works = self._sse_works or not late
         if not late and self._now_s() - started_s >= LIVE_SHORT_S:
-            self._failures = 0
+            self._endurance.failures = 0
         self._sse_bad = self._sse_bad + 1 if late or short else 0
         if self._options.mode == "auto" and self._sse_bad >= SSE_BAD_MAX:
             self._use_long_poll()
@@ -356,10 +332,6 @@ class Follower:
     def _use_long_poll(self) -> None:
         self._sse_allowed = False
         self._mode = "long-poll"
-
-    def _is_idle(self) -> bool:
-        idle_s = self._options.idle_timeout_s
-        return idle_s is not None and self._now_s() - self._heard_s >= idle_s
 
     def _key(self) -> str:
         return self._options.checkpoint_key or self._url

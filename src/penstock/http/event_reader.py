@@ -1,39 +1,30 @@
-"""One SSE response: its place in the stream, its sink, and the task it has while it is behind.
+"""Responses that stay open: their sink, the channel that writes to them, and the task that they
+have while they are behind. An SSE response among them.
 
-What is written to it, and when, is decided by the fan-out.
+What is written to one, and when, is decided by its channel.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.http.message import EventBody, Sink
 
 if TYPE_CHECKING:
-    from penstock.http.fanout import Channel
     from penstock.http.live import Live
     from penstock.log.stream import Stream
 
 
-class EventReader(EventBody):
-    """One SSE response. Idle ones are kept by the thousand: slots only, no task, no timer."""
+class Reader(EventBody):
+    """One response. Idle ones are kept by the thousand: slots only, no task."""
 
-    __slots__ = ("catch_up", "channel", "cursor", "deadline", "live", "position", "sink", "stream")
+    __slots__ = ("catch_up", "channel", "sink")
 
-    def __init__(self, live: Live, stream: Stream, position: int, cursor: int) -> None:
-        self.live = live
-        self.stream = stream
-        self.position = position  # up to where it was written; for joined readers the channel knows
-        self.cursor = cursor  # never below the client's own; 0 follows the clock
-        self.deadline = 0.0
+    def __init__(self) -> None:
         self.sink: Sink | None = None
-        self.channel: Channel | None = None
+        self.channel: Any = None  # each kind of reader has its own
         self.catch_up: CatchUp | None = None
-
-    def attach(self, sink: Sink) -> None:
-        self.sink = sink
-        self.live.attached(self)
 
     def drained(self) -> None:
         if self.catch_up is not None:
@@ -44,7 +35,7 @@ class EventReader(EventBody):
         self._leave()
 
     def finish(self) -> None:
-        """End the response cleanly: the client resumes from the last control event."""
+        """End the response cleanly: the client goes on from what it has got."""
         sink, self.sink = self.sink, None
         self._leave()
         if sink is not None:
@@ -63,6 +54,24 @@ class EventReader(EventBody):
             self.catch_up = None
         if channel is not None:
             channel.remove(self)
+
+
+class EventReader(Reader):
+    """One SSE response, at a place in its stream."""
+
+    __slots__ = ("cursor", "deadline", "live", "position", "stream")
+
+    def __init__(self, live: Live, stream: Stream, position: int, cursor: int) -> None:
+        super().__init__()
+        self.live = live
+        self.stream = stream
+        self.position = position  # up to where it was written; for joined readers the channel knows
+        self.cursor = cursor  # never below the client's own; 0 follows the clock
+        self.deadline = 0.0
+
+    def attach(self, sink: Sink) -> None:
+        self.sink = sink
+        self.live.attached(self)
 
 
 class CatchUp:

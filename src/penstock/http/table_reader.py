@@ -9,31 +9,28 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from penstock.http.message import EventBody, Sink
+from penstock.http.event_reader import Reader
+from penstock.http.message import Sink
 
 if TYPE_CHECKING:
-    from penstock.http.event_reader import CatchUp
     from penstock.http.table_live import TableChannel, TableLive
     from penstock.http.table_packing import Packer
     from penstock.log.stream import Stream
     from penstock.stp.table_view import Place, TableView
 
 
-class TableReader(EventBody):
+class TableReader(Reader):
     """`place` is None for one that has seen more than there is. One that does not wait has an end,
     `until`; `first` are rows that come before those of the log."""
 
     __slots__ = (
         "_moved",
         "_timer",
-        "catch_up",
-        "channel",
         "first",
         "live",
         "packer",
         "place",
         "since_id",
-        "sink",
         "stop_at",
         "timeout_s",
         "until",
@@ -52,6 +49,7 @@ class TableReader(EventBody):
         first: AsyncIterator[bytes] | None = None,
         packer: Packer | None = None,
     ) -> None:
+        super().__init__()
         self.live = live
         self.view = view
         self.place = place
@@ -61,9 +59,6 @@ class TableReader(EventBody):
         self.first = first
         self.packer = packer
         self.stop_at = 0.0
-        self.sink: Sink | None = None
-        self.channel: TableChannel | None = None
-        self.catch_up: CatchUp | None = None
         self._moved = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,32 +99,12 @@ class TableReader(EventBody):
             self._timer = loop.call_later(min(self.timeout_s, self.live.idle_s), self._overdue)
         self.live.attached(self)
 
-    def drained(self) -> None:
-        if self.catch_up is not None:
-            self.catch_up.drained()
-
-    def detach(self) -> None:
-        self.sink = None
-        self._leave()
-
     def finish(self) -> None:
-        """End the answer cleanly: the client goes on from the last row that it got.
-
-        One that promised all rows up to an end, and has not sent them, is cut off instead.
-        """
+        """One that promised all rows up to an end, and has not sent them, is cut off instead."""
         if self.until is not None and not self.is_done():
             self.abort()
-            return
-        sink, self.sink = self.sink, None
-        self._leave()
-        if sink is not None:
-            sink.close()
-
-    def abort(self) -> None:
-        sink, self.sink = self.sink, None
-        self._leave()
-        if sink is not None:
-            sink.abort()
+        else:
+            super().finish()
 
     def _overdue(self) -> None:
         """Time to look whether the reader has waited long enough."""
@@ -140,7 +115,8 @@ class TableReader(EventBody):
             # It is being served: what it asked for is not cut off, however slowly it takes it.
             wait_s = idle_s
         else:
-            moved = self._moved if self.channel is None else max(self._moved, self.channel.moved)
+            channel: TableChannel | None = self.channel
+            moved = self._moved if channel is None else max(self._moved, channel.moved)
             wait_s = min(self.stop_at - now, moved + idle_s - now)
             if wait_s <= 0:
                 self.finish()
@@ -148,12 +124,7 @@ class TableReader(EventBody):
         self._timer = loop.call_later(wait_s, self._overdue)
 
     def _leave(self) -> None:
-        channel, self.channel = self.channel, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.catch_up is not None:
-            self.catch_up.cancel()
-            self.catch_up = None
-        if channel is not None:
-            channel.remove(self)
+        super()._leave()

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.client._flow import Call, Close, Emit, Flow, Pause
+from penstock.client._endurance import Endurance
+from penstock.client._flow import Call, Close, Emit, Flow
 from penstock.client._retry import Retry
-from penstock.errors import Gone, PenstockError, ProtocolError, StreamRecreated
+from penstock.errors import Gone, PenstockError, StreamRecreated
 from penstock.stp.client._reading import Reception, Source
 from penstock.stp.rows import Row
 
@@ -25,6 +26,7 @@ OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
 
 LIVE_SHORT_S: Final = 1.0  # an empty answer that was faster did not wait for news
 POLL_FIRST_S: Final = 0.1
+READ_TIMEOUT_MIN_S: Final = 0.001
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +56,20 @@ class Follower:
             raise ValueError("poll_s must be above 0")
         self.reception = Reception(source, options.since_id)
         self._options = options
-        self._retry = options.retry or source.retry
+        self._endurance = Endurance(
+            options.retry or source.retry,
+            limited=options.retry is not None,
+            protocol_errors_max=options.protocol_errors_max,
+            idle_timeout_s=options.idle_timeout_s,
+            now_s=now_s,
+        )
         self._poll = Retry(
             first_s=min(POLL_FIRST_S, options.poll_s), max_s=options.poll_s, attempts_max=None
         )
         self._now_s = now_s
         self._known = False  # whether the position is one that this table had
-        self._connected = self._done = False
-        self._failures = self._broken = self._empty = 0
-        self._heard_s = now_s()
+        self._done = False
+        self._empty = 0
 
     def flow(self) -> Flow[None]:
         checkpoint = self._options.checkpoint
@@ -71,7 +78,7 @@ class Follower:
             if saved is not None:
                 self.reception.restart(int(saved))
                 self._known = True
-        while not (self._done or self._is_idle()):
+        while not (self._done or self._endurance.is_idle()):
             try:
                 yield from self._turn()
             except Gone as error:
@@ -79,9 +86,9 @@ class Follower:
                 yield from self._reset(error)
             except PenstockError as error:
                 yield Close()
-                if self._is_idle():
+                if self._endurance.is_idle():
                     return
-                yield from self._failed(error)
+                yield from self._endurance.failed(error)
 
     def _turn(self) -> Flow[None]:
         """One response, and a pause if it brought nothing and came at once."""
@@ -91,8 +98,8 @@ class Follower:
             immediate=False,
             read_timeout_s=self._patience_s(),
         )
-        self._connected = True
-        self._failures = 0
+        self._endurance.connected = True
+        self._endurance.failures = 0
         self._check_position()
         # Penstock says of a closed stream that no more will come.
         self._done = self.reception.closed and self.reception.is_complete
@@ -101,17 +108,16 @@ class Follower:
             or outcome.rows
             or (not outcome.cut and self._now_s() - started_s >= LIVE_SHORT_S)
         ):
-            self._broken = self._empty = 0
+            self._endurance.broken = self._empty = 0
             return
         self._empty += 1
-        yield from self._wait(self._poll.pause_s(self._empty))
+        yield from self._endurance.wait(self._poll.pause_s(self._empty))
 
     def _deliver(self, rows: list[Row]) -> Flow[None]:
-        self._failures = self._broken = self._empty = 0
-        self._connected = self._known = True
+        self._endurance.failures = self._endurance.broken = self._empty = 0
+        self._endurance.connected = self._known = True
         yield Emit(rows)
-        # Time that the consumer took is not silence of the table.
-        self._heard_s = self._now_s()
+        self._endurance.heard()
         checkpoint = self._options.checkpoint
         if checkpoint is not None:
             yield Call(checkpoint.save, (self._key(), str(rows[-1].seqno)), blocking=True)
@@ -138,35 +144,9 @@ class Follower:
         self.reception.restart()
         self._known = False
 
-    def _failed(self, error: PenstockError) -> Flow[None]:
-        """Wait before the next attempt, or give up."""
-        if isinstance(error, ProtocolError):
-            self._broken += 1
-            if self._broken > self._options.protocol_errors_max:
-                raise error
-        elif not self._retry.applies(error, repeatable=True):
-            raise error
-        self._failures += 1
-        # Once it has worked, an outage of any length is waited for, unless told otherwise.
-        limited = self._options.retry is not None or not self._connected
-        if limited and self._retry.exhausted(self._failures):
-            raise error
-        yield from self._wait(self._retry.pause_s(self._failures, error))
-
-    def _wait(self, pause_s: float) -> Flow[None]:
-        patience_s = self._patience_s()
-        yield Pause(pause_s if patience_s is None else min(pause_s, patience_s))
-
     def _patience_s(self) -> float | None:
-        """How long silence may still last."""
-        idle_s = self._options.idle_timeout_s
-        if idle_s is None:
-            return None
-        return max(0.001, self._heard_s + idle_s - self._now_s())
-
-    def _is_idle(self) -> bool:
-        idle_s = self._options.idle_timeout_s
-        return idle_s is not None and self._now_s() - self._heard_s >= idle_s
+        patience_s = self._endurance.patience_s()
+        return None if patience_s is None else max(READ_TIMEOUT_MIN_S, patience_s)
 
     def _key(self) -> str:
         return self._options.checkpoint_key or self.reception.source.url
