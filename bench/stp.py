@@ -18,10 +18,14 @@ from pathlib import Path
 from bench import servers, stp_fanout, tools
 from bench.rounds import note
 from bench.stp_seed import PATH, seed_table
+from bench.table import Row, compared, microseconds, publish
 
 GROUPS = ("catch-up", "seek", "fan-out")
 RECEIVE_BYTES = 1 << 20
 FIRST_MIN, AGAIN_MIN = 0.15, 0.5
+SEEK_MAX = 2.0
+"""A hundred times the rows are some more steps of a search, and no more than that."""
+BUSY_SHARE_MAX = 0.05
 
 
 def drain(port: int, path: str) -> int:
@@ -69,12 +73,12 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def catch_up(folder: Path, rows: int, rounds: int) -> None:
+def catch_up(folder: Path, rows: int, rounds: int) -> list[Row]:
     """The first read of a fresh server, then the same range again, each beside the JSON stream."""
     data = folder / "catch-up"
     note(f"    seeding {rows:,} rows took {seed_table(data, rows):.1f} s")
     path = f"/v1/table/{PATH}?timeout=0"
-    found: dict[str, list[float]] = {"STP, first": [], "STP, again": [], "JSON": []}
+    found: dict[str, list[float]] = {"JSON": [], "first": [], "again": []}
     used: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(rounds):
         # Restarted each round: "first" is a read of which nothing has been encoded before.
@@ -83,8 +87,8 @@ def catch_up(folder: Path, rows: int, rounds: int) -> None:
             drain_json(server.port)  # both dialects find the log in the page cache
             actions: dict[str, Callable[[], int]] = {
                 "JSON": partial(drain_json, server.port),
-                "STP, first": partial(drain, server.port, path),
-                "STP, again": partial(drain, server.port, path),
+                "first": partial(drain, server.port, path),
+                "again": partial(drain, server.port, path),
             }
             for name, action in actions.items():
                 before = server.cpu_s()
@@ -96,21 +100,41 @@ def catch_up(folder: Path, rows: int, rounds: int) -> None:
                     raise RuntimeError(f"{name}: {lines:,} lines of {rows:,}")
         finally:
             server.stop()
-    print(f"\n{rows:,} rows, {rounds} rounds; ratios are of one round each, then the median")
-    for name, rates in found.items():
-        ratios = [rate / json for rate, json in zip(rates, found["JSON"], strict=True)]
-        ratio = statistics.median(ratios)
-        target = {"STP, first": FIRST_MIN, "STP, again": AGAIN_MIN}.get(name, 0.0)
-        verdict = f", at least {target}: {'met' if ratio >= target else 'MISSED'}"
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        shown = f"{name:12} {statistics.median(rates):>12,.0f} rows/s  {ratio:.2f}× JSON ({spread})"
-        print(shown + (verdict if target else ""))
-        print(f"{'':12} {statistics.median(used[name]):>12.2f} µs of the server's processor a row")
+    return [
+        _beside_json(f"{rows:,} rows as STP, first read", "first", found, used, FIRST_MIN),
+        _beside_json("the same range again", "again", found, used, AGAIN_MIN),
+    ]
 
 
-def seek(folder: Path, sizes: Sequence[int], rounds: int) -> None:
+def _beside_json(
+    metric: str,
+    name: str,
+    found: dict[str, list[float]],
+    used: dict[str, list[float]],
+    at_least: float,
+) -> Row:
+    """The ratio is the median of those of each round, which were measured side by side."""
+    ratios = [rate / json for rate, json in zip(found[name], found["JSON"], strict=True)]
+    ratio = statistics.median(ratios)
+
+    def shown(name: str) -> str:
+        rate, cost = statistics.median(found[name]), statistics.median(used[name])
+        return f"{rate:,.0f} rows/s, {cost:.2f} µs of the server's processor a row"
+
+    return Row(
+        metric=metric,
+        ours=shown(name),
+        reference=shown("JSON"),
+        ratio=ratio,
+        target=f"≥ {at_least}×",
+        met=ratio >= at_least,
+        by_round=ratios,
+    )
+
+
+def seek(folder: Path, sizes: Sequence[int], rounds: int) -> list[Row]:
     """Time to the answer for the ten rows after a SeqNo in the middle, as the table grows."""
-    print("\nrows         since_id in the middle, 10 rows      the last 10 rows")
+    medians: list[tuple[float, float]] = []
     for size in sizes:
         data = folder / f"seek-{size}"
         note(f"    seeding {size:,} rows took {seed_table(data, size):.1f} s")
@@ -124,9 +148,20 @@ def seek(folder: Path, sizes: Sequence[int], rounds: int) -> None:
                 place = (number * 7919 * 104729) % (size - 20) + 1
                 middle.append(timed(partial(first_rows, server.port, place, 10)))
                 tail.append(timed(partial(drain, server.port, last)))
-            print(f"{size:<12,} {_milliseconds(middle[1:])}   {_milliseconds(tail[1:])}")
+            medians.append((statistics.median(middle[1:]), statistics.median(tail[1:])))
         finally:
             server.stop()
+    return [
+        compared(
+            f"{what}, {size:,} rows (beside {sizes[0]:,})",
+            median[column] * 1e6,
+            medians[0][column] * 1e6,
+            microseconds,
+            at_most=SEEK_MAX if size > sizes[0] else None,
+        )
+        for column, what in enumerate(("ten rows after a SeqNo in the middle", "the last ten rows"))
+        for size, median in zip(sizes, medians, strict=True)
+    ]
 
 
 def first_rows(port: int, since_id: int, count: int) -> None:
@@ -145,12 +180,6 @@ def first_rows(port: int, since_id: int, count: int) -> None:
         raise RuntimeError(f"the row after {since_id} is not in the answer: {received[:200]!r}")
 
 
-def _milliseconds(times: Sequence[float]) -> str:
-    ordered = sorted(times)
-    high = ordered[int(len(ordered) * 0.95)]
-    return f"median {statistics.median(ordered) * 1000:7.2f} ms, p95 {high * 1000:7.2f} ms"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -161,23 +190,32 @@ def main() -> int:
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name] or list(GROUPS)
     tools.raise_file_limit()
-    others: list[float] = []
+    started = time.monotonic()
+    rows: list[Row] = []
     with tools.work_folder() as name:
         folder = Path(name)
-        others.append(tools.busy_share())
+        others = [tools.busy_share()]
         if "catch-up" in only:
-            catch_up(folder, options.rows, options.rounds)
+            rows += catch_up(folder, options.rows, options.rounds)
             others.append(tools.busy_share())
         if "seek" in only:
             sizes = sorted({options.seek // 100, options.seek // 10, options.seek})
-            seek(folder, sizes, options.rounds)
+            rows += seek(folder, sizes, options.rounds)
             others.append(tools.busy_share())
         if "fan-out" in only:
-            stp_fanout.run(folder, options.nurls, options.rounds)
+            rows += stp_fanout.run(folder, options.nurls, options.rounds)
             others.append(tools.busy_share())
-    shares = ", ".join(f"{share:.0%}" for share in others)
-    print(f"\nprocessor time taken by other programs, between the measurements: {shares}")
-    return 0
+    share = max(others)
+    met = publish(
+        "stp",
+        rows,
+        ("", "ours", "beside", "ratio", "target", "met"),
+        {"processor time taken by other programs, between measurements": f"{share:.0%} at most"},
+        took_s=time.monotonic() - started,
+        method=f"Medians of {options.rounds} rounds; ratios are of one round each.",
+        disturbed=share > BUSY_SHARE_MAX,
+    )
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import penstock
 from bench import servers
 from bench.rounds import note
+from bench.table import Row, microseconds
 from penstock.stp import Notifier, Table
 
 WAIT_S = 60.0
@@ -62,7 +63,7 @@ class Listeners:
         self._thread.join()
 
 
-def run(folder: Path, nurls: int, rounds: int) -> None:
+def run(folder: Path, nurls: int, rounds: int) -> list[Row]:
     limits = f"--notify-listeners-max {nurls * 2} --notify-listeners-per-peer-max {nurls * 2}"
     command = f"{servers.OURS_COMMAND} --development {limits}"
     server = servers.start("ours", folder / "fan-out", ours_command=command)
@@ -89,12 +90,17 @@ def run(folder: Path, nurls: int, rounds: int) -> None:
     finally:
         listeners.close()
         server.stop()
-    print(f"\none change told to {nurls:,} NURLs on one host, {rounds} rounds")
-    print(f"until half know: median {statistics.median(middle) * 1000:,.0f} ms")
-    print(
-        f"until all know:  median {statistics.median(last) * 1000:,.0f} ms, "
-        f"{nurls / statistics.median(last):,.0f} NURLs/s (worst round {max(last) * 1000:,.0f} ms)"
-    )
+    all_s = statistics.median(last)
+    return [
+        Row(
+            metric=f"one change told to {nurls:,} NURLs on one host: until half know",
+            ours=microseconds(statistics.median(middle) * 1e6),
+        ),
+        Row(
+            metric="until all know",
+            ours=f"{microseconds(all_s * 1e6)}, {nurls / all_s:,.0f} NURLs/s",
+        ),
+    ]
 
 
 def _one(listeners: Listeners, table: Table, nurls: int, number: int) -> list[float]:
