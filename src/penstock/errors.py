@@ -38,7 +38,7 @@ PenstockError
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
-    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset · StateMoved
     └── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
 """
 
@@ -357,3 +357,13 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
+
+
+class StateMoved(ClientError):
+    """A reset names another stream that this client may not, or cannot, go on with."""
+
+    code, title = "state-moved", "The state goes on in another stream"
+
+    def __init__(self, detail: str, *, location: str) -> None:
+        super().__init__(detail)
+        self.location = location

@@ -51,6 +51,7 @@ APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # accepted appends waiting for their 
 SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reader is cut off
 
 # Live state
+LIVE_MOVES_MAX: Final = 16  # streams that a live state is led on to, one after the other, at once
 LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
 
 # Spark

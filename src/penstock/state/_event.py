@@ -191,6 +191,12 @@ class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
         """The position in the stream that the event speaks of."""
         return self.headers.offset or None
 
+    @property
+    def location(self) -> str | None:
+        """Of a reset: the stream that has the state from here on, as a path or a URL."""
+        found = self.extra_headers.get("location")
+        return found if isinstance(found, str) and found else None
+
     def _known_headers(self) -> dict[str, Any]:
         known = {"control": self.headers.control, "offset": self.headers.offset}
         return {name: value for name, value in known.items() if value is not UNSET}
