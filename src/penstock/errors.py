@@ -149,6 +149,15 @@ class StreamClosed(Conflict):
         """The epoch that the server knows of the producer that asked, if it says one."""
         return self._number("Producer-Epoch")
 
+    @property
+    def successor(self) -> str | None:
+        """The location of the stream that this one goes on in, if the server says one."""
+        return self.headers.get("Stream-Successor")
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(successor=self.successor)
+
 
 class PathBlocked(Conflict):
     code, title = "path-blocked", "Path belongs to a deleted stream that still has forks"

@@ -69,7 +69,8 @@ class Created(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a stream is and where it ends. `earliest` is known of servers that trim."""
+    """What a stream is and where it ends. `earliest` is known of servers that trim; `successor`
+    is the location of the stream that a closed one goes on in, where the server says one."""
 
     offset: str
     content_type: str
@@ -77,6 +78,7 @@ class Head(NamedTuple):
     ttl_s: int | None
     expires_at: str | None
     earliest: str | None
+    successor: str | None = None
 
 
 class Appended(NamedTuple):
@@ -127,6 +129,7 @@ def head(answer: Answer) -> Head:
         ttl_s=_number(answer, "stream-ttl"),
         expires_at=answer.headers.get("stream-expires-at"),
         earliest=answer.headers.get("stream-earliest-offset"),
+        successor=answer.headers.get("stream-successor"),
     )
 
 

@@ -12,7 +12,7 @@ from penstock.client._batches import Batch
 from penstock.errors import ClientClosed, Gone, StreamClosed
 from penstock.state._event import ControlEvent
 from penstock.state._json import decode_value, same_raw
-from penstock.state._live_moves import Moving, resolved
+from penstock.state._live_moves import Moving, relative, resolved
 from penstock.state._live_plan import Cleared, Entity, Plan, Position, Question
 from penstock.state._live_rules import Rules, log
 from penstock.state.backends import Backend, Found, Indexes, MemoryBackend
@@ -118,9 +118,11 @@ class LiveCore:
     def gone(self, error: Gone) -> Plan:
         return self._rules.gone(error, self.next)
 
-    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes], url: str) -> Plan:
         plan = self._rules.loaded(offset, entities, trace=bool(self.on_change))
-        plan.position = plan.position._replace(location=self.position.location)
+        location = self.position.location if url == self.url else relative(url)
+        plan.position = plan.position._replace(location=location)
+        self.url = url
         return plan
 
     def commit(self, plan: Plan) -> list[Change]:
