@@ -74,6 +74,7 @@ PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
 PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
+PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
 
 # Connections

@@ -250,7 +250,7 @@ def test_it_goes_on_in_the_stream_that_a_reset_names(cli: Cli) -> None:
             stream.append(event("0", 0))
         assert changes(process, 1)[0]["key"] == "0"
         stream.close(moved_to("moves-2"))
-        seen = []
+        seen: list[dict[str, Any]] = []
         while not seen or seen[-1]["key"] != "4":
             seen += changes(process, 1)
         different = [each for each in seen if each["operation"] == "reset"]

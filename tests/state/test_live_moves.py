@@ -289,6 +289,7 @@ def test_writers_that_come_too_late_are_told_where_to_go(stream: Stream, make: M
     with pytest.raises(StreamClosed, match="Append to a new stream") as caught:
         stream.append({"late": True})
     assert caught.value.successor is None
+    wrong: Any
     for wrong in ({"location": "http://elsewhere/v1/stream/x"}, {"location": 7}, {}, []):
         assert httpx2.put(url, json=wrong).status_code == 400
     assert httpx2.get(url).json() == {"location": None}
