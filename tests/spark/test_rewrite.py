@@ -360,6 +360,24 @@ def test_writers_and_readers_meanwhile_lose_nothing(shop: Shop, tmp_path: Path) 
     assert done.copied > 0
 
 
+def test_what_was_appended_together_stays_together(shop: Shop) -> None:
+    """So that who begins with the snapshot, and waits for a transaction, sees all of it."""
+    shop.append(user(9), upsert("flag", "z", 1))
+    shop.append(
+        *(
+            upsert(kind, key, 1, txid="t")
+            for kind, key in (("user", "a"), ("flag", "z"), ("x", "b"))
+        )
+    )
+    shop.append(upsert("flag", "a", 1), user(1))
+    shop.ingest()
+    shop.rewrite()
+    rows = [(row["type"], row["key"]) for row in shop.messages(shop.new)[1:-1]]
+    assert rows == [
+        ("user", "u9"), ("user", "a"), ("flag", "z"), ("x", "b"), ("flag", "a"), ("user", "u1"),
+    ]  # fmt: skip
+
+
 def test_what_the_stream_is_the_new_one_is_too(shop: Shop) -> None:
     base = shop.client.url
     declared = {"types": {"user": {"schema": {"type": "object"}}}}

@@ -77,9 +77,8 @@ class Staging:
             _check_floor(duck, self.stream, position)
             written = _Parts(self._files, self._root)
             written.add(snapshot_start().to_json())
-            for entity, query in queries:
-                for message in _messages(duck, entity, query):
-                    written.add(message)
+            for message in _messages(duck, queries):
+                written.add(message)
             written.add(snapshot_end().to_json())
             written.close()
         finally:
@@ -211,11 +210,13 @@ def _check_floor(duck: Duck, stream: str, position: Position) -> None:
         )
 
 
-def _messages(duck: Duck, entity: str, query: str) -> Iterator[bytes]:
-    for batch in duck.reader(query, rows=_ROWS_AT_ONCE):
+def _messages(duck: Duck, queries: list[tuple[str, str]]) -> Iterator[bytes]:
+    if not queries:
+        return
+    for batch in duck.reader(views.in_order(queries), rows=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
             yield insert(
-                entity,
+                row["_type"],
                 row["_key"],
                 msgspec.Raw(row["_value"].encode()),
                 txid=row["_txid"],

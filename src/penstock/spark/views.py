@@ -154,7 +154,16 @@ def state_of(stream: str, rows: Sequence[str], cut: str) -> str:
     wanted = " UNION ALL ".join(
         f"SELECT o.* FROM ({each}) o WHERE o._stream = {literal(stream)}" for each in rows
     )
-    return f"SELECT s.* FROM ({living(newest(wanted, cut))}) s ORDER BY s._key"
+    return living(newest(wanted, cut))
+
+
+def in_order(states: Sequence[tuple[str, str]]) -> str:
+    """The rows of several types in the order of their stream: what was appended together stays
+    together."""
+    rows = " UNION ALL ".join(
+        f"SELECT {literal(entity)} AS _type, s.* FROM ({query}) s" for entity, query in states
+    )
+    return f"SELECT o.* FROM ({rows}) o ORDER BY o._generation, o._ordinal"
 
 
 _ORDER: Final = ("_generation", "_ordinal", "_batch")
