@@ -91,6 +91,17 @@ class Appended(NamedTuple):
     producer_seq: int | None
 
 
+class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
+    """The limits in force for a stream, None for none of a kind; `own` if they are not those of
+    its path. `earliest` is where it begins."""
+
+    age_s: int | None
+    bytes: int | None
+    compact: int | None
+    own: bool
+    earliest: str
+
+
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the listing."""
 
@@ -154,6 +165,13 @@ def earliest(answer: Answer) -> str:
             "trim streams."
         )
     return found
+
+
+def retention(answer: Answer) -> Retention:
+    try:
+        return msgspec.json.decode(answer.body, type=Retention)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"The limits are not what was expected: {error}") from error
 
 
 def is_bare_duplicate(answer: Answer) -> bool:

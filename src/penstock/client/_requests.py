@@ -163,6 +163,10 @@ def retention(url: str, policy: Mapping[str, int | None] | None) -> Request:
     return Request("PUT", where, {"Content-Type": JSON}, body=_encode(policy))
 
 
+def limits_of(url: str) -> Request:
+    return Request("GET", f"{url}/__ds/retention")
+
+
 def head(url: str) -> Request:
     return Request("HEAD", url)
 
