@@ -16,7 +16,9 @@ from pathlib import Path
 
 from bench import load, servers, table, tools
 from bench.client import ROOT, Client, array, message
+from bench.compaction import compaction
 from bench.compare import Run, measure_groups
+from bench.retention import retention
 from bench.rounds import Sample, interleave, median, note
 from bench.seed import seed
 from bench.servers import Server
@@ -370,6 +372,8 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "readers": readers,
     "forks": forks,
     "subscriptions": subscriptions,
+    "compaction": compaction,
+    "retention": retention,
 }
 
 

@@ -38,7 +38,7 @@ PenstockError
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
-    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset
+    ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset · StateMoved
     └── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
 """
 
@@ -148,6 +148,15 @@ class StreamClosed(Conflict):
     def epoch(self) -> int | None:
         """The epoch that the server knows of the producer that asked, if it says one."""
         return self._number("Producer-Epoch")
+
+    @property
+    def successor(self) -> str | None:
+        """The location of the stream that this one goes on in, if the server says one."""
+        return self.headers.get("Stream-Successor")
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(successor=self.successor)
 
 
 class PathBlocked(Conflict):
@@ -357,3 +366,13 @@ class StateReset(ClientError):
     """The stream declared the state before this point invalid, and the policy is to raise."""
 
     code, title = "state-reset", "The stream was reset"
+
+
+class StateMoved(ClientError):
+    """A reset names another stream that this client may not, or cannot, go on with."""
+
+    code, title = "state-moved", "The state goes on in another stream"
+
+    def __init__(self, detail: str, *, location: str) -> None:
+        super().__init__(detail)
+        self.location = location

@@ -33,20 +33,37 @@ class Keep(NamedTuple):
 FOREVER = Keep(None, None)
 
 
+def parse_age(text: str) -> int:
+    """``90s``, ``15m``, ``12h`` or ``7d``: seconds, at least one."""
+    match = _AGE.fullmatch(text)
+    age_s = 0 if match is None else int(match[1]) * _SECONDS[match[2]]
+    if not 0 < age_s <= NUMBER_MAX:
+        raise ValueError(text)
+    return age_s
+
+
+def show_age(age_s: int) -> str:
+    """The shortest way to write an age that reads back as the same number."""
+    for unit, seconds in reversed(_SECONDS.items()):
+        if age_s % seconds == 0:
+            return f"{age_s // seconds}{unit}"
+    raise AssertionError(age_s)
+
+
 def parse_keep(text: str) -> Keep:
     """``7d``, ``1GiB``, ``4x`` or some of them: ``7d,1GiB``. Ages end in s, m, h or d, sizes in B,
     the ratio of log to live state in x."""
     age_s = size = ratio = None
     for part in text.split(","):
-        if (match := _AGE.fullmatch(part)) and age_s is None:
-            age_s = int(match[1]) * _SECONDS[match[2]]
+        if _AGE.fullmatch(part) and age_s is None:
+            age_s = parse_age(part)
         elif _SIZE.fullmatch(part) and size is None:
             size = parse_size(part)
         elif (match := _RATIO.fullmatch(part)) and ratio is None:
             ratio = int(match[1])
         else:
             raise ValueError(text)
-    if age_s == 0 or size == 0 or (age_s or 0) > NUMBER_MAX:
+    if size == 0:
         raise ValueError(text)
     if ratio is not None and ratio < RATIO_MIN:
         raise ValueError(text)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.helpers.cli import Cli, interrupt, read_line
@@ -235,3 +236,55 @@ def test_what_makes_no_sense_is_refused(cli: Cli) -> None:
     cli.make("some", event("1", 1))
     code, error = cli.failed("state", "watch", "some", "--at", "nonsense")
     assert (code, "offset" in error) == (1, True)
+
+
+def moved_to(path: str) -> dict[str, Any]:
+    return {"headers": {"control": "reset", "location": f"/v1/stream/{path}"}}
+
+
+def test_it_goes_on_in_the_stream_that_a_reset_names(cli: Cli) -> None:
+    stream = cli.make("moves", event("1", 1), event("2", 2), event("3", 3))
+    other = cli.make("moves-2", event("1", 1), event("2", 20), event("4", 4))
+    with watching(cli, "moves", "--json") as process:
+        while not _ready(process):
+            stream.append(event("0", 0))
+        assert changes(process, 1)[0]["key"] == "0"
+        stream.close(moved_to("moves-2"))
+        seen: list[dict[str, Any]] = []
+        while not seen or seen[-1]["key"] != "4":
+            seen += changes(process, 1)
+        different = [each for each in seen if each["operation"] == "reset"]
+        assert [(each["key"], each.get("old"), each.get("new")) for each in different] == [
+            ("0", 0, None), ("2", 2, 20), ("3", 3, None), ("4", None, 4),
+        ]  # fmt: skip
+        other.append(event("5", 5))
+        assert changes(process, 1)[0]["key"] == "5"
+        assert interrupt(process)[0] == 130
+
+
+def test_a_stream_that_has_moved_is_shown_where_it_is(cli: Cli) -> None:
+    stream = cli.make("moved", event("1", 1))
+    other = cli.make("moved-2", event("1", 1))
+    answer = httpx2.put(f"{stream.url}/__ds/successor", json={"location": "/v1/stream/moved-2"})
+    assert answer.status_code == 200
+    stream.close(moved_to("moved-2"))
+    with watching(cli, "moved", "--json") as process:
+        number = 1
+        while not _ready(process):
+            number += 1
+            other.append(event("1", number))
+        first = changes(process, 1)[0]
+        assert first["old"] == first["new"] - 1
+        assert "it goes on in" in interrupt(process)[1]
+
+
+def test_watching_in_a_circle_is_an_error(cli: Cli) -> None:
+    for one, another in (("ring-1", "ring-2"), ("ring-2", "ring-1")):
+        stream = cli.make(one, event("1", 1))
+        location = {"location": f"/v1/stream/{another}"}
+        httpx2.put(f"{stream.url}/__ds/successor", json=location)
+        stream.close(moved_to(another))
+    done = cli.run("state", "watch", "ring-1")
+    assert done.returncode != 0
+    assert "circle" in done.stderr
+    assert "Traceback" not in done.stderr

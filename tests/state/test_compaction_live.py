@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client.stream import Stream
 from penstock.state import MaterializedState, SqliteBackend
-from tests.state.live_driver import WAIT_S, Lives
+from tests.state.live_driver import WAIT_S, Lives, Told
 
 WRITES = 120
 
@@ -111,3 +111,75 @@ def test_a_state_at_the_tail_is_not_cleared(live: Lives, name: str, declared: St
         assert state.to_dict() == writer.state.to_dict()
         assert not state.in_snapshot
     assert resets == []
+
+
+def numbered(count: int, *, txid: str | None = None) -> list[dict[str, Any]]:
+    """Enough for a snapshot of many chunks."""
+    headers = {"operation": "insert", **({} if txid is None else {"txid": txid})}
+    return [
+        {"type": "n", "key": f"{number:04d}", "value": {"n": number}, "headers": headers}
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_callbacks_at_the_tail_hear_of_nothing_that_stays_as_it_is(
+    live: Lives, name: str, declared: Stream, tmp_path: Path, kind: str
+) -> None:
+    declared.append_many(numbered(300))
+    backend = None if kind == "memory" else SqliteBackend(tmp_path / "state")
+    told, controls = Told(), Told()
+    with live(name, backend=backend) as state:
+        state.wait_up_to_date(WAIT_S)
+        before = state.to_dict()
+        state.on_change(told)
+        state.on_control(lambda event: controls(event.control))
+        for number in range(3):
+            declared.compact()
+            declared.append({**numbered(1)[0], "value": number})
+        declared.append({**numbered(1)[0], "type": "end"})
+        changes = told.until("end")
+        assert [call[1:] for call in changes[:-1]] == [
+            ("0000", {"n": 0}, 0), ("0000", 0, 1), ("0000", 1, 2),
+        ]  # fmt: skip
+        assert [call[0] for call in controls.calls] == ["snapshot-start", "snapshot-end"] * 3
+        assert len(state.collection("n")) == 300
+        assert state.get_type("n") == {**before["n"], "0000": 2}
+        assert not state.in_snapshot
+
+
+def test_transactions_are_waited_for_through_a_compaction(
+    live: Lives, name: str, declared: Stream
+) -> None:
+    declared.append_many(numbered(200, txid="early"))
+    with live(name) as state:
+        state.wait_txid("early", WAIT_S)
+        assert len(state.collection("n")) == 200
+        told = Told()
+        state.on_change(told)
+        transaction = state.transaction()
+        transaction.update("n", "0001", "mine")
+        declared.compact()
+        declared.append(numbered(1)[0] | {"key": "after"})
+        state.wait_up_to_date(WAIT_S)
+        # The snapshot has the old value, and the old txid; what was changed here stays shown.
+        assert state.get("n", "0001") == "mine"
+        transaction.commit(WAIT_S)
+        assert [call[1:] for call in told.calls] == [
+            ("0001", {"n": 1}, "mine"), ("after", None, {"n": 0}),
+        ]  # fmt: skip
+        with pytest.raises(TimeoutError):
+            state.wait_txid("never", 0.01)
+
+
+def test_who_begins_with_the_snapshot_sees_a_transaction_whole(
+    live: Lives, name: str, declared: Stream
+) -> None:
+    """Its rows are next to each other there, also when they are cut into chunks."""
+    declared.append_many(numbered(20))
+    declared.append_many([each | {"type": "t"} for each in numbered(200, txid="whole")])
+    declared.append_many([each | {"key": f"x{each['key']}"} for each in numbered(20)])
+    declared.compact()
+    with live(name) as state:
+        state.wait_txid("whole", WAIT_S)
+        assert len(state.collection("t")) == 200

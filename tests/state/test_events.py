@@ -467,3 +467,25 @@ def test_junk_raises_nothing_but_invalid_event(junk: bytes | str) -> None:
             function(junk)
         except InvalidEvent:
             pass
+
+
+def test_a_reset_may_say_where_the_state_goes_on() -> None:
+    event = events.reset(location="/v1/stream/b")
+    assert event.location == "/v1/stream/b"
+    assert event.extra_headers == {}
+    assert json.loads(event.to_json()) == {
+        "headers": {"control": "reset", "location": "/v1/stream/b"}
+    }
+    assert msgspec.json.decode(msgspec.json.encode(event)) == json.loads(event.to_json())
+    [read] = parse_many(b"[" + event.to_json() + b"]")
+    assert read == event
+    assert events.reset().location is None
+
+
+@pytest.mark.parametrize("location", [b'{"lat":1}', b'""', b"7", b'"Oslo"'])
+def test_a_location_of_somebody_elses_is_kept_as_it_is(location: bytes) -> None:
+    change = b'{"type":"a","key":"1","headers":{"operation":"delete","location":%s}}' % location
+    control = b'{"headers":{"control":"up-to-date","location":%s}}' % location
+    for raw in (change, control):
+        [event] = parse_many(b"[" + raw + b"]")
+        assert json.loads(event.to_json()) == json.loads(raw)

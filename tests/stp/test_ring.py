@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.stp.nodes import node, run
+from tests.stp.nodes import Node, node, run
 from tests.stp.nodes import until as until_async
 from tests.stp.processes import Peer, until
 
@@ -84,3 +84,35 @@ async def test_tables_that_were_all_written_before_the_ring_was_closed_come_to_r
             assert records == sorted(f"{letter}{number}" for letter in "xyz" for number in range(5))
         # And nothing has moved since.
         assert await is_at_rest()
+
+
+@run
+async def test_a_ring_comes_to_rest_though_a_trim_has_taken_what_its_rows_were_known_by() -> None:
+    """They go round once more, and are known by that; each key ends with its last record."""
+    async with node() as a, node() as b:
+        await a.table("t", *(f"+ key x{number}" for number in range(4)), "+ other y", "- other")
+        assert (await b.follow("t", a.surl("t"), nurl=a.nurl("t"))).status_code == 201
+
+        async def has_all() -> bool:
+            return len(await b.rows("t")) == 6
+
+        await until_async(has_all)
+        trimmed = await a.client.post("/v1/stream/t/__ds/trim", json={"before": "now"})
+        assert trimmed.status_code == 200
+        got = await a.follow("t", b.surl("t"), nurl=b.nurl("t"), adopt=True)
+        assert got.status_code == 201
+
+        async def last(peer: Node) -> int:
+            answer = await peer.client.head("/v1/table/t?timeout=0")
+            return int(answer.headers["stp-last-seqno"])
+
+        async def is_at_rest() -> bool:
+            return a.status("t").seqno == await last(b) and b.status("t").seqno == await last(a)
+
+        await until_async(is_at_rest)
+        for _ in range(3):
+            await until_async(is_at_rest)
+            assert await last(b) <= 6 + 6
+        for peer in (a, b):
+            state = (await peer.client.get("/v1/state/t")).json()["types"]
+            assert list(state.values()) == [{"key": "x3"}]

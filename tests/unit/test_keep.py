@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config import Settings
-from penstock.keep import Keep, parse_keep, parse_rules
+from penstock.keep import Keep, parse_age, parse_keep, parse_rules, show_age
 from penstock.setting import InvalidSetting
 
 
@@ -57,3 +57,17 @@ def test_the_setting_says_what_is_wrong() -> None:
     with pytest.raises(InvalidSetting, match="expected rules such as"):
         load({"retention": "a/=soon"}, {})
     assert Settings().retention == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("2m", 120), ("36h", 129_600), ("7d", 604_800)]
+)
+def test_an_age_reads_back_as_it_is_shown(text: str, seconds: int) -> None:
+    assert parse_age(text) == seconds
+    assert show_age(seconds) == text
+
+
+@pytest.mark.parametrize("text", ["", "7", "0s", "1w", "-1d", "1.5h", "999999999999d"])
+def test_what_is_no_age_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_age(text)

@@ -26,6 +26,7 @@ SECTIONS = {
         "close": "Close a stream for good.",
         "fork": "Create a stream that begins with what another has.",
         "trim": "Let go of the beginning of a stream.",
+        "retention": "What is kept of a stream: show, set and rm its limits.",
         "rm": "Delete streams and all they hold.",
     },
     "State": {

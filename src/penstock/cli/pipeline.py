@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock import limits
 from penstock.cli import Failure
+from penstock.cli.connection import json_option
 from penstock.cli.exits import FAILURE
 from penstock.cli.pipeline_output import print_status, print_table
-from penstock.cli.terminal import Progress, note
+from penstock.cli.tables import amount
+from penstock.cli.terminal import Progress, note, printable
 
 if TYPE_CHECKING:
     from penstock.spark.duck import Duck
@@ -196,6 +200,49 @@ def replay_dead_letters(file: Path) -> None:
 
     done, left = replay_dead_letters(pipeline)
     click.echo(f"{done:,} replayed, {left:,} still invalid")
+
+
+@command.command("rewrite")
+@file_argument
+@click.argument("stream")
+@click.option("--to", required=True, metavar="NAME", help="The new stream.")
+@click.option("--keep-open", is_flag=True, help="Do not close STREAM for its writers.")
+@click.option("--trim", is_flag=True, help="Let go of all in STREAM but what leads to the new one.")
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=limits.PIPELINE_SWITCH_ATTEMPTS_MAX,
+    metavar="N",
+    help="To find a moment without a write.  [default: 100]",
+)
+@json_option
+def rewrite(file: Path, stream: str, to: str, as_json: bool, attempts: int, **given: bool) -> None:
+    """Write the state of STREAM to a new stream, and lead its readers there.
+
+    For state that is too large for `penstock compact`. It is taken from the warehouse and sent as a
+    snapshot; what came since is copied; then STREAM gets a reset that names the new stream, and is
+    closed. A rewrite that was interrupted goes on when it is run again.
+
+    \b
+    Examples:
+      penstock pipeline rewrite pipeline.toml shop/users --to shop/users-2
+    """
+    pipeline = load(file)
+    from penstock.spark.rewrite import rewrite
+
+    with Progress(stream) as line:
+        done = rewrite(pipeline, stream, to, attempts_max=attempts, on_progress=line.text, **given)
+    if as_json:
+        click.echo(json.dumps(done._asdict()))
+        return
+    click.echo(
+        printable(
+            f"{done.stream} goes on in {done.to}: {amount(done.entities, 'entity', 'entities')}, "
+            f"and {amount(done.copied, 'message')} since"
+        )
+    )
+    if not done.is_read:
+        note(f"the pipeline does not read {done.to}: add it to source.streams in {file}")
 
 
 def load(file: Path) -> Pipeline:

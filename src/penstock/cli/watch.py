@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,12 +106,45 @@ class Watched:
         self.offset = START
         self.values: dict[Place, str] = {}
         self.skipped = 0
+        self._left: set[str] = set()  # streams that have led on to another one, without a rest
 
     def load(self, offset: str) -> None:
+        from penstock.protocol.offsets import NOW
+
         for page in pages(self._stream, offset, self._filter.query):
             self.offset = page["offset"]
             for type, key, value in of_page(page):
                 self.values[type, key] = text(value)
+        if offset == NOW:
+            successor = self._stream.head().successor
+            if successor is not None:
+                self._move(successor)
+
+    def _move(self, location: str) -> None:
+        """Go on with the state of the stream that this one has led on to."""
+        from penstock import limits
+        from penstock.errors import StateMoved
+        from penstock.protocol.offsets import NOW
+        from penstock.state._live_moves import resolved
+
+        url = resolved(self._stream.url, location)
+        self._left.add(self._stream.url)
+        if url in self._left or len(self._left) > limits.LIVE_MOVES_MAX:
+            raise StateMoved(f"{url} and the streams before it lead in a circle.", location=url)
+        self._stream = self._stream.client.stream(url)
+        self.values = {}
+        self.load(NOW)
+        if self._stream.url == url:  # not one that has moved in turn
+            note(f"it goes on in {url}")
+
+    def _moved(self, location: str) -> Iterator[Change]:
+        """Move, as changes: only what is different there."""
+        before = self.values
+        self._move(location)
+        for entity in sorted(before.keys() | self.values.keys()):
+            old, new = before.get(entity), self.values.get(entity)
+            if old is None or new is None or json.loads(old) != json.loads(new):
+                yield Change(*entity, "reset", old, new, self.offset)
 
     def follow(self, screen: Screen) -> None:
         """Until the stream is closed; outages are waited out."""
@@ -135,6 +169,8 @@ class Watched:
             for batch in batches:
                 changes: list[Change] = []
                 reached = self._take(splitter, batch, changes)
+                if reached:
+                    self._left.clear()
                 screen.show(self.values, changes, self.offset)
                 if not reached:
                     return False
@@ -156,6 +192,9 @@ class Watched:
                 changes.extend(self._write(event, message.next_offset))
                 continue
             plan = self._control(message, batch)
+            if plan.moves_to is not None:
+                changes.extend(self._moved(plan.moves_to))
+                return False
             if plan.clears:
                 changes.extend(self._clear(message.next_offset))
             if plan.skips:

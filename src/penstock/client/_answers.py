@@ -69,7 +69,8 @@ class Created(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a stream is and where it ends. `earliest` is known of servers that trim."""
+    """What a stream is and where it ends. `earliest` is known of servers that trim; `successor`
+    is the location of the stream that a closed one goes on in, where the server says one."""
 
     offset: str
     content_type: str
@@ -77,6 +78,7 @@ class Head(NamedTuple):
     ttl_s: int | None
     expires_at: str | None
     earliest: str | None
+    successor: str | None = None
 
 
 class Appended(NamedTuple):
@@ -87,6 +89,17 @@ class Appended(NamedTuple):
     duplicate: bool
     producer_epoch: int | None
     producer_seq: int | None
+
+
+class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
+    """The limits in force for a stream, None for none of a kind; `own` if they are not those of
+    its path. `earliest` is where it begins."""
+
+    age_s: int | None
+    bytes: int | None
+    compact: int | None
+    own: bool
+    earliest: str
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +140,7 @@ def head(answer: Answer) -> Head:
         ttl_s=_number(answer, "stream-ttl"),
         expires_at=answer.headers.get("stream-expires-at"),
         earliest=answer.headers.get("stream-earliest-offset"),
+        successor=answer.headers.get("stream-successor"),
     )
 
 
@@ -151,6 +165,13 @@ def earliest(answer: Answer) -> str:
             "trim streams."
         )
     return found
+
+
+def retention(answer: Answer) -> Retention:
+    try:
+        return msgspec.json.decode(answer.body, type=Retention)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"The limits are not what was expected: {error}") from error
 
 
 def is_bare_duplicate(answer: Answer) -> bool:

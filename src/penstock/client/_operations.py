@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.client import _answers, _requests
-from penstock.client._answers import Appended, Created, Head
+from penstock.client._answers import Appended, Created, Head, Retention
 from penstock.client._batches import Batch, Decoder, Read, joined
 from penstock.client._flow import Effect, Emit, Flow, send
 from penstock.client._follow import Follower, FollowOptions
@@ -118,6 +118,10 @@ class Operations:
     def compact(self) -> Flow[str]:
         answer = yield from send(_requests.compact(self.url), self._retry)
         return _answers.earliest(answer)
+
+    def retention(self) -> Flow[Retention]:
+        answer = yield from send(_requests.limits_of(self.url), self._retry)
+        return _answers.retention(answer)
 
     def set_retention(
         self, age_s: int | None, bytes: int | None, ratio: int | None, own: bool

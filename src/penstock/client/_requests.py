@@ -142,6 +142,13 @@ def compact(url: str) -> Request:
     return Request("POST", f"{url}/__ds/compact", {})
 
 
+def successor(url: str, location: str) -> Request:
+    """Penstock's extension: the stream that this one goes on in, once it is closed."""
+    headers = {"Content-Type": JSON}
+    body = _encode({"location": location})
+    return Request("PUT", f"{url}/__ds/successor", headers, body=body)
+
+
 def trim(url: str, before: str) -> Request:
     """Penstock's extension: repeatable, because what has gone already is no error."""
     headers = {"Content-Type": JSON}
@@ -154,6 +161,10 @@ def retention(url: str, policy: Mapping[str, int | None] | None) -> Request:
     if policy is None:
         return Request("DELETE", where)
     return Request("PUT", where, {"Content-Type": JSON}, body=_encode(policy))
+
+
+def limits_of(url: str) -> Request:
+    return Request("GET", f"{url}/__ds/retention")
 
 
 def head(url: str) -> Request:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.client._answers import Appended, Created, Head
+from penstock.client._answers import Appended, Created, Head, Retention
 from penstock.client._batches import Batch, Read
 from penstock.client._follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client._operations import Operations, Producer
@@ -135,6 +135,10 @@ class AsyncStream:
         """Put the live state of a declared state stream in the place of its history; the earliest
         offset that is left (a feature of Penstock servers)."""
         return await self.client.run(self._operations.compact())
+
+    async def retention(self) -> Retention:
+        """The limits in force, its own or those of its path (a feature of Penstock servers)."""
+        return await self.client.run(self._operations.retention())
 
     async def set_retention(
         self, *, age_s: int | None = None, bytes: int | None = None, compact: int | None = None

@@ -39,6 +39,7 @@ from penstock.http.state import State
 from penstock.http.streams import Streams
 from penstock.http.subscription_metrics import SubscriptionCollector
 from penstock.http.subscriptions import Subscriptions as SubscriptionResource
+from penstock.http.successor import Successor
 from penstock.http.table import Tables
 from penstock.http.table_declare import TableDeclarations
 from penstock.http.table_live import TableLive
@@ -86,6 +87,7 @@ class App:
         compactor = Compactor(engine, self._keeper, settings, spares=is_owned)
         engine.retention.compact = compactor.consider
         keeping = Keeping(engine, compactor)
+        successor = Successor(engine, settings)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
         engine.add_check(table_declaration.META, table_checks)
         self.tables = TableDirectory(engine, self._keeper, settings)
@@ -154,6 +156,11 @@ class App:
                     **_readable(keeping.policy),
                     "PUT": not_reserved(keeping.set_policy),
                     "DELETE": not_reserved(keeping.drop_policy),
+                },
+                "successor": {
+                    **_readable(successor.get),
+                    "PUT": not_reserved(successor.put),
+                    "DELETE": not_reserved(successor.drop),
                 },
             },
             path_bytes_max=settings.path_bytes_max,

@@ -29,9 +29,9 @@ ALLOW_HEADERS = (
 EXPOSE_HEADERS = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Forked-From, Stream-Fork-Offset, "
-    b"Stream-Earliest-Offset, Producer-Epoch, Producer-Seq, Producer-Expected-Seq, "
-    b"Producer-Received-Seq, STP-Last-SeqNo, STP-First-SeqNo, STP-Earliest-SeqNo, "
-    b"ETag, Location, Content-Type, Content-Encoding, Retry-After"
+    b"Stream-Earliest-Offset, Stream-Successor, Producer-Epoch, Producer-Seq, "
+    b"Producer-Expected-Seq, Producer-Received-Seq, STP-Last-SeqNo, STP-First-SeqNo, "
+    b"STP-Earliest-SeqNo, ETag, Location, Content-Type, Content-Encoding, Retry-After"
 )
 
 PREFLIGHT_MAX_AGE_S = 86400

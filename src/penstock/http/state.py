@@ -21,7 +21,7 @@ from penstock.http.packing import not_modified, packed
 from penstock.http.query import parse_count, parse_query
 from penstock.http.reads import NO_CACHE, UP_TO_DATE
 from penstock.http.schema import need_json
-from penstock.http.streams import CLOSED
+from penstock.http.streams import closed
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
 from penstock.state.events import OPERATIONS, ChangeEvent, parse
@@ -89,7 +89,7 @@ class State:
         if at == stream.tail:
             headers.append(UP_TO_DATE)
             if stream.closed:
-                headers.append(CLOSED)
+                headers.extend(closed(stream))
         return headers
 
     async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:

@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.http.message import Headers, Later, Request, Response
 from penstock.http.router import parse_source
 from penstock.log.requests import Append, Appended, Created, Fork
+from penstock.log.stream import SUCCESSOR
 from penstock.protocol.headers import (
     Producer,
     format_expires_at,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 CLOSED = (b"stream-closed", b"true")
@@ -123,7 +125,7 @@ class Streams:
         if config.expires_at_us is not None:
             headers.append((b"stream-expires-at", format_expires_at(config.expires_at_us).encode()))
         if stream.closed:
-            headers.append(CLOSED)
+            headers.extend(closed(stream))
         return Response(200, headers)
 
     def delete(self, path: str, request: Request) -> Later:
@@ -197,6 +199,12 @@ class Streams:
     def _stream_seq(self, raw: bytes) -> str:
         bytes_max = self._settings.stream_seq_bytes_max
         return parse_stream_seq(raw.decode("latin-1"), bytes_max=bytes_max)
+
+
+def closed(stream: Stream) -> Headers:
+    """What is said of a closed stream: that it is, and where it goes on if that is known."""
+    successor = stream.meta.get(SUCCESSOR)
+    return [CLOSED] if successor is None else [CLOSED, (b"stream-successor", successor)]
 
 
 def _accepted(done: Appended) -> Response:

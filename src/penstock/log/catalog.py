@@ -31,6 +31,11 @@ CREATE TABLE IF NOT EXISTS streams (
   forked_from INTEGER, fork_position INTEGER, soft_deleted INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS streams_deadline ON streams (deadline_us) WHERE deadline_us IS NOT NULL;
 CREATE INDEX IF NOT EXISTS streams_meta ON streams (path) WHERE meta IS NOT NULL;
+CREATE INDEX IF NOT EXISTS streams_touched ON streams
+  (touched_us, id, path, tail, earliest, soft_deleted)
+  WHERE tail > earliest AND NOT soft_deleted;
+CREATE INDEX IF NOT EXISTS streams_filed ON streams (path)
+  WHERE tail > earliest AND NOT soft_deleted AND (inline IS NULL OR forked_from IS NOT NULL);
 CREATE TABLE IF NOT EXISTS segments (
   stream_id INTEGER NOT NULL, base INTEGER NOT NULL, length INTEGER NOT NULL,
   first_ordinal INTEGER NOT NULL, open_ordinal INTEGER NOT NULL, open_time_us INTEGER NOT NULL,
@@ -178,9 +183,14 @@ class Catalog:
         ).fetchone()
         return None if row is None else ProducerState(*row)
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        """Streams whose path starts with `prefix` and sorts after `after`, in path order."""
+    def list_streams(
+        self, prefix: str, after: str, limit: int, *, filed: bool = False
+    ) -> list[StreamInfo]:
+        """Streams whose path starts with `prefix` and sorts after `after`, in path order; with
+        `filed` only those that have data elsewhere than in their row."""
         clauses, values = ["path > ?", "NOT soft_deleted"], [after]
+        if filed:
+            clauses += ["tail > earliest", "(inline IS NULL OR forked_from IS NOT NULL)"]
         if prefix:
             # Paths are ASCII: everything with the prefix sorts below the prefix followed by DEL.
             clauses += ["path >= ?", "path < ?"]
@@ -199,6 +209,16 @@ class Catalog:
             (after, json.dumps(name) + ":", limit),
         )
         return rows.fetchall()
+
+    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        """(time, id, path) of streams with data that were last touched before, after the given
+        pair."""
+        rows = self._reader.execute(
+            "SELECT touched_us, id, path FROM streams WHERE tail > earliest AND NOT soft_deleted "
+            "AND touched_us < ?1 AND (touched_us, id) > (?2, ?3) ORDER BY touched_us, id LIMIT ?4",
+            (since_us, *after, limit),
+        )
+        return [Deadline(*row) for row in rows]
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         """(deadline, id, path) of streams whose deadline has passed, after the given pair."""

@@ -262,7 +262,16 @@ class DiskStore:
     async def seek_time(self, stream: Stream, time_us: int) -> int:
         return self._readback.seek_time(stream, time_us)
 
+    async def time_after(self, stream: Stream, position: int) -> int:
+        return self._readback.time_after(stream, position)
+
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self._list(prefix, after, limit, filed=False)
+
+    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self._list(prefix, after, limit, filed=True)
+
+    def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
         fresh = self._upkeep.fresh()
         changed = sorted(
             stream.info()
@@ -272,7 +281,7 @@ class DiskStore:
         stored: list[StreamInfo] = []
         while len(stored) < limit:
             with as_damage():
-                page = self._catalog.list_streams(prefix, after, limit)
+                page = self._catalog.list_streams(prefix, after, limit, filed=filed)
             stored += [
                 info for info in page if info.id not in fresh and not self._upkeep.is_gone(info.id)
             ]
@@ -299,6 +308,10 @@ class DiskStore:
                 break
             after = page[-1][1]
         return list(islice(merge(changed, stored), limit))
+
+    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        with as_damage():
+            return self._catalog.untouched(since_us, after, limit)
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         with as_damage():

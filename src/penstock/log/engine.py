@@ -52,7 +52,7 @@ class Engine:
             self._streams,
             self.store,
             self._clock,
-            self._settings.retention,
+            self._settings,
             self._writing.trim_at,
         )
         self._retention_task = asyncio.create_task(

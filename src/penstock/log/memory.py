@@ -133,6 +133,15 @@ class MemoryStore:
         )
         return [self._streams[path].info() for path in paths[:limit]]
 
+    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self.list_streams(prefix, after, limit)
+
+    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        return []
+
+    async def time_after(self, stream: Stream, position: int) -> int:
+        return 0
+
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         found = (path for path, stream in self._streams.items() if name in stream.meta)
         return sorted(path for path in found if path > after)[:limit]

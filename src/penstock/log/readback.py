@@ -98,6 +98,23 @@ class Readback:
         holder, bound = owner_at_time(stream, time_us)
         return min(self._seek(holder, time_us, lambda place: place.time_us)[0], bound)
 
+    def time_after(self, stream: Stream, position: int) -> int:
+        """When the first indexed place after the one that holds `position` was begun: the last
+        touch if there is none, 0 for what a fork inherited."""
+        if position < stream.own_start:
+            return 0
+        segments = stream.segments
+        index = bisect_right(segments, position, key=_base) - 1
+        if 0 <= index < len(segments) and position < segments[index].end:
+            info = segments[index]
+            block = (position - info.base) // BLOCK_BYTES + 1
+            if info.base + block * BLOCK_BYTES < info.end:
+                return self._segments.entry(stream.id, info, block).time_us
+            if index + 1 < len(segments):
+                return self._segments.entry(stream.id, segments[index + 1], 0).time_us
+        later = bisect_right(stream.chunks, position, key=lambda each: each.start)
+        return stream.chunks[later].time_us if later < len(stream.chunks) else stream.touched_us
+
     def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
         """(position, ordinal) of the last indexed place before `position`, else of the first."""
         stream = owner(stream, position)

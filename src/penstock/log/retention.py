@@ -1,8 +1,8 @@
 """Keeps streams within their limits of age and bytes, by a stream's own policy or by its path.
 
-Looks at everything that has a limit, in turns, and trims what is over it; has it compacted by
-whoever knows how, if that is a limit. Data goes only when the
-limit allows it; some may stay a little longer.
+Looks at what may be over a limit, in turns, and trims what is; has it compacted by whoever knows
+how, if that is a limit. Data goes only when the limit allows it; some may stay a little longer. A
+stream that cannot have anything too old yet is not even loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,12 +25,19 @@ from penstock.log.requests import Trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
 
+if TYPE_CHECKING:
+    from penstock.config import Settings
+
 log = logging.getLogger("penstock.log")
 
 META = "retention"
 """The name under which a stream carries its own policy."""
+SMALL_BYTES = 1024 * 1024
+"""With limits below this the streams that live in their row of the catalog count as well."""
 PAGE = 200
 """Streams looked at before everybody else has a turn."""
+UNTOUCHED_PAGE = 1000
+"""The same where nothing but an index is read."""
 REST = 9
 """How many times longer that turn is."""
 
@@ -37,14 +46,47 @@ Compact = Callable[[Stream, int], Awaitable[bool]]
 """(stream, ratio of log to live state): compacts it if it is over that."""
 
 
+class Due:
+    """When a stream may have something too old, by its id: a few bytes for each.
+
+    Only what was found out since the start; a stream that is not known may have it at any time.
+    """
+
+    _IDS: Final = 4096  # in one array
+
+    def __init__(self) -> None:
+        self._pages: dict[int, array[int]] = {}
+
+    def set(self, stream_id: int, time_us: int) -> None:
+        number, place = divmod(stream_id, self._IDS)
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = array("L", bytes(array("L").itemsize * self._IDS))
+        page[place] = time_us // 1_000_000
+
+    def is_over(self, stream_id: int, now_us: int) -> bool:
+        number, place = divmod(stream_id, self._IDS)
+        page = self._pages.get(number)
+        return page is None or page[place] * 1_000_000 <= now_us
+
+    def forget(self, now_us: int) -> None:
+        """Let go of what says nothing any more: streams come and go, and ids only grow."""
+        for number, page in list(self._pages.items()):
+            if max(page) * 1_000_000 <= now_us:
+                del self._pages[number]
+
+
 class Retention:
     def __init__(
-        self, streams: ActiveStreams, store: Store, clock: Clock, rules: str, trim: Trim
+        self, streams: ActiveStreams, store: Store, clock: Clock, settings: Settings, trim: Trim
     ) -> None:
         self._streams = streams
         self._store = store
         self._clock = clock
-        self._rules = parse_rules(rules)
+        self._rules = parse_rules(settings.retention)
+        self._small_bytes = max(SMALL_BYTES, settings.inline_bytes_max)
+        self._compact_bytes_min = settings.compact_bytes_min
+        self._due = Due()
         self._ranges = Ranges(store)
         self._trim = trim
         self.compact: Compact | None = None
@@ -80,6 +122,7 @@ class Retention:
             # A million streams take seconds to look at: most of the time is everybody else's.
             await asyncio.sleep((time.perf_counter() - started) * REST)
             started = time.perf_counter()
+        self._due.forget(self._clock.now_us())
         return trimmed
 
     def _pages(self) -> Iterator[list[str]]:
@@ -90,10 +133,50 @@ class Retention:
             after = found[-1]
         for prefix, keep in self._rules:
             after = ""
-            while infos := self._store.list_streams(prefix, after, PAGE):
+            all_count = self._counts_small(keep)
+            listed = self._store.list_streams if all_count else self._store.list_filed
+            while infos := listed(prefix, after, PAGE):
                 now = self._clock.now_us()
-                yield [info.path for info in infos if _may_be_over(info, keep, now)]
+                yield [info.path for info in infos if self._may_be_over(info, keep, now)]
                 after = infos[-1].path
+        yield from self._untouched()
+
+    def _untouched(self) -> Iterator[list[str]]:
+        """Streams of which everything is too old: the small ones can be too old in no other way."""
+        ages = [keep.age_s for _, keep in self._rules if keep.age_s is not None]
+        if not ages:
+            return
+        after = (-1, -1)
+        while True:
+            now = self._clock.now_us()
+            found = self._store.untouched(now - min(ages) * 1_000_000, after, UNTOUCHED_PAGE)
+            if not found:
+                return
+            after = (found[-1].time_us, found[-1].id)
+            paths = []
+            for touched_us, _, path in found:
+                age_s = self.default(path).age_s
+                if age_s is not None and touched_us < now - age_s * 1_000_000:
+                    paths.append(path)
+            yield paths
+
+    def _may_be_over(self, info: StreamInfo, keep: Keep, now_us: int) -> bool:
+        size = info.tail - info.earliest
+        if size == 0:
+            return False
+        if keep.ratio is not None or (keep.bytes is not None and size > keep.bytes):
+            return True
+        if keep.age_s is None:
+            return False
+        if info.forked_from is None and info.created_us >= now_us - keep.age_s * 1_000_000:
+            return False
+        return self._due.is_over(info.id, now_us)
+
+    def _counts_small(self, keep: Keep) -> bool:
+        """Whether a stream without files of its own can be over these limits, but for its age."""
+        if keep.ratio is not None and self._compact_bytes_min < self._small_bytes:
+            return True
+        return keep.bytes is not None and keep.bytes < self._small_bytes
 
     async def _look_at(self, path: str) -> bool:
         stream = self._streams.durable(path)
@@ -101,6 +184,9 @@ class Retention:
             return False
         keep = self.keep(stream)
         trimmed = await self._cut(stream, keep)
+        if keep.age_s is not None and META not in stream.meta and stream.tail > stream.earliest:
+            next_us = await self._store.time_after(stream, stream.earliest)
+            self._due.set(stream.id, next_us + keep.age_s * 1_000_000)
         if keep.ratio is None or self.compact is None:
             return trimmed
         return await self.compact(stream, keep.ratio) or trimmed
@@ -131,17 +217,6 @@ class Retention:
         if size is None or stream.tail - stream.earliest <= size:
             return 0
         return await self._ranges.boundary_to(stream, stream.earliest, stream.tail - size)
-
-
-def _may_be_over(info: StreamInfo, keep: Keep, now_us: int) -> bool:
-    size = info.tail - info.earliest
-    if size == 0:
-        return False
-    if keep.ratio is not None or (keep.bytes is not None and size > keep.bytes):
-        return True
-    if keep.age_s is None:
-        return False
-    return info.forked_from is not None or info.created_us < now_us - keep.age_s * 1_000_000
 
 
 def encode(keep: Keep) -> bytes:

@@ -71,6 +71,16 @@ class Store(Protocol):
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
 
+    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        """The same, without those that are too small to have files and are not in memory."""
+
+    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        """Streams with data, kept elsewhere than in memory, that were last touched before."""
+
+    async def time_after(self, stream: Stream, position: int) -> int:
+        """When what follows the part of the index that holds `position` was begun: something
+        before it can be told from it then. 0 if that is not known."""
+
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         """Paths of streams that have the meta value `name`, in order, after `after`."""
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.log.segment import SegmentInfo
 
 CHUNK_BYTES_MAX = 16 * 1024
+SUCCESSOR = "successor"
+"""The name under which a stream carries the location of the one that it goes on in."""
 """Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 
 

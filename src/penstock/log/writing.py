@@ -23,7 +23,7 @@ from penstock.log.requests import Append, Appended, Created, NotYet
 from penstock.log.snapshots import Snapshots
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
-from penstock.log.stream import Stream
+from penstock.log.stream import SUCCESSOR, Stream
 from penstock.protocol.headers import is_json
 from penstock.protocol.lifecycle import (
     StreamConfig,
@@ -199,7 +199,7 @@ class Writing(Snapshots):
             self._streams.touch(stream, now)
             known = state if producer is not None and state is not None else None
             return self._answer(stream, Appended(tail, True, True, known))
-        error = stream_closed(tail)
+        error = stream_closed(tail, stream.pending_meta.get(SUCCESSOR))
         if state is not None:
             # Closed is said before stale; a writer that lost its place can still find it.
             error.headers["Producer-Epoch"] = str(state.epoch)

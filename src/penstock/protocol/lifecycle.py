@@ -85,13 +85,18 @@ def check_open(*, closed: bool, tail: str) -> None:
         raise stream_closed(tail)
 
 
-def stream_closed(tail: str) -> StreamClosed:
-    return StreamClosed(
-        f"The stream was closed at offset {tail} and takes no more data. Append to a new "
-        "stream instead.",
+def stream_closed(tail: str, successor: bytes | None = None) -> StreamClosed:
+    """`successor` is the location of the stream that it goes on in, if that is known."""
+    place = "a new stream" if successor is None else successor.decode()
+    error = StreamClosed(
+        f"The stream was closed at offset {tail} and takes no more data. Append to {place} "
+        "instead.",
         Stream_Closed="true",
         Stream_Next_Offset=tail,
     )
+    if successor is not None:
+        error.headers["Stream-Successor"] = successor.decode()
+    return error
 
 
 def check_content_type(*, stream: str, request: str | None) -> None:

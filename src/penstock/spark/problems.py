@@ -3,7 +3,7 @@
 ClientError
 ├── InvalidPipeline
 ├── NoWarehouse · WarehouseMismatch · WarehouseInUse
-└── QueryFailed · PublishFailed
+└── QueryFailed · PublishFailed · RewriteFailed
 """
 
 from __future__ import annotations
@@ -45,3 +45,9 @@ class PublishFailed(ClientError):
     """The result of a query that cannot be sent where it should go."""
 
     status, code, title = 409, "publish-failed", "Result cannot be published"
+
+
+class RewriteFailed(ClientError):
+    """A stream whose state cannot be put into a new one as things stand."""
+
+    status, code, title = 409, "rewrite-failed", "Stream cannot be rewritten"

@@ -6,6 +6,7 @@ Names of tables are put in by the caller; values never are, but through `literal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 # The pipeline's own columns of a state table, in front of and behind the user's.
@@ -137,6 +138,32 @@ def changes(events: str, entity: str, *, after: int = 0, until: Until = NOW) -> 
         f"SELECT {columns} FROM {events} e WHERE e.kind = 'change' "
         f"AND e.type = {literal(entity)} AND e.batch > {int(after)} AND {until.condition('e')}"
     )
+
+
+def refused(events: str, entity: str) -> str:
+    """The changes of a type that only the pipeline's own schema refused, as the same rows."""
+    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
+    return (
+        f"SELECT {columns} FROM {events} e WHERE e.kind = 'invalid' "
+        f"AND e.type = {literal(entity)} AND e.key IS NOT NULL AND e.operation IS NOT NULL"
+    )
+
+
+def state_of(stream: str, rows: Sequence[str], cut: str) -> str:
+    """The state of one stream from rows of its changes, several to a key, whatever they are of."""
+    wanted = " UNION ALL ".join(
+        f"SELECT o.* FROM ({each}) o WHERE o._stream = {literal(stream)}" for each in rows
+    )
+    return living(newest(wanted, cut))
+
+
+def in_order(states: Sequence[tuple[str, str]]) -> str:
+    """The rows of several types in the order of their stream: what was appended together stays
+    together."""
+    rows = " UNION ALL ".join(
+        f"SELECT {literal(entity)} AS _type, s.* FROM ({query}) s" for entity, query in states
+    )
+    return f"SELECT o.* FROM ({rows}) o ORDER BY o._generation, o._ordinal"
 
 
 _ORDER: Final = ("_generation", "_ordinal", "_batch")

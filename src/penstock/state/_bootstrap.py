@@ -15,6 +15,7 @@ from penstock.client._flow import Flow, send
 from penstock.client._requests import STREAM_PREFIX, Request
 from penstock.client._retry import Retry
 from penstock.errors import PenstockError
+from penstock.state._live_moves import resolved
 from penstock.state._live_plan import Entity
 from penstock.state._live_rules import OnReset
 
@@ -24,10 +25,11 @@ Bootstrap: TypeAlias = Literal["stream", "state"]
 
 
 class Loaded(NamedTuple):
-    """All entities, and the offset to follow from."""
+    """All entities, and the offset to follow from, in the stream at a URL."""
 
     offset: str
     entities: dict[Entity, bytes]
+    url: str
 
 
 class _Page(msgspec.Struct):
@@ -48,22 +50,36 @@ def check(bootstrap: Bootstrap, on_reset: OnReset) -> None:
 
 
 def load_state(stream_url: str, retry: Retry) -> Flow[Loaded | None]:
-    """The state of a stream, page by page and all of one offset; None if it cannot be had."""
+    """The state of a stream, page by page and all of one offset; None if it cannot be had.
+
+    That of a stream that goes on in another one is found there.
+    """
     base, found, path = stream_url.partition(STREAM_PREFIX)
     if not found:
         return None
     entities: dict[Entity, bytes] = {}
     params = {"limit": str(limits.STATE_LIMIT_MAX)}
+    seen = {stream_url}
     while True:
         request = Request("GET", base + STATE_PREFIX + path, params=params)
         try:
             answer = yield from send(request, retry)
             page = _decode(answer.body)
+            successor = answer.headers.get("stream-successor")
+            if successor is not None:
+                stream_url = resolved(stream_url, successor)
         except (PenstockError, msgspec.DecodeError):
             return None
+        if successor is not None:
+            if stream_url in seen or len(seen) > limits.LIVE_MOVES_MAX:
+                return None
+            seen.add(stream_url)
+            base, _, path = stream_url.partition(STREAM_PREFIX)
+            entities, params = {}, {"limit": str(limits.STATE_LIMIT_MAX)}
+            continue
         for type, keys in page.types.items():
             for key, value in keys.items():
                 entities[type, key] = bytes(value)
         if page.next is None:
-            return Loaded(page.offset, entities)
+            return Loaded(page.offset, entities, stream_url)
         params = {**params, "offset": page.offset, "after": page.next}

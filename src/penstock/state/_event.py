@@ -51,6 +51,7 @@ class Headers(
     timestamp: str | UnsetType = UNSET
     from_: NonEmpty | UnsetType = UNSET
     offset: NonEmpty | UnsetType = UNSET
+    location: NonEmpty | UnsetType = UNSET
     unknown: UnknownFields | UnsetType = UNSET
 
 
@@ -64,7 +65,7 @@ class _Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def extra_headers(self) -> dict[str, Any]:
-        """Headers beside `operation`, `txid` and `timestamp`, or `control` and `offset`."""
+        """Headers beside those of the protocol, and `location` of control events."""
         return _decoded(self._unknown_headers())
 
     def to_json(self) -> bytes:
@@ -171,7 +172,7 @@ class ChangeEvent(
 
     def _unknown_headers(self) -> dict[str, bytes]:
         headers = self.headers
-        found = {"from": headers.from_, "offset": headers.offset}
+        found = {"from": headers.from_, "offset": headers.offset, "location": headers.location}
         named = {name: _encode(value) for name, value in found.items() if value is not UNSET}
         return {**named, **(headers.unknown.raw if headers.unknown else {})}
 
@@ -191,8 +192,15 @@ class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
         """The position in the stream that the event speaks of."""
         return self.headers.offset or None
 
+    @property
+    def location(self) -> str | None:
+        """Of a reset: the stream that has the state from here on, as a path or a URL."""
+        return self.headers.location or None
+
     def _known_headers(self) -> dict[str, Any]:
-        known = {"control": self.headers.control, "offset": self.headers.offset}
+        headers = self.headers
+        known = {"control": headers.control, "offset": headers.offset}
+        known["location"] = headers.location
         return {name: value for name, value in known.items() if value is not UNSET}
 
     def _unknown(self) -> dict[str, bytes]:

@@ -12,9 +12,10 @@ from penstock.client._batches import Batch
 from penstock.errors import ClientClosed, Gone, StreamClosed
 from penstock.state._event import ControlEvent
 from penstock.state._json import decode_value, same_raw
-from penstock.state._live_plan import Cleared, Entity, Plan, Question
+from penstock.state._live_moves import Moving, relative, resolved
+from penstock.state._live_plan import Cleared, Entity, Plan, Position, Question
 from penstock.state._live_rules import Rules, log
-from penstock.state.backends import Backend, Found, Indexes
+from penstock.state.backends import Backend, Found, Indexes, MemoryBackend
 
 OnChange = Callable[[str, str, Any, Any], Any]
 OnControl = Callable[[ControlEvent], Any]
@@ -31,10 +32,11 @@ class Change(NamedTuple):
 class Ticket:
     """Somebody waits for a transaction to come by. Its `writes` are shown until then."""
 
-    __slots__ = ("offset", "seen", "txid", "writes")
+    __slots__ = ("moves", "offset", "seen", "txid", "writes")
 
     def __init__(self, txid: str) -> None:
         self.txid = txid
+        self.moves = 0  # how often the state had moved when it was stored
         self.seen = False
         self.offset: str | None = None  # where the stream ended when it was stored, once known
         self.writes: dict[Entity, bytes | None] = {}
@@ -48,6 +50,11 @@ class LiveCore:
         self.backend = backend
         self.indexes = indexes
         self.position = backend.open(url, indexes)
+        # The stream that the position is of, which a reset may change, and how often one has.
+        location = self.position.location
+        self.url = resolved(url, location) if location else url
+        self.moves = 0
+        self._moving: Moving | None = None
         self.up_to_date = False
         self.skipped = 0
         self.ended: BaseException | None = None
@@ -93,20 +100,42 @@ class LiveCore:
 
     # -- the follower
 
+    @property
+    def source(self) -> str:
+        """The stream to read: another one already while the state moves there."""
+        return self.url if self._moving is None else self._moving.url
+
+    @property
+    def next(self) -> Position:
+        """Where to read on in it."""
+        return self.position if self._moving is None else self._moving.core.position
+
     def plan(self, batch: Batch) -> Generator[Question, Any, Plan]:
+        if self._moving is not None:
+            return self._moving.core.plan(batch)
         return self._rules.plan(batch, self.position, self._open_txid, trace=bool(self.on_change))
 
     def gone(self, error: Gone) -> Plan:
-        return self._rules.gone(error, self.position)
+        return self._rules.gone(error, self.next)
 
-    def loaded(self, offset: str, entities: Mapping[Entity, bytes]) -> Plan:
-        return self._rules.loaded(offset, entities, trace=bool(self.on_change))
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes], url: str) -> Plan:
+        plan = self._rules.loaded(offset, entities, trace=bool(self.on_change))
+        location = self.position.location if url == self.url else relative(url)
+        plan.position = plan.position._replace(location=location)
+        self.url = url
+        return plan
 
     def commit(self, plan: Plan) -> list[Change]:
         """Make a plan true; what readers see differently since, in order."""
         with self.lock:
             if self.ended is not None:
                 raise self.ended
+            if self._moving is not None:
+                arrived = self._moving.take(plan)
+                if arrived is None:
+                    return []
+                plan, self.url, self._moving = arrived, self._moving.url, None
+                self.moves += 1
             seen = self._trace(plan) if self.on_change else []
             if plan.writes or plan.clears or plan.position != self.position:
                 self.backend.commit(self.position, plan.position, plan.writes, clear=plan.clears)
@@ -114,7 +143,21 @@ class LiveCore:
             self.up_to_date = plan.up_to_date
             self.skipped += plan.skipped
             self._open_txid = plan.open_txid
+            if plan.moves_to is not None:
+                self._moving = Moving(self.url, plan.moves_to, self._beside)
             return seen + self._notice(plan.txids)
+
+    def _beside(self, url: str) -> LiveCore:
+        """An empty state by the same rules, to be filled before it takes this one's place."""
+        return LiveCore(url, MemoryBackend(), self._rules, {})
+
+    def everything(self) -> dict[Entity, bytes | None]:
+        backend = self.backend
+        return {(type, key): raw for type in backend.types() for key, raw in backend.items(type)}
+
+    def txids(self) -> dict[str, None]:
+        """The transactions that were seen last."""
+        return dict(self._seen)
 
     def end(self, cause: BaseException | None) -> None:
         """The follower has stopped; without a cause since the stream was closed."""
@@ -163,10 +206,14 @@ class LiveCore:
 
     def is_seen(self, ticket: Ticket) -> bool:
         """Whether it has come by; what the follower had to skip has come by, too."""
-        return ticket.seen or (ticket.offset is not None and self.position.offset >= ticket.offset)
+        return ticket.seen or (
+            ticket.offset is not None and self.is_at(ticket.offset, ticket.moves)
+        )
 
-    def is_at(self, offset: str) -> bool:
-        return self.position.offset >= offset
+    def is_at(self, offset: str, moves: int) -> bool:
+        """Whether the state has got to an offset of the stream that it followed after so many
+        moves: a stream that it was led on to has all of those before."""
+        return self.moves > moves or self.position.offset >= offset
 
     def show(self, ticket: Ticket, entity: Entity, value: bytes | None) -> list[Change]:
         """Lay a change over the state."""
@@ -212,12 +259,19 @@ class LiveCore:
 
     def _trace(self, plan: Plan) -> list[Change]:
         """What readers will see change, event by event; overlays hide what is under them."""
+        if plan.replaces:
+            standing, writes = self.everything(), plan.writes
+            steps = [Change(each, old, writes.get(each)) for each, old in standing.items()]
+            steps += [
+                Change(each, None, new) for each, new in writes.items() if each not in standing
+            ]
+            return self._uncovered(steps)
         now: dict[Entity, bytes | None] = {}
         changes: list[Change] = []
         cleared = False
         for step in plan.trace or ():
             if isinstance(step, Cleared):
-                standing = {} if cleared else self._everything()
+                standing = {} if cleared else self.everything()
                 standing.update(now)
                 changes.extend(Change(entity, old, None) for entity, old in standing.items())
                 now, cleared = {}, True
@@ -227,12 +281,11 @@ class LiveCore:
             old = now.get(entity, under)
             changes.append(Change(entity, old, value))
             now[entity] = value
+        return self._uncovered(changes)
+
+    def _uncovered(self, changes: Iterable[Change]) -> list[Change]:
         covered = {entity for ticket in self._overlays for entity in ticket.writes}
         return [change for change in _differing(changes) if change.entity not in covered]
-
-    def _everything(self) -> dict[Entity, bytes | None]:
-        backend = self.backend
-        return {(type, key): raw for type in backend.types() for key, raw in backend.items(type)}
 
 
 def _merged(found: Found, overlay: Mapping[str, bytes | None]) -> Found:

@@ -43,6 +43,7 @@ class Position(NamedTuple):
 
     offset: str = START
     in_snapshot: bool = False
+    location: str = ""  # of the stream that the offset is of, if a reset has led to another one
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class Plan:
     up_to_date: bool = False
     clears: bool = False
     skips: bool = False  # the position is not where the batch ends: read on from there
+    moves_to: str | None = None  # the location of the stream to read on from
+    replaces: bool = False  # the writes are all there is, known at once: told as differences
     writes: dict[Entity, bytes | None] = field(default_factory=dict)
     trace: list[Cleared | Written] | None = None
     controls: list[ControlEvent] = field(default_factory=list)

@@ -70,7 +70,7 @@ class Rules:
         `open_txid` is the transaction that the batch before may have ended in the middle of.
         """
         plan = Plan(
-            position=Position(batch.next_offset, position.in_snapshot),
+            position=position._replace(offset=batch.next_offset),
             up_to_date=batch.up_to_date,
             trace=[] if trace else None,
         )
@@ -91,6 +91,9 @@ class Rules:
             if not operation:
                 last_txid = None
                 below = yield from self._control(event, number, places, batch, plan)
+                if plan.moves_to is not None:
+                    # What came before the reset is shown; the batch is read again if it ends here.
+                    plan.position, plan.up_to_date = position, False
                 if below is None:
                     break
                 skip_below = below
@@ -116,7 +119,8 @@ class Rules:
         """The offset exists no more: the stream was made anew, or trimmed beyond it."""
         if position.offset == START or self._choose(error) == "keep":
             raise error
-        return Plan(position=Position(), clears=True, skips=True, trace=[Cleared()])
+        start = Position(location=position.location)
+        return Plan(position=start, clears=True, skips=True, trace=[Cleared()])
 
     def loaded(self, offset: str, entities: Mapping[Entity, bytes], *, trace: bool = False) -> Plan:
         """A state that is there already, instead of the events that led to it."""
@@ -156,6 +160,9 @@ class Rules:
                 log.warning("snapshot-end without a snapshot-start; going on")
             plan.position = plan.position._replace(in_snapshot=False)
         elif control == "reset" and self._choose(event) == "clear":
+            if event.location is not None:
+                plan.moves_to, plan.skips = event.location, True
+                return None
             plan.clears = True
             plan.writes.clear()
             plan.position = plan.position._replace(in_snapshot=False)

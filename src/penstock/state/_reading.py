@@ -77,8 +77,17 @@ def _read_change(fields: _Fields, headers: _Fields, *, strict_timestamp: bool) -
 def _read_control(fields: _Fields, headers: _Fields) -> ControlEvent:
     control = _one_of(headers.pop("control"), "headers.control", CONTROLS)
     offset = _optional(headers, "offset")
+    location: str | UnsetType = UNSET
+    if "location" in headers:
+        found = decode_value(headers["location"])
+        # Anything else that somebody calls a location is theirs, and was there before ours.
+        if isinstance(found, str) and found:
+            location = found
+            del headers["location"]
     return ControlEvent(
-        headers=Headers(control=control, offset=offset, unknown=_unknown(headers)),
+        headers=Headers(
+            control=control, offset=offset, location=location, unknown=_unknown(headers)
+        ),
         unknown=_unknown(fields),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.state import events
@@ -35,12 +35,30 @@ class Sequence:
     def stored(self) -> None:
         self.seq += 1
 
+    def restarted(self) -> Sequence:
+        """The same producer on another stream, where nothing of it is known."""
+        other = Sequence(self.id)
+        other.epoch = self.epoch + 1
+        return other
+
     def failed(self, error: BaseException) -> None:
         """Nothing changes if the server has refused it; else nobody knows."""
         refused = isinstance(error, PenstockError) and 400 <= error.status < 500
         if not refused:
             self.epoch += 1
             self.seq = 0
+
+
+S = TypeVar("S")
+
+
+class Outlet(NamedTuple, Generic[S]):
+    """Where a live state appends: a stream, the numbers of its appends there, and how often the
+    state had moved when it got there."""
+
+    stream: S
+    sequence: Sequence
+    moves: int = 0
 
 
 class TransactionBase:

@@ -203,8 +203,8 @@ class Compactor:
         if size > self._bytes_max:
             raise StateTooLarge(
                 f"The live state has {size} bytes, more than the {self._bytes_max} of "
-                "snapshot_bytes_max that are written in one step. Raise the setting, or write the "
-                "state to a new stream and append a reset that names it."
+                "snapshot_bytes_max that are written in one step. Raise the setting, or have a "
+                "pipeline write the stream anew: `penstock pipeline rewrite FILE STREAM --to NEW`."
             )
 
     async def _lines(self, stream: Stream, base: _Base) -> Lines:

@@ -145,9 +145,12 @@ def snapshot_end(*, offset: str | None = None) -> ControlEvent:
     return _control("snapshot-end", offset)
 
 
-def reset(*, offset: str | None = None) -> ControlEvent:
-    """What came before no longer holds; readers start afresh, from `offset` if it lies ahead."""
-    return _control("reset", offset)
+def reset(*, offset: str | None = None, location: str | None = None) -> ControlEvent:
+    """What came before no longer holds; readers start afresh, from `offset` if it lies ahead.
+
+    With a `location`, the path or URL of another stream, they find the state there from now on.
+    """
+    return _control("reset", offset, {} if location is None else {"location": location})
 
 
 def up_to_date() -> ControlEvent:
@@ -155,9 +158,11 @@ def up_to_date() -> ControlEvent:
     return _control("up-to-date", None)
 
 
-def _control(control: Control, offset: str | None) -> ControlEvent:
+def _control(
+    control: Control, offset: str | None, more: Mapping[str, str] | None = None
+) -> ControlEvent:
     headers = {"control": control} if offset is None else {"control": control, "offset": offset}
-    return cast("ControlEvent", parse({"headers": headers}))
+    return cast("ControlEvent", parse({"headers": {**headers, **(more or {})}}))
 
 
 def _formatted(timestamp: str | datetime) -> str:

@@ -23,7 +23,7 @@ from penstock.state._live_core import LiveCore
 from penstock.state._live_plan import Count, Plan, Question
 from penstock.state._live_rules import OnReset, Rules
 from penstock.state._live_views import LiveReader, check_names, indexes_of
-from penstock.state._transaction import Sequence
+from penstock.state._transaction import Outlet, Sequence
 from penstock.state.backends import Backend, MemoryBackend
 from penstock.state.materialized import OnInvalid
 from penstock.state.schema import StateSchema
@@ -68,7 +68,7 @@ class LiveState(LiveReader):
         self._changed = threading.Condition(self._core.lock)
         self._stopping = threading.Event()
         self._sending = threading.Lock()
-        self._sequence = Sequence(producer_id)
+        self._outlet = Outlet(stream, Sequence(producer_id))
         self._shell: _Shell | None = None
         self._thread: threading.Thread | None = None
 
@@ -104,8 +104,10 @@ class LiveState(LiveReader):
 
     def wait_up_to_date(self, timeout_s: float | None = None) -> None:
         """Wait until all that is in the stream at this moment has been applied."""
-        tail = self._stream.head().offset
-        self._wait(lambda: self._core.is_at(tail), timeout_s, f"the state is not at {tail} yet")
+        stream, _, moves = self._outlet_now()
+        tail = stream.head().offset
+        late = f"the state is not at {tail} yet"
+        self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
 
     def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
         """Wait until all events of a transaction have been applied, if they have not been yet."""
@@ -123,6 +125,15 @@ class LiveState(LiveReader):
         """
         return Transaction(self, txid=txid, conditional=conditional)
 
+    def _outlet_now(self) -> Outlet[Stream]:
+        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        with self._changed:
+            core, outlet = self._core, self._outlet
+            if outlet.stream.url != core.url:
+                stream = self._stream.client.stream(core.url)
+                outlet = self._outlet = Outlet(stream, outlet.sequence.restarted(), core.moves)
+            return outlet
+
     def _can_wait(self) -> None:
         if self._thread is None:
             raise RuntimeError("the live state follows nothing yet: start it first")
@@ -139,6 +150,13 @@ class LiveState(LiveReader):
             if core.ended is not None:
                 raise core.ended
         raise TimeoutError(late)
+
+    def _has_moved(self, moves: int) -> bool:
+        """Wait for the end of the stream: whether the state goes on in another one."""
+        core = self._core
+        with self._changed:
+            self._changed.wait_for(lambda: core.moves > moves or core.ended is not None)
+            return core.moves > moves
 
     # -- the follower's thread
 
@@ -159,7 +177,7 @@ class LiveState(LiveReader):
         if self._bootstrap != "state" or self._core.position.offset != START:
             return
         client = self._stream.client
-        loaded = client.run(load_state(self._stream.url, client.retry))
+        loaded = client.run(load_state(self._core.url, client.retry))
         if loaded is not None:
             self._commit(self._core.loaded(*loaded))
 
@@ -184,8 +202,8 @@ class LiveState(LiveReader):
 
     def _batches(self) -> Iterator[Batch]:
         """What `Stream.follow` gives, but such that `close` can end it from another thread."""
-        options = FollowOptions(offset=self._core.position.offset, decode=False)
-        flow = self._stream._operations.follow(options).flow()
+        options = FollowOptions(offset=self._core.next.offset, decode=False)
+        flow = self._source()._operations.follow(options).flow()
         shell = self._shell = _Shell(self._stream.client)
         try:
             effect = advance(flow)
@@ -202,6 +220,10 @@ class LiveState(LiveReader):
             self._shell = None
             flow.close()
             shell.close()
+
+    def _source(self) -> Stream:
+        url = self._core.source
+        return self._stream if url == self._stream.url else self._stream.client.stream(url)
 
     def _interrupt(self) -> None:
         """Wake the thread up if it waits for events; closing a socket would not."""
@@ -226,13 +248,14 @@ class LiveState(LiveReader):
             answer = self._ask(question)
 
     def _ask(self, question: Question) -> int | bool | None:
+        stream = self._source()
         try:
             if isinstance(question, Count):
-                read = self._stream.read(question.start, until=question.until, decode=False)
+                read = stream.read(question.start, until=question.until, decode=False)
                 return messages_in(read.data) if read.next_offset == question.until else None
             with contextlib.closing(
-                self._stream.client.iterate(
-                    self._stream._operations.batches(
+                stream.client.iterate(
+                    stream._operations.batches(
                         question.offset, until=None, count=None, decode=False, message_type=None
                     )
                 )

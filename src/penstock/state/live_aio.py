@@ -15,7 +15,7 @@ from penstock.state._live_core import LiveCore
 from penstock.state._live_plan import Count, Plan, Question
 from penstock.state._live_rules import OnReset, Rules
 from penstock.state._live_views import LiveReader, check_names, indexes_of
-from penstock.state._transaction import Sequence
+from penstock.state._transaction import Outlet, Sequence
 from penstock.state.backends import Backend, MemoryBackend
 from penstock.state.live import messages_in
 from penstock.state.materialized import OnInvalid
@@ -53,7 +53,7 @@ class AsyncLiveState(LiveReader):
         )
         self._changed = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._sequence = Sequence(producer_id)
+        self._outlet = Outlet(stream, Sequence(producer_id))
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
@@ -81,9 +81,10 @@ class AsyncLiveState(LiveReader):
 
     async def wait_up_to_date(self, timeout_s: float | None = None) -> None:
         """Wait until all that is in the stream at this moment has been applied."""
-        tail = (await self._stream.head()).offset
+        stream, _, moves = self._outlet_now()
+        tail = (await stream.head()).offset
         late = f"the state is not at {tail} yet"
-        await self._wait(lambda: self._core.is_at(tail), timeout_s, late)
+        await self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
 
     async def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
         """Wait until all events of a transaction have been applied, if they have not been yet."""
@@ -104,6 +105,19 @@ class AsyncLiveState(LiveReader):
         """
         return AsyncTransaction(self, txid=txid, conditional=conditional)
 
+    def _outlet_now(self) -> Outlet[AsyncStream]:
+        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        with self._core.lock:
+            core, outlet = self._core, self._outlet
+            if outlet.stream.url != core.url:
+                stream = self._stream.client.stream(core.url)
+                outlet = self._outlet = Outlet(stream, outlet.sequence.restarted(), core.moves)
+            return outlet
+
+    def _source(self) -> AsyncStream:
+        url = self._core.source
+        return self._stream if url == self._stream.url else self._stream.client.stream(url)
+
     def _can_wait(self) -> None:
         if self._task is None:
             raise RuntimeError("the live state follows nothing yet: start it first")
@@ -118,6 +132,13 @@ class AsyncLiveState(LiveReader):
                     await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(late) from None
+
+    async def _has_moved(self, moves: int) -> bool:
+        """Wait for the end of the stream: whether the state goes on in another one."""
+        core = self._core
+        while core.moves <= moves and core.ended is None:
+            await self._changed.wait()
+        return core.moves > moves
 
     def _notify(self) -> None:
         self._changed.set()
@@ -141,15 +162,15 @@ class AsyncLiveState(LiveReader):
         if self._bootstrap != "state" or self._core.position.offset != START:
             return
         client = self._stream.client
-        loaded = await client.run(load_state(self._stream.url, client.retry))
+        loaded = await client.run(load_state(self._core.url, client.retry))
         if loaded is not None:
             await self._commit(self._core.loaded(*loaded))
 
     async def _follow(self) -> bool:
         """Follow until the stream is closed (false) or has to be read from somewhere else."""
         try:
-            offset = self._core.position.offset
-            async with self._stream.follow(offset, decode=False) as batches:
+            offset = self._core.next.offset
+            async with self._source().follow(offset, decode=False) as batches:
                 async for batch in batches:
                     plan = await self._answered(self._core.plan(batch))
                     await self._commit(plan)
@@ -179,13 +200,14 @@ class AsyncLiveState(LiveReader):
             answer = await self._ask(question)
 
     async def _ask(self, question: Question) -> int | bool | None:
+        stream = self._source()
         try:
             if isinstance(question, Count):
-                read = await self._stream.read(question.start, until=question.until, decode=False)
+                read = await stream.read(question.start, until=question.until, decode=False)
                 return messages_in(read.data) if read.next_offset == question.until else None
             async with contextlib.aclosing(
-                self._stream.client.iterate(
-                    self._stream._operations.batches(
+                stream.client.iterate(
+                    stream._operations.batches(
                         question.offset, until=None, count=None, decode=False, message_type=None
                     )
                 )

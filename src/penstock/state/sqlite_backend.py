@@ -13,11 +13,11 @@ from penstock.state._live_plan import Entity, Position
 from penstock.state._lookup import tokens
 from penstock.state.backends import Found, Indexes
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS position (
     one INTEGER PRIMARY KEY CHECK (one = 1), stream TEXT NOT NULL, offset TEXT NOT NULL,
-    in_snapshot INTEGER NOT NULL
+    in_snapshot INTEGER NOT NULL, location TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS entity (
     type TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (type, key)
@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS lookup (
     PRIMARY KEY (type, field, token, key)
 ) WITHOUT ROWID;
 """
+_LOCATION: Final = "ALTER TABLE position ADD COLUMN location TEXT NOT NULL DEFAULT '';"
 _SET: Final = (
     "INSERT INTO entity VALUES (?, ?, ?) "
     "ON CONFLICT (type, key) DO UPDATE SET value = excluded.value"
@@ -63,14 +64,20 @@ class SqliteBackend:
         name = self._name or stream
         with self._writer as connection:
             connection.execute("BEGIN IMMEDIATE")
-            row = connection.execute("SELECT stream, offset, in_snapshot FROM position").fetchone()
+            row = connection.execute(
+                "SELECT stream, offset, in_snapshot, location FROM position"
+            ).fetchone()
             if row is None:
-                row = (name, Position().offset, 0)
-                connection.execute("INSERT INTO position VALUES (1, ?, ?, ?)", row)
+                row = (name, Position().offset, 0, "")
+                connection.execute("INSERT INTO position VALUES (1, ?, ?, ?, ?)", row)
+            elif row[0] != name and row[3] and stream.endswith(row[3]):
+                # It was led on to this very stream, which goes by its own name now.
+                row = (name, row[1], row[2], "")
+                connection.execute("UPDATE position SET stream = ?, location = ''", (name,))
             elif row[0] != name:
                 raise ValueError(f"{self._path} holds the state of {row[0]}, not of {name}")
             self._reindex(connection, indexes)
-        return Position(row[1], bool(row[2]))
+        return Position(row[1], bool(row[2]), row[3])
 
     def commit(
         self,
@@ -83,8 +90,9 @@ class SqliteBackend:
         with self._writer as connection:
             connection.execute("BEGIN IMMEDIATE")
             moved = connection.execute(
-                "UPDATE position SET offset = ?, in_snapshot = ? WHERE offset = ?",
-                (after.offset, after.in_snapshot, before.offset),
+                "UPDATE position SET offset = ?, in_snapshot = ?, location = ? "
+                "WHERE offset = ? AND location = ?",
+                (*after, before.offset, before.location),
             )
             if moved.rowcount != 1:
                 raise StoreLocked(f"{self._path} is used by another live state: give each its own.")
@@ -143,7 +151,10 @@ class SqliteBackend:
         connection.execute("PRAGMA journal_mode = WAL")
         # A power cut may take the last commits, each with its position: they are read again.
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+        older = _LOCATION if version == 1 else ""
+        connection.executescript(
+            f"BEGIN; {_TABLES} {older} PRAGMA user_version = {FORMAT}; COMMIT;"
+        )
 
     def _reindex(self, connection: sqlite3.Connection, indexes: Indexes) -> None:
         """Drop the indexes that are not wanted any more, and fill those that are new."""

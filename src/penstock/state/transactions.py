@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from penstock.client._requests import JSON
+from penstock.errors import StreamClosed
 from penstock.state._transaction import TransactionBase
 
 if TYPE_CHECKING:
@@ -33,24 +34,41 @@ class Transaction(TransactionBase):
             return self._settle()
         with state._sending:
             try:
-                stored = state._stream.append_many(
-                    messages,
-                    content_type=JSON,
-                    if_match=self._if_match,
-                    producer=state._sequence.headers,
-                )
-            except BaseException as error:
-                state._sequence.failed(error)
+                self._append(messages)
+            except BaseException:
                 if not self._ticket.seen:  # else its echo has told the outcome
                     self._settle()
                     raise
-            else:
-                state._sequence.stored()
-                self._ticket.offset = stored.offset
         late = f"transaction {self.txid} is stored, but has not come back yet"
         state._wait(lambda: self._core.is_seen(self._ticket), timeout_s, late)
         self._settle()
         return None
+
+    def _append(self, messages: list[bytes]) -> None:
+        """Append where the state is by then: a stream may be closed since it goes on elsewhere."""
+        state = self._state
+        while True:
+            stream, sequence, moves = state._outlet_now()
+            self._ticket.moves = moves
+            try:
+                stored = stream.append_many(
+                    messages,
+                    content_type=JSON,
+                    if_match=self._if_match,
+                    producer=sequence.headers,
+                )
+            except StreamClosed:
+                if self._if_match is not None or not state._has_moved(moves):
+                    raise
+                if self._ticket.seen:
+                    return
+            except BaseException as error:
+                sequence.failed(error)
+                raise
+            else:
+                sequence.stored()
+                self._ticket.offset = stored.offset
+                return
 
     def __enter__(self) -> Self:
         return self
@@ -80,24 +98,41 @@ class AsyncTransaction(TransactionBase):
             return self._settle()
         async with state._sending:
             try:
-                stored = await state._stream.append_many(
-                    messages,
-                    content_type=JSON,
-                    if_match=self._if_match,
-                    producer=state._sequence.headers,
-                )
-            except BaseException as error:
-                state._sequence.failed(error)
+                await self._append(messages)
+            except BaseException:
                 if not self._ticket.seen:  # else its echo has told the outcome
                     self._settle()
                     raise
-            else:
-                state._sequence.stored()
-                self._ticket.offset = stored.offset
         late = f"transaction {self.txid} is stored, but has not come back yet"
         await state._wait(lambda: self._core.is_seen(self._ticket), timeout_s, late)
         self._settle()
         return None
+
+    async def _append(self, messages: list[bytes]) -> None:
+        """Append where the state is by then: a stream may be closed since it goes on elsewhere."""
+        state = self._state
+        while True:
+            stream, sequence, moves = state._outlet_now()
+            self._ticket.moves = moves
+            try:
+                stored = await stream.append_many(
+                    messages,
+                    content_type=JSON,
+                    if_match=self._if_match,
+                    producer=sequence.headers,
+                )
+            except StreamClosed:
+                if self._if_match is not None or not await state._has_moved(moves):
+                    raise
+                if self._ticket.seen:
+                    return
+            except BaseException as error:
+                sequence.failed(error)
+                raise
+            else:
+                sequence.stored()
+                self._ticket.offset = stored.offset
+                return
 
     async def __aenter__(self) -> Self:
         return self

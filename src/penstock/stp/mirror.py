@@ -172,6 +172,10 @@ class Mirror:
         end = self._follow.own_bytes
         if not end:
             return False
+        if self._stream.earliest:
+            # A trim has taken rows of its own, which may have come back once, and been appended:
+            # by that they are known the next time, or they would go round for ever.
+            end = self._stream.tail
         wanted = Wanted(self._stream.id, end, type=self._table.type, key=row.key, limit=HISTORY_MAX)
         after = -1
         while True:
