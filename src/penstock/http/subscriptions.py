@@ -1,4 +1,4 @@
-"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, their listing, and `jwks.json`.
+"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, and their listing.
 
 Parses documents and renders answers; what becomes of them is decided by the subscriptions.
 """
@@ -24,7 +24,8 @@ from penstock.http.notify import own_url
 from penstock.http.problems import problem
 from penstock.http.query import parse_count, parse_query
 from penstock.http.streams import NO_STORE
-from penstock.limits import JWKS_MAX_AGE_S, SUBSCRIPTION_ID_BYTES_MAX
+from penstock.http.webhook_keys import JWKS
+from penstock.limits import SUBSCRIPTION_ID_BYTES_MAX
 from penstock.protocol.subscription import (
     Claim,
     Members,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 LIST = b"/v1/stream/__ds/subscriptions"
 PREFIX = LIST + b"/"
-JWKS = b"/v1/stream/__ds/jwks.json"
 LIMIT_DEFAULT = 100
 
 _OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
@@ -114,14 +114,6 @@ class Subscriptions:
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:
         return _told(self._list(request.query, self._asked(request)))
-
-    async def jwks(self, path: str, request: Request) -> Response:
-        await self._service.ready()
-        headers = [
-            (b"content-type", b"application/jwk-set+json"),
-            (b"cache-control", b"public, max-age=%d" % JWKS_MAX_AGE_S),
-        ]
-        return Response(200, headers, msgspec.json.encode(self._service.keys.jwks()))
 
     # -- the subscription
 

@@ -8,9 +8,10 @@ crash leaves a moment of the past.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 PATH: Final = "__ds/subscriptions"
 SECRET: Final = "subscription-secret"  # noqa: S105 - the name of a value, not the value
 PIECE_BYTES: Final = 256 * 1024
-ROWS_PER_APPEND: Final = 5000
+ROWS_PER_APPEND: Final = 500
+"""Rows written anew before everybody else has a turn."""
 
 SUBSCRIPTION: Final = "subscription"
 WAKE: Final = "wake"
@@ -129,18 +131,14 @@ class Book:
 
     async def _rewrite(self, subscriptions: list[Subscription]) -> None:
         stream = self._engine.find(PATH, touch=False)
-        # All of it is queued before anybody else has a turn: memory is what the rows say.
+        # What changes meanwhile is written behind this, too: rows are the whole of what they
+        # describe, and the later one holds.
         start = stream.pending_tail
         offset = self._engine.token(stream, start)
-        rows = [row for each in subscriptions if not each.deleted for row in rows_of(each)]
-        writes = [
-            self.write(rows[index : index + ROWS_PER_APPEND])
-            for index in range(0, len(rows), ROWS_PER_APPEND)
-        ]
         try:
-            for result in await asyncio.gather(*writes, return_exceptions=True):
-                if isinstance(result, BaseException):
-                    raise result
+            rows = _rows_anew(subscriptions)
+            while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
+                await self.write(some)
             self._rewritten_at = start
             self._rewritten_bytes = stream.tail - start
             await self._engine.trim(PATH, offset)
@@ -180,12 +178,23 @@ def rows_of(subscription: Subscription) -> list[Event]:
     ]
 
 
+def _rows_anew(subscriptions: list[Subscription]) -> Iterator[Event]:
+    """Each row as it is when it is asked for."""
+    for subscription in subscriptions:
+        if not subscription.deleted:
+            yield subscription_row(subscription)
+            yield wake_row(subscription)
+        for path in list(subscription.links):
+            if not subscription.deleted:
+                yield link_row(subscription, path)
+
+
 def _row(kind: str, key: str, value: msgspec.Struct | None) -> Event:
     event: Event = {"type": kind, "key": key, "headers": {"operation": "upsert"}}
     if value is None:
         event["headers"] = {"operation": "delete"}
     else:
-        event["value"] = msgspec.to_builtins(value)
+        event["value"] = value
     return event
 
 

@@ -48,6 +48,7 @@ class Workers:
                 f"{wake.holder!r} holds the lease; wait for the next wake.",
                 {"current_holder": wake.holder, "generation": wake.generation},
             )
+        waking.matching.catch_up(subscription)
         if not subscription.pending:
             if wake.wake_id:
                 # Nobody will come for it, and it must not hold off the next.
