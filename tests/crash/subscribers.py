@@ -94,19 +94,17 @@ def claim_and_ack(http: httpx2.Client, base: str, diary: Diary) -> bool:
         return False
     wake = claimed.json()
     acks = process(http, base, wake, diary)
-    answer = http.post(
-        f"{url}/ack",
-        json={
-            "wake_id": wake["wake_id"],
-            "generation": wake["generation"],
-            "acks": acks,
-            "done": True,
-        },
-        headers={"authorization": f"Bearer {wake['token']}"},
-    )
+    answer = finish(http, url, wake, acks)
     if answer.status_code == 200 and acks:
         diary.write(*(f"acked {ack['stream']} {ack['offset']}" for ack in acks))
     return answer.status_code == 200
+
+
+def finish(http: httpx2.Client, url: str, wake: Any, acks: list[dict[str, str]]) -> httpx2.Response:
+    """Say that a claimed wake is done."""
+    named = {name: wake[name] for name in ("wake_id", "generation")}
+    headers = {"authorization": f"Bearer {wake['token']}"}
+    return http.post(f"{url}/ack", json={**named, "acks": acks, "done": True}, headers=headers)
 
 
 if __name__ == "__main__":

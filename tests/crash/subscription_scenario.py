@@ -114,10 +114,15 @@ class Scenario:
             written = Written(msgspec.to_builtins(events), len(self._record))
             self.writes.append(written)
             future = write(events)
-            future.add_done_callback(lambda _: _answered(written, len(self._record)))
+            future.add_done_callback(lambda done: self._answered(written, done))
             return future
 
         book.write = noted  # type: ignore[method-assign]
+
+    def _answered(self, written: Written, done: asyncio.Future[Any]) -> None:
+        # Nobody is told of one whose subscription is gone meanwhile.
+        if not done.cancelled() and done.exception() is None:
+            written.answered_at = len(self._record)
 
     def called(self, call: Call) -> None:
         """The receiver was told of a wake; on a thread of its own."""
@@ -268,10 +273,6 @@ class Scenario:
     def _note_keys(self) -> None:
         at = len(self._record)
         self.kids += [(at, key["kid"]) for key in self._service.keys.jwks()["keys"]]
-
-
-def _answered(written: Written, at: int) -> None:
-    written.answered_at = at
 
 
 class _Calls(queue.SimpleQueue):  # type: ignore[type-arg]

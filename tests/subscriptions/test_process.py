@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 
+from tests.crash.subscribers import finish
 from tests.helpers.server import Server, running_server
 from tests.subscriptions.desk import receiver
 from tests.subscriptions.test_webhooks import verify
@@ -106,16 +107,7 @@ def _work(http: httpx2.Client, server: Server, wake: Any, done: list[int]) -> An
             query = {"offset": each["acked_offset"], "until": each["tail_offset"]}
             found += http.get(f"{server.url}/v1/stream/{each['path']}", params=query).json()
             acks.append({"stream": each["path"], "offset": each["tail_offset"]})
-    answer = http.post(
-        f"{server.url}{SUBSCRIPTION}/ack",
-        json={
-            "wake_id": wake["wake_id"],
-            "generation": wake["generation"],
-            "acks": acks,
-            "done": True,
-        },
-        headers={"authorization": f"Bearer {wake['token']}"},
-    )
+    answer = finish(http, server.url + SUBSCRIPTION, wake, acks)
     if answer.is_success:
         done += found
     else:

@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.clock import ManualClock
 from penstock.config import Settings
 from penstock.http.app import App
 from penstock.log import open_engine
+from penstock.subscriptions.book import rows_of
+from penstock.subscriptions.model import Subscription
 from tests.helpers.app import Client
 from tests.subscriptions.desk import JSON, Desk, receiver
 
@@ -193,6 +197,28 @@ def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
     first, second = _run(tmp_path, before, after, subscription_log_bytes=4096)
     assert first == second
     assert sizes[0][1] < sizes[0][0] / 2
+
+
+def test_one_that_is_made_as_the_book_is_rewritten_is_kept(tmp_path: Path) -> None:
+    async def before(desk: Desk) -> None:
+        await desk.pull()
+        service, kept = desk.service, desk.service.book
+        kept._log_bytes = 1
+        kept.rewrite_if_long(service.all.values())
+        # In the same step: the rewriting is decided and has not begun.
+        new = Subscription(replace(service.all["s"].row, id="new", created_us=1))
+        service.all["new"] = new
+        await kept.write(rows_of(new))
+        assert kept._rewriting is not None
+        await kept._rewriting
+        stream = service.waking.find("__ds/subscriptions")
+        assert stream is not None
+        assert stream.earliest > 0
+
+    async def after(desk: Desk) -> Any:
+        return sorted(desk.service.all)
+
+    assert _run(tmp_path, before, after)[1] == ["new", "s"]
 
 
 def test_a_rule_of_retention_takes_no_cursors(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.http.documents import document
 from penstock.http.message import Request, Response
-from penstock.http.streams import NO_STORE
 from penstock.limits import JWKS_MAX_AGE_S
 from penstock.protocol.headers import format_expires_at
 
@@ -36,5 +36,4 @@ class WebhookKeys:
     async def rotate(self, path: str, request: Request) -> Response:
         key = await self._service.rotate_key()
         answer = {"kid": key.kid, "signs_from": format_expires_at(key.from_us)}
-        headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(200, headers, msgspec.json.encode(answer))
+        return document(answer)

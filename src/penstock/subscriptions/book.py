@@ -27,6 +27,7 @@ from penstock.subscriptions.model import Link, Row, Subscription, Wake
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
 
 PATH: Final = "__ds/subscriptions"
 SECRET: Final = "subscription-secret"  # noqa: S105 - the name of a value, not the value
@@ -125,18 +126,16 @@ class Book:
         if self._rewriting is not None and not self._rewriting.done():
             return
         stream = self._engine.find(PATH, touch=False)
-        history = stream.pending_tail - self._rewritten_at
-        if history > max(self._log_bytes, 2 * self._rewritten_bytes):
-            self._rewriting = asyncio.ensure_future(self._rewrite(list(subscriptions)))
-
-    async def _rewrite(self, subscriptions: list[Subscription]) -> None:
-        stream = self._engine.find(PATH, touch=False)
-        # What changes meanwhile is written behind this, too: rows are the whole of what they
-        # describe, and the later one holds.
         start = stream.pending_tail
+        if start - self._rewritten_at > max(self._log_bytes, 2 * self._rewritten_bytes):
+            # Here and not in the task, which begins later: whoever is not among these is written
+            # behind `start`. So is what changes meanwhile; of two rows the later one holds.
+            rows = _rows_anew(list(subscriptions))
+            self._rewriting = asyncio.ensure_future(self._rewrite(stream, start, rows))
+
+    async def _rewrite(self, stream: Stream, start: int, rows: Iterator[Event]) -> None:
         offset = self._engine.token(stream, start)
         try:
-            rows = _rows_anew(subscriptions)
             while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
                 await self.write(some)
             self._rewritten_at = start

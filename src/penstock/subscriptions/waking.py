@@ -261,6 +261,12 @@ class Waking:
         """The end of a lease that begins now."""
         return self._clock.now_us() + subscription.config.lease_ttl_ms * 1000
 
+    def extend(self, subscription: Subscription) -> None:
+        """Somebody is at work: the lease begins anew, and what failed before is forgotten."""
+        subscription.wake = replace(
+            subscription.wake, attempts=0, retry_us=0, lease_us=self.lease(subscription)
+        )
+
     def arm(self, subscription: Subscription) -> None:
         """See to it that the wake's deadline is looked at when it comes."""
         deadline = subscription.wake.deadline_us
