@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config import Settings
 from penstock.log.requests import Append
-from penstock.subscriptions import matching
+from penstock.subscriptions import matching, service
+from penstock.subscriptions.book import Book
 from tests.helpers.app import Client, with_app
 from tests.subscriptions.desk import JSON, Desk
 
@@ -18,6 +20,7 @@ MANY = 40
 @pytest.fixture(autouse=True)
 def _one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "TOLD_PER_TURN", 1)
+    monkeypatch.setattr(service, "PAGE", 7)
 
 
 async def _desks(client: Client) -> list[Desk]:
@@ -85,8 +88,8 @@ async def test_those_that_come_and_go_meanwhile_leave_nobody_out(client: Client)
     await Desk(client, "new").pull(streams=["events/a"])
     await desks[-2].send("DELETE", "/streams/events%2Fa")
     await _until_woken(client, MANY - 1)
-    service = client.app.subscriptions
-    assert [id for id, each in service.all.items() if not each.pending] == ["new"]
+    everybody = client.app.subscriptions.all
+    assert [id for id, each in everybody.items() if not each.pending] == ["new"]
     await _append(client)
     wakes = await _until_woken(client, MANY)
     assert wakes[-1]["subscription_id"] == "new"
@@ -108,3 +111,17 @@ async def test_a_stream_that_is_made_anew_meanwhile_is_another(client: Client) -
         await asyncio.sleep(0.001)
     claimed = (await Desk(client, "s7").claim()).json()
     assert claimed["streams"][0]["acked_offset"] == "-1"
+
+
+@with_app()
+async def test_a_stream_that_is_gone_is_unlinked_for_everybody(client: Client) -> None:
+    await _desks(client)
+    await _append(client)
+    await _until_woken(client, MANY)
+    await client.delete("events/a")
+    await _turns()
+    # What is written next is behind all of that.
+    await Desk(client, "last").pull()
+    kept = await Book(client.engine, Settings()).load()
+    assert len(kept) == MANY + 1
+    assert not any(each.links for each in kept.values())

@@ -316,8 +316,14 @@ class Subscriptions:
                 subscription.links[path] = Link(explicit=True)
             else:
                 del subscription.links[path]
-        for index in range(0, len(subscriptions), PAGE):
-            self.waking.keep(subscriptions[index : index + PAGE], [path])
+        self._keep_links(subscriptions, path)
+
+    def _keep_links(self, subscriptions: list[Subscription], path: str) -> None:
+        """Some a turn: a link to what is gone does no harm, as it names it by its number."""
+        self.waking.keep(subscriptions[:PAGE], [path])
+        if len(subscriptions) > PAGE:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._keep_links, subscriptions[PAGE:], path)
 
     def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
         """What readers see of it; `base` is this server as the reader knows it."""
