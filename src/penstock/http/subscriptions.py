@@ -88,27 +88,31 @@ class Subscriptions:
 
     def get(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return _told(self._elsewhere(action) if action else self._show(id, self._asked(request)))
+        return self._told(
+            self._elsewhere(action) if action else self._show(id, self._asked(request))
+        )
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return _told(self._elsewhere(action) if action else self._put(id, self._asked(request)))
+        return self._told(
+            self._elsewhere(action) if action else self._put(id, self._asked(request))
+        )
 
     def post(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
         handler = self._actions.get(action)
         if handler is None:
-            return _told(self._elsewhere(action))
-        return _told(handler(id, self._asked(request)))
+            return self._told(self._elsewhere(action))
+        return self._told(handler(id, self._asked(request)))
 
     def delete(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
         if not action:
-            return _told(self._delete(id))
+            return self._told(self._delete(id))
         kind, _, member = action.partition("/")
         if kind == "streams" and member:
-            return _told(self._leave(id, member))
-        return _told(self._elsewhere(action))
+            return self._told(self._leave(id, member))
+        return self._told(self._elsewhere(action))
 
     async def _elsewhere(self, action: str) -> Response:
         """What is there takes other methods, or there is nothing."""
@@ -127,7 +131,7 @@ class Subscriptions:
         raise MethodNotAllowed(f"Use {allowed} here.", Allow=f"{allowed}, OPTIONS")
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:
-        return _told(self._list(request.query, self._asked(request)))
+        return self._told(self._list(request.query, self._asked(request)))
 
     # -- the subscription
 
@@ -229,8 +233,14 @@ class Subscriptions:
         authorization = request.headers.get(b"authorization", b"")
         return Asked(request.body, authorization, own_url(request, self._public_url))
 
+    async def _told(self, answer: Awaitable[Response]) -> Response:
+        """Whatever it tells of, a refusal too, is durable before it is told."""
+        response = await _rendered(answer)
+        await self._service.book.caught_up()
+        return response
 
-async def _told(answer: Awaitable[Response]) -> Response:
+
+async def _rendered(answer: Awaitable[Response]) -> Response:
     """Errors of subscriptions in the protocol's own form, which is plain JSON."""
     try:
         return await answer

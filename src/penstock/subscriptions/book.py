@@ -53,6 +53,7 @@ class Book:
         self._rewritten_bytes = 0
         self._making: asyncio.Future[None] | None = None
         self._rewriting: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[Appended] | None = None
         self.secret = b""
 
     @property
@@ -115,11 +116,18 @@ class Book:
         body = msgspec.json.encode(events)
         request = Append(body, _JSON, False, None, None, None)
         try:
-            return self._engine.append(PATH, request)
+            self._last = self._engine.append(PATH, request)
+            # Whoever waits may be cancelled; what is queued is written all the same.
+            return asyncio.shield(self._last)
         except PenstockError as error:
             failed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
+
+    async def caught_up(self) -> None:
+        """Wait for what is queued now: then memory, as it is now, is what a crash would leave."""
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
 
     def rewrite_if_long(self, subscriptions: Iterable[Subscription]) -> None:
         """Begin the stream anew with what there is now, if it is mostly history."""
