@@ -154,6 +154,49 @@ def test_a_delivery_without_an_answer_is_made_again(tmp_path: Path) -> None:
         assert first == second  # the same wake with the same token: who still works on it may ack
 
 
+def test_a_delivery_without_an_answer_is_made_again_whatever_was_kept_of_it(tmp_path: Path) -> None:
+    with receiver() as hook:
+        hook.answers.put(None)
+
+        async def before(desk: Desk) -> Any:
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            await desk.append("events/a")
+            call = await asyncio.to_thread(hook.next)
+            # Something else is kept of it while the call is on its way, its lease with it.
+            await desk.service.waking.keep([desk.service.all["s"]])
+            return call.wake
+
+        async def after(desk: Desk) -> Any:
+            return (await asyncio.to_thread(hook.next)).wake
+
+        first, second = _run(tmp_path, before, after)
+        assert first == second
+
+
+def test_a_delivery_that_was_accepted_is_not_made_again_before_its_lease_ends(
+    tmp_path: Path,
+) -> None:
+    with receiver() as hook:
+        hook.answers.put((200, {}))
+
+        async def before(desk: Desk) -> Any:
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            await desk.append("events/a")
+            wake = (await asyncio.to_thread(hook.next)).wake
+            while desk.service.webhooks.on_their_way:
+                await asyncio.sleep(0.002)
+            return wake
+
+        async def after(desk: Desk) -> Any:
+            assert not desk.service.webhooks.on_their_way
+            desk.client.clock.advance(31)
+            desk.service.waking.tick()
+            return (await asyncio.to_thread(hook.next)).wake
+
+        first, second = _run(tmp_path, before, after)
+        assert (first["generation"], second["generation"]) == (1, 2)
+
+
 def test_work_that_was_not_noticed_is_delivered_once_after_a_restart(tmp_path: Path) -> None:
     with receiver() as hook:
 

@@ -263,8 +263,9 @@ class Waking:
 
     def extend(self, subscription: Subscription) -> None:
         """Somebody is at work: the lease begins anew, and what failed before is forgotten."""
+        lease_us = self.lease(subscription)
         subscription.wake = replace(
-            subscription.wake, attempts=0, retry_us=0, lease_us=self.lease(subscription)
+            subscription.wake, attempts=0, retry_us=0, lease_us=lease_us, told=True
         )
 
     def arm(self, subscription: Subscription) -> None:
@@ -317,8 +318,10 @@ class Waking:
         wake = subscription.wake
         self.arm(subscription)
         if wake.wake_id and subscription.config.type == WEBHOOK:
-            if not wake.deadline_us:
-                self.deliver(subscription)  # perhaps once more: the answer was not heard
+            if not wake.told and not wake.retry_us:
+                # Perhaps once more: the answer was not heard, and its lease is over with the call.
+                subscription.wake = replace(wake, lease_us=0)
+                self.deliver(subscription)
         elif wake.wake_id and not wake.holder and not wake.told:
             self.tell([subscription])
             self.keep([subscription])
