@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from penstock import AsyncClient
@@ -44,6 +45,36 @@ def test_create_show_list_and_delete(here: Cli) -> None:
     assert here.ok("subscription", "rm", "jobs") == "deleted jobs\n"
     code, error = here.failed("subscription", "show", "jobs")
     assert (code, error.count("\n")) == (3, 1)
+
+
+def test_streams_are_added_and_removed(here: Cli) -> None:
+    here.ok("subscription", "create", "jobs", "--pattern", "jobs/*", "--wake-stream", "wake")
+    assert here.ok("subscription", "add", "jobs", "x", "jobs/a") == "added 2 to jobs\n"
+    links = {each["path"]: each["link_type"] for each in _links(here)}
+    assert links == {"x": "explicit", "jobs/a": "explicit"}
+    done = here.ok("subscription", "remove", "jobs", "x", "jobs/a")
+    assert done == "removed x from jobs\nremoved jobs/a from jobs\n"
+    assert {each["path"]: each["link_type"] for each in _links(here)} == {"jobs/a": "glob"}
+    for refused in (["add", "jobs", "wake"], ["add", "nobody", "x"], ["remove", "nobody", "x"]):
+        code, error = here.failed("subscription", *refused)
+        assert (code != 0, error.count("\n")) == (True, 1)
+    assert here.failed("subscription", "add", "jobs")[0] == 2
+
+
+def _links(here: Cli) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = here.json("subscription", "show", "jobs")["streams"]
+    return found
+
+
+def test_the_signing_key_is_replaced(here: Cli) -> None:
+    first = here.json("subscription", "rotate-key")
+    text = here.ok("subscription", "rotate-key")
+    second = text.split()[0]
+    assert text.startswith("ds_")
+    assert " signs from 20" in text
+    keys = httpx2.get(f"{here.url}/v1/stream/__ds/jwks.json").json()["keys"]
+    assert [key["kid"] for key in keys] == [first["kid"], second]
+    assert here.client.rotate_webhook_key().kid == second
 
 
 def test_what_is_refused_is_said_in_a_line(here: Cli) -> None:
@@ -159,6 +190,7 @@ def test_the_asyncio_library_does_the_same(here: Cli) -> None:
             wake = await subscription.claim("w1")
             assert wake.generation == 2
             assert await subscription.ack(wake, {"jobs/a": offset}, done=True) is False
+            assert (await client.rotate_webhook_key()).kid.startswith("ds_")
             await subscription.add("x")
             await subscription.remove("x")
             info = await subscription.show()

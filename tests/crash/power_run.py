@@ -44,6 +44,19 @@ def never(path: Path) -> bool:
     return False
 
 
+def recording(
+    base: Path, record: Record, *, skips: Callable[[Path], bool] = never
+) -> Callable[..., PowerStore]:
+    """What makes a store in `base` whose every step is recorded."""
+
+    def make(settings: Settings, *, clock: Clock, files: Files | None) -> PowerStore:
+        store = PowerStore(settings, clock=clock, files=PowerFiles(base, record, skips=skips))
+        store.record, store.skips = record, skips
+        return store
+
+    return make
+
+
 async def record_run(
     base: Path,
     seed: int,
@@ -56,14 +69,9 @@ async def record_run(
     """One scenario from start to a sudden end. `after` is what ran before it, up to which step."""
     record = Record(start_from)
     record.start.write_to(base, root=ROOT)
-
-    def make(settings: Settings, *, clock: Clock, files: Files | None) -> PowerStore:
-        store = PowerStore(settings, clock=clock, files=PowerFiles(base, record, skips=skips))
-        store.record, store.skips = record, skips
-        return store
-
     # Time goes on between two runs, else nothing would expire in the second.
     clock = ManualClock(START_US + (DAY_US if after[0] else 0))
+    make = recording(base, record, skips=skips)
     engine = await start(small_settings(base / ROOT), clock=clock, make=make)
     try:
         scenario = Scenario(seed, engine, clock, record, tag=f"{seed}-")

@@ -42,8 +42,13 @@ class Operation:
         close: bool = False,
         producer: Producer | None = None,
         source: str = "",
+        fork_at: tuple[str, int] | None = None,
     ) -> None:
         self.source = source
+        self.fork_at = fork_at
+        """An offset of the source, and how many bytes it has up to there; None is its tail."""
+        self.end = 0
+        """The length of its stream with it."""
         self.path = path
         self.kind = kind
         self.body = body
@@ -61,7 +66,7 @@ class Operation:
         if self.kind == "create":
             return engine.create(self.path, config_of(self.path), self.body, closed=self.close)
         if self.kind == "fork":
-            fork = Fork(self.source, None, 0)
+            fork = Fork(self.source, self.fork_at[0] if self.fork_at else None, 0)
             return engine.fork(self.path, fork, NO_WISHES, self.body, closed=self.close)
         if self.kind == "trim":
             return engine.trim(self.path, "now")
@@ -87,15 +92,21 @@ class Operation:
 class State:
     """A stream as the operations left it."""
 
-    def __init__(self, path: str, source: State | None = None) -> None:
+    def __init__(
+        self, path: str, source: State | None = None, fork_at: tuple[str, int] | None = None
+    ) -> None:
         self.path = path
         self.source = source
         self.payload: bytes = source.payload if source is not None else b""
+        if fork_at is not None:
+            self.payload = self.payload[: fork_at[1]]
         self.earliest: int = source.earliest if source is not None else 0
         self.kept = False
         """Deleted, but there are forks of it."""
         self.closed = False
         self.producers: dict[str, Operation] = {}
+        self.appended: list[Operation] = []
+        """What has put bytes of its own there."""
 
     @property
     def shown(self) -> tuple[bytes, bool]:
@@ -124,9 +135,12 @@ def apply(states: dict[str, State], operation: Operation) -> None:
         state.payload += operation.wire
         return
     if operation.kind in ("create", "fork"):
-        states[operation.path] = State(operation.path, states.get(operation.source))
+        source = states.get(operation.source)
+        states[operation.path] = State(operation.path, source, operation.fork_at)
     state = states[operation.path]
     state.payload += operation.wire
+    operation.end = len(state.payload)
+    state.appended.append(operation)
     state.closed = operation.close
     if operation.producer is not None:
         state.producers[operation.producer.id] = operation
@@ -198,6 +212,7 @@ class Scenario:
                 close=operation.close,
                 producer=operation.producer,
                 source=operation.source,
+                fork_at=operation.fork_at,
             )
             done.answered_at = 0
             self.operations.append(done)
@@ -237,7 +252,7 @@ class Scenario:
             if sources and self._random.random() < 0.6:
                 source = self._random.choice(sources)
                 body = self._body(path) if self._random.random() < 0.5 else b""
-                return Operation(path, "fork", body, source=source)
+                return Operation(path, "fork", body, source=source, fork_at=self._place(source))
             return Operation(
                 path, "create", self._body(path) if self._random.random() < 0.5 else b""
             )
@@ -265,6 +280,21 @@ class Scenario:
         """A stream that expires by being created anew would have to be there for its forks."""
         is_alike = config_of(source) == config_of(path) and config_of(path).ttl_s is None
         return is_alike and not self._states[source].kept
+
+    def _place(self, source: str) -> tuple[str, int] | None:
+        """Somewhere within the source, now and then. For JSON that is looked up first, and what is
+        submitted later may come before it."""
+        # Drawn in any case: what is known depends on timing, and the rest of the run must not.
+        chance, which = self._random.random(), self._random.random()
+        state = self._states[source]
+        known = [
+            (each.offset, each.end)
+            for each in state.appended
+            if each.offset is not None and each.end >= state.earliest
+        ]
+        if config_of(source) is JSON or not known or chance < 0.4:
+            return None
+        return known[int(which * len(known))]
 
     def _is_in_flight(self, path: str) -> bool:
         return any(each.path == path and each.answered_at is None for each in self.operations)

@@ -47,6 +47,8 @@ def test_scenario_reaches_everything_that_can_go_wrong(tmp_path: Path) -> None:
     assert kinds.count("delete") > 3
     assert kinds.count("create") > 5
     assert kinds.count("fork") > 5
+    within = [each for each in run.operations if each.fork_at is not None]
+    assert len(within) > 1
     assert kinds.count("trim") > 3
     assert kinds.count("snapshot") > 3
     assert _soft_deletes(run.operations) > 2

@@ -123,6 +123,10 @@ class Receiver:
         except queue.Empty:
             return self.default
 
+    def forget(self) -> None:
+        """Begin anew: what was called, and what was to be answered."""
+        self.calls, self.answers = queue.SimpleQueue(), queue.SimpleQueue()
+
     def close(self) -> None:
         self.released.set()
         self._server.shutdown()

@@ -42,6 +42,12 @@ def test_what_a_pattern_stands_for(pattern: str, inside: list[str], outside: lis
     assert [path for path in inside + outside if matches(pattern, path)] == inside
 
 
+@pytest.mark.parametrize("pattern", ["a*", "a/*b", "a/**b/c", "***", "a/b-*-c"])
+def test_a_star_within_a_segment_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidPath, match="whole segments"):
+        parse_pattern(pattern)
+
+
 def test_rule_and_index_agree_with_the_definition() -> None:
     patterns = [pattern for pattern, _, _ in TABLE]
     index: PatternIndex[str] = PatternIndex()

@@ -76,10 +76,18 @@ def test_claims_and_acks_are_answered_when_they_are_durable(tmp_path: Path) -> N
         await _reached(gate)
         await _settle()
         assert not claim.done()
-        busy = asyncio.ensure_future(desk.claim("w2"))
+        # Nor is anybody told of it who asks.
+        others = [
+            asyncio.ensure_future(desk.claim("w2")),
+            asyncio.ensure_future(desk.send("GET", "")),
+        ]
+        await _settle()
+        assert not any(each.done() for each in others)
         gate.open()
         claimed = (await claim).json()
-        assert (await busy).status == 409
+        busy, shown = await asyncio.gather(*others)
+        assert busy.status == 409
+        assert shown.json()["holder"] == "w1"
         assert (await desk.finish(claimed)).status == 200
 
     _run(tmp_path, test)

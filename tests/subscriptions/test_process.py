@@ -1,45 +1,22 @@
-"""Server, receiver and workers as processes: killed at any moment, no event is lost."""
+"""The server as a process: what it has promised to receivers and workers holds after a kill."""
 
 from __future__ import annotations
 
 import json
-import random
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from tests.helpers.server import ROOT, Server, running_server
-from tests.subscriptions import processor
+from tests.crash.subscribers import finish
+from tests.helpers.server import Server, running_server
 from tests.subscriptions.desk import receiver
 from tests.subscriptions.test_webhooks import verify
 
 SUBSCRIPTION = "/v1/stream/__ds/subscriptions/s"
 QUICK = ["--development", "--webhook-retry", "0.02", "--webhook-retry-max", "0.05"]
 DEADLINE_S = 60.0
-
-
-@contextmanager
-def _processing(done_file: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen(
-        [sys.executable, processor.__file__, str(done_file), str(port)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        yield process, int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def _until(condition: Any) -> None:
@@ -80,45 +57,6 @@ def test_the_signature_can_be_checked_with_the_published_keys_also_after_kill(
                 kids.append(signing["kid"])
                 server.kill()
         assert kids[0] == kids[1]
-
-
-def test_no_event_is_lost_when_server_and_receiver_are_killed(tmp_path: Path) -> None:
-    """Both die again and again while events come in; in the end all were processed."""
-    done_file, choose = tmp_path / "done", random.Random(7)
-    sent: list[int] = []
-    port = 0
-    with ExitStack() as stack, httpx2.Client() as http:
-        for turn in range(4):
-            server = stack.enter_context(running_server(data_dir=tmp_path / "data", args=QUICK))
-            process, port = stack.enter_context(_processing(done_file, port))
-            hook = f"http://127.0.0.1:{port}/hook"
-            _subscribe(http, server, type="webhook", webhook={"url": hook})
-            killer = threading.Timer(
-                choose.uniform(0.05, 0.4), server.kill if turn % 2 else process.kill
-            )
-            killer.start()
-            for value in range(turn * 1000, turn * 1000 + 60):
-                try:
-                    _append(http, server, f"events/{value % 4}", value)
-                except httpx2.HTTPError:
-                    break  # it is dead
-                sent.append(value)
-            killer.join()
-            server.kill()
-            process.kill()
-            process.wait()
-        with (
-            running_server(data_dir=tmp_path / "data", args=QUICK) as server,
-            _processing(done_file, port),
-        ):
-            # It has another address than before, which its wakes are to name.
-            _subscribe(http, server, type="webhook", webhook={"url": hook})
-
-            def is_done() -> bool:
-                return set(map(int, done_file.read_text().split())) >= set(sent)
-
-            _until(is_done)
-            _until(lambda: http.get(server.url + SUBSCRIPTION).json()["pending"] == 0)
 
 
 def test_no_event_is_lost_when_the_server_is_killed_under_its_workers(tmp_path: Path) -> None:
@@ -169,16 +107,7 @@ def _work(http: httpx2.Client, server: Server, wake: Any, done: list[int]) -> An
             query = {"offset": each["acked_offset"], "until": each["tail_offset"]}
             found += http.get(f"{server.url}/v1/stream/{each['path']}", params=query).json()
             acks.append({"stream": each["path"], "offset": each["tail_offset"]})
-    answer = http.post(
-        f"{server.url}{SUBSCRIPTION}/ack",
-        json={
-            "wake_id": wake["wake_id"],
-            "generation": wake["generation"],
-            "acks": acks,
-            "done": True,
-        },
-        headers={"authorization": f"Bearer {wake['token']}"},
-    )
+    answer = finish(http, server.url + SUBSCRIPTION, wake, acks)
     if answer.is_success:
         done += found
     else:

@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.clock import ManualClock
 from penstock.config import Settings
 from penstock.http.app import App
 from penstock.log import open_engine
+from penstock.subscriptions.book import rows_of
+from penstock.subscriptions.model import Subscription
 from tests.helpers.app import Client
 from tests.subscriptions.desk import JSON, Desk, receiver
 
@@ -150,6 +154,49 @@ def test_a_delivery_without_an_answer_is_made_again(tmp_path: Path) -> None:
         assert first == second  # the same wake with the same token: who still works on it may ack
 
 
+def test_a_delivery_without_an_answer_is_made_again_whatever_was_kept_of_it(tmp_path: Path) -> None:
+    with receiver() as hook:
+        hook.answers.put(None)
+
+        async def before(desk: Desk) -> Any:
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            await desk.append("events/a")
+            call = await asyncio.to_thread(hook.next)
+            # Something else is kept of it while the call is on its way, its lease with it.
+            await desk.service.waking.keep([desk.service.all["s"]])
+            return call.wake
+
+        async def after(desk: Desk) -> Any:
+            return (await asyncio.to_thread(hook.next)).wake
+
+        first, second = _run(tmp_path, before, after)
+        assert first == second
+
+
+def test_a_delivery_that_was_accepted_is_not_made_again_before_its_lease_ends(
+    tmp_path: Path,
+) -> None:
+    with receiver() as hook:
+        hook.answers.put((200, {}))
+
+        async def before(desk: Desk) -> Any:
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            await desk.append("events/a")
+            wake = (await asyncio.to_thread(hook.next)).wake
+            while desk.service.webhooks.on_their_way:
+                await asyncio.sleep(0.002)
+            return wake
+
+        async def after(desk: Desk) -> Any:
+            assert not desk.service.webhooks.on_their_way
+            desk.client.clock.advance(31)
+            desk.service.waking.tick()
+            return (await asyncio.to_thread(hook.next)).wake
+
+        first, second = _run(tmp_path, before, after)
+        assert (first["generation"], second["generation"]) == (1, 2)
+
+
 def test_work_that_was_not_noticed_is_delivered_once_after_a_restart(tmp_path: Path) -> None:
     with receiver() as hook:
 
@@ -193,6 +240,28 @@ def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
     first, second = _run(tmp_path, before, after, subscription_log_bytes=4096)
     assert first == second
     assert sizes[0][1] < sizes[0][0] / 2
+
+
+def test_one_that_is_made_as_the_book_is_rewritten_is_kept(tmp_path: Path) -> None:
+    async def before(desk: Desk) -> None:
+        await desk.pull()
+        service, kept = desk.service, desk.service.book
+        kept._log_bytes = 1
+        kept.rewrite_if_long(service.all.values())
+        # In the same step: the rewriting is decided and has not begun.
+        new = Subscription(replace(service.all["s"].row, id="new", created_us=1))
+        service.all["new"] = new
+        await kept.write(rows_of(new))
+        assert kept._rewriting is not None
+        await kept._rewriting
+        stream = service.waking.find("__ds/subscriptions")
+        assert stream is not None
+        assert stream.earliest > 0
+
+    async def after(desk: Desk) -> Any:
+        return sorted(desk.service.all)
+
+    assert _run(tmp_path, before, after)[1] == ["new", "s"]
 
 
 def test_a_rule_of_retention_takes_no_cursors(tmp_path: Path) -> None:

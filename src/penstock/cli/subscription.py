@@ -1,4 +1,4 @@
-"""`penstock subscription`: make, list, show and delete subscriptions."""
+"""`penstock subscription`: make, list, show, change and delete them; replace the signing key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.cli.tables import aligned
 from penstock.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from penstock.client._subscriptions import SubscriptionInfo
+    from penstock.client._subscriptions import SubscriptionInfo, WebhookKey
 
 JSON = "application/json"
 
@@ -26,6 +26,7 @@ def command() -> None:
       penstock subscription create mail --pattern 'orders/*' --webhook https://mail.example/hook
       penstock subscription create jobs --pattern 'jobs/**' --wake-stream wake/jobs
       penstock work jobs -- ./do-job
+      penstock subscription add jobs archive/jobs
       penstock subscription ls
     """
 
@@ -113,6 +114,47 @@ def ls(server: Server, prefix: str, as_json: bool) -> None:
         click.echo(printable(line))
 
 
+@command.command("add")
+@click.argument("id")
+@click.argument("streams", nargs=-1, required=True)
+@server_options
+def add(server: Server, id: str, streams: tuple[str, ...]) -> None:
+    """Link STREAMS to the subscription ID, each at its end, beside those of its pattern."""
+    with server.client() as client:
+        client.subscription(id).add(*streams)
+    click.echo(printable(f"added {len(streams)} to {id}"))
+
+
+@command.command("remove")
+@click.argument("id")
+@click.argument("streams", nargs=-1, required=True)
+@server_options
+def remove(server: Server, id: str, streams: tuple[str, ...]) -> None:
+    """Take STREAMS from the subscription ID; those that its pattern matches stay linked by it."""
+    with server.client() as client:
+        subscription = client.subscription(id)
+        for stream in streams:
+            subscription.remove(stream)
+            click.echo(printable(f"removed {stream} from {id}"))
+
+
+@command.command("rotate-key")
+@json_option
+@server_options
+def rotate_key(server: Server, as_json: bool) -> None:
+    """Replace the key that webhooks are signed with.
+
+    The new one is in jwks.json at once and signs when receivers, who may keep the set for five
+    minutes, can know it; the old one stays there for webhook_key_overlap_s after that.
+    """
+    with server.client() as client:
+        key = client.rotate_webhook_key()
+    if as_json:
+        click.echo(json.dumps(_plain(key)))
+    else:
+        click.echo(f"{key.kid} signs from {key.signs_from}")
+
+
 @command.command("rm")
 @click.argument("ids", nargs=-1, required=True)
 @server_options
@@ -160,7 +202,7 @@ def _target(info: SubscriptionInfo) -> str:
     return info.webhook.url if info.webhook is not None else info.wake_stream or ""
 
 
-def _plain(info: SubscriptionInfo) -> Any:
+def _plain(info: SubscriptionInfo | WebhookKey) -> Any:
     import msgspec
 
     return msgspec.to_builtins(info)

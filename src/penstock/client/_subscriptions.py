@@ -17,6 +17,7 @@ from penstock.client._retry import Retry
 from penstock.errors import ProtocolError
 
 LIST_PATH: Final = STREAM_PREFIX + "__ds/subscriptions"
+ROTATE_PATH: Final = STREAM_PREFIX + "__ds/rotate-key"
 PAGE: Final = 1000
 
 T = TypeVar("T")
@@ -77,6 +78,13 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> list[Work]:
         return [each for each in self.streams if each.has_pending]
+
+
+class WebhookKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that webhooks are signed with from `signs_from` on."""
+
+    kid: str
+    signs_from: str
 
 
 class _Page(msgspec.Struct):
@@ -187,6 +195,12 @@ def list_subscriptions(base_url: str, prefix: str, retry: Retry) -> Flow[None]:
         if page.next is None:
             return
         after = page.next
+
+
+def rotate_webhook_key(base_url: str, retry: Retry) -> Flow[WebhookKey]:
+    # Repeatable: a key that does not sign yet is not replaced by another.
+    request = Request("POST", base_url.rstrip("/") + ROTATE_PATH, repeatable=True)
+    return _decoded((yield from send(request, retry)), WebhookKey)
 
 
 def _named(wake: Wake) -> dict[str, Any]:

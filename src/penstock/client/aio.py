@@ -34,7 +34,7 @@ from penstock.errors import ClientClosed
 if TYPE_CHECKING:
     import ssl
 
-    from penstock.client._subscriptions import SubscriptionInfo
+    from penstock.client._subscriptions import SubscriptionInfo, WebhookKey
     from penstock.client.aio_stream import AsyncStream
     from penstock.client.aio_subscription import AsyncSubscription
 
@@ -104,6 +104,12 @@ class AsyncClient:
         from penstock.client._subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
+
+    async def rotate_webhook_key(self) -> WebhookKey:
+        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        from penstock.client._subscriptions import rotate_webhook_key
+
+        return await self.run(rotate_webhook_key(self.url, self.retry))
 
     async def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""

@@ -33,7 +33,7 @@ from penstock.errors import ClientClosed
 if TYPE_CHECKING:
     import ssl
 
-    from penstock.client._subscriptions import SubscriptionInfo
+    from penstock.client._subscriptions import SubscriptionInfo, WebhookKey
     from penstock.client.stream import Stream
     from penstock.client.subscription import Subscription
 
@@ -103,6 +103,12 @@ class Client:
         from penstock.client._subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
+
+    def rotate_webhook_key(self) -> WebhookKey:
+        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        from penstock.client._subscriptions import rotate_webhook_key
+
+        return self.run(rotate_webhook_key(self.url, self.retry))
 
     def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""

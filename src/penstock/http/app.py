@@ -18,7 +18,7 @@ from penstock.errors import (
     RateLimited,
     Unauthorized,
 )
-from penstock.http import notify, subscriptions
+from penstock.http import notify, subscriptions, webhook_keys
 from penstock.http.compress import Compressor
 from penstock.http.follow import Follow
 from penstock.http.guard import Guard, preflight
@@ -103,6 +103,7 @@ class App:
         self.subscriptions = Subscriptions(engine, settings, self.hub.egress, clock=clock)
         self.subscriptions.start()
         subscription = SubscriptionResource(self.subscriptions, settings)
+        keys = webhook_keys.WebhookKeys(self.subscriptions)
         metrics.add(HubCollector(self.hub))
         metrics.add(SubscriptionCollector(self.subscriptions))
         metrics.add(TableCollector(tables, self._table_live, table_checks, self.tables.cache))
@@ -121,7 +122,8 @@ class App:
                 b"/metrics": _readable(metrics.get),
                 b"/v1/streams": _readable(Listing(engine, settings).get),
                 subscriptions.LIST: _readable(subscription.listing),
-                subscriptions.JWKS: _readable(subscription.jwks),
+                webhook_keys.JWKS: _readable(keys.jwks),
+                webhook_keys.ROTATE: {"POST": keys.rotate},
             },
             about={
                 b"/v1/schema/": {

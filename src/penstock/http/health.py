@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.http.documents import document
 from penstock.http.message import Request, Response
-from penstock.http.streams import NO_STORE
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
@@ -39,21 +37,16 @@ class Health:
         self.draining = False
 
     def alive(self, path: str, request: Request) -> Response:
-        return _json(200, {"status": "ok"})
+        return document({"status": "ok"})
 
     def ready(self, path: str, request: Request) -> Response:
         """503 takes the server out of rotation; reads may well still work."""
         health = self._engine.health()
         if self.draining:
-            return _json(503, {"status": "unavailable", "reason": "The server is stopping."})
+            return document({"status": "unavailable", "reason": "The server is stopping."}, 503)
         if not (health.ready and health.writable):
-            return _json(503, {"status": "unavailable", "reason": health.reason})
-        return _json(200, {"status": "ok"})
+            return document({"status": "unavailable", "reason": health.reason}, 503)
+        return document({"status": "ok"})
 
     def index(self, path: str, request: Request) -> Response:
-        return _json(200, _INDEX)
-
-
-def _json(status: int, content: dict[str, Any]) -> Response:
-    headers = [(b"content-type", b"application/json"), NO_STORE]
-    return Response(status, headers, msgspec.json.encode(content))
+        return document(_INDEX)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from penstock.http.documents import document
 from penstock.http.message import Request, Response
 from penstock.http.query import parse_count, parse_query
 from penstock.http.router import RESERVED
-from penstock.http.streams import NO_STORE
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.offsets import Offset
 
@@ -44,8 +42,7 @@ class Listing:
             "streams": [_entry(info) for info in page],
             "next": page[-1].path if len(found) > limit else None,
         }
-        headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(200, headers, msgspec.json.encode(content))
+        return document(content)
 
     def _visible(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         """All but what the server keeps for itself, which nobody can read."""

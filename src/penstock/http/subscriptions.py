@@ -1,4 +1,4 @@
-"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, their listing, and `jwks.json`.
+"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, and their listing.
 
 Parses documents and renders answers; what becomes of them is decided by the subscriptions.
 """
@@ -6,25 +6,24 @@ Parses documents and renders answers; what becomes of them is decided by the sub
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
-
-import msgspec
 
 from penstock.errors import (
     BodyTooLarge,
+    InvalidPath,
     InvalidSubscription,
-    InvalidToken,
     MethodNotAllowed,
     RouteNotFound,
     SubscriptionError,
 )
+from penstock.http.documents import document
 from penstock.http.message import Request, Response
 from penstock.http.notify import own_url
 from penstock.http.problems import problem
 from penstock.http.query import parse_count, parse_query
-from penstock.http.streams import NO_STORE
-from penstock.limits import JWKS_MAX_AGE_S, SUBSCRIPTION_ID_BYTES_MAX
+from penstock.http.webhook_keys import JWKS
+from penstock.limits import SUBSCRIPTION_ID_BYTES_MAX
 from penstock.protocol.subscription import (
     Claim,
     Members,
@@ -35,6 +34,7 @@ from penstock.protocol.subscription import (
     parse_member,
     parse_members,
 )
+from penstock.subscriptions.workers import no_token
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 LIST = b"/v1/stream/__ds/subscriptions"
 PREFIX = LIST + b"/"
-JWKS = b"/v1/stream/__ds/jwks.json"
 LIMIT_DEFAULT = 100
 
 _OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
@@ -78,6 +77,7 @@ class Subscriptions:
         self._settings = settings
         self._public_url = settings.public_url.rstrip("/")
         self._actions: dict[str, Handler] = {
+            "streams": self._join,
             "claim": self._claim,
             "ack": self._ack,
             "callback": self._callback,
@@ -88,40 +88,50 @@ class Subscriptions:
 
     def get(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return _told(self._show(id, self._asked(request)) if not action else _nothing_there())
+        return self._told(
+            self._elsewhere(action) if action else self._show(id, self._asked(request))
+        )
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return _told(self._put(id, self._asked(request)) if not action else _no_method())
+        return self._told(
+            self._elsewhere(action) if action else self._put(id, self._asked(request))
+        )
 
     def post(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        if action == "streams":
-            return _told(self._join(id, self._asked(request)))
         handler = self._actions.get(action)
         if handler is None:
-            return _told(_no_method() if not action else _nothing_there())
-        return _told(handler(id, self._asked(request)))
+            return self._told(self._elsewhere(action))
+        return self._told(handler(id, self._asked(request)))
 
     def delete(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
         if not action:
-            return _told(self._delete(id))
+            return self._told(self._delete(id))
         kind, _, member = action.partition("/")
-        if kind != "streams" or not member:
-            return _told(_nothing_there())
-        return _told(self._leave(id, member))
+        if kind == "streams" and member:
+            return self._told(self._leave(id, member))
+        return self._told(self._elsewhere(action))
+
+    async def _elsewhere(self, action: str) -> Response:
+        """What is there takes other methods, or there is nothing."""
+        kind, _, rest = action.partition("/")
+        if not action:
+            allowed = "GET, HEAD, PUT, DELETE"
+        elif action in self._actions:
+            allowed = "POST"
+        elif kind == "streams" and rest:
+            allowed = "DELETE"
+        else:
+            raise RouteNotFound(
+                "Below a subscription are streams, claim, ack, release and callback, and nothing "
+                "else."
+            )
+        raise MethodNotAllowed(f"Use {allowed} here.", Allow=f"{allowed}, OPTIONS")
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:
-        return _told(self._list(request.query, self._asked(request)))
-
-    async def jwks(self, path: str, request: Request) -> Response:
-        await self._service.ready()
-        headers = [
-            (b"content-type", b"application/jwk-set+json"),
-            (b"cache-control", b"public, max-age=%d" % JWKS_MAX_AGE_S),
-        ]
-        return Response(200, headers, msgspec.json.encode(self._service.keys.jwks()))
+        return self._told(self._list(request.query, self._asked(request)))
 
     # -- the subscription
 
@@ -134,11 +144,11 @@ class Subscriptions:
             streams_max=self._settings.subscription_streams_max,
         )
         subscription, created = await self._service.put(id, config, asked.base)
-        return _json(self._service.show(subscription, asked.base), 201 if created else 200)
+        return document(self._service.show(subscription, asked.base), 201 if created else 200)
 
     async def _show(self, id: str, asked: Asked) -> Response:
         subscription = await self._service.get(id)
-        return _json(self._service.show(subscription, asked.base))
+        return document(self._service.show(subscription, asked.base))
 
     async def _delete(self, id: str) -> Response:
         await self._service.delete(id)
@@ -161,7 +171,7 @@ class Subscriptions:
             for id in ids[:limit]
         ]
         following = ids[limit - 1] if len(ids) > limit else None
-        return _json({"subscriptions": shown, "next": following})
+        return document({"subscriptions": shown, "next": following})
 
     # -- its streams
 
@@ -195,7 +205,7 @@ class Subscriptions:
             raise InvalidSubscription("`worker` is empty; name the worker that claims.")
         check_text("worker", wanted.worker)
         subscription = await self._service.get(id)
-        return _json(await self._service.workers.claim(subscription, wanted.worker))
+        return document(await self._service.workers.claim(subscription, wanted.worker))
 
     async def _callback(self, id: str, asked: Asked) -> Response:
         token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
@@ -223,8 +233,14 @@ class Subscriptions:
         authorization = request.headers.get(b"authorization", b"")
         return Asked(request.body, authorization, own_url(request, self._public_url))
 
+    async def _told(self, answer: Awaitable[Response]) -> Response:
+        """Whatever it tells of, a refusal too, is durable before it is told."""
+        response = await _rendered(answer)
+        await self._service.book.caught_up()
+        return response
 
-async def _told(answer: Awaitable[Response]) -> Response:
+
+async def _rendered(answer: Awaitable[Response]) -> Response:
     """Errors of subscriptions in the protocol's own form, which is plain JSON."""
     try:
         return await answer
@@ -237,36 +253,21 @@ async def _told(answer: Awaitable[Response]) -> Response:
         return response
 
 
-async def _nothing_there() -> Response:
-    raise RouteNotFound(
-        "Below a subscription are streams, claim, ack, release and callback, and nothing else."
-    )
-
-
-async def _no_method() -> Response:
-    raise MethodNotAllowed("Use GET, PUT or DELETE here.", Allow="GET, HEAD, PUT, DELETE, OPTIONS")
-
-
 def _split(path: str) -> tuple[str, str]:
     """The id, and what is behind it."""
     raw, _, action = path.partition("/")
-    return unquote(raw, errors="replace"), action
+    try:
+        return unquote(raw, errors="strict"), action
+    except UnicodeDecodeError:
+        raise InvalidPath(f"The id {raw[:100]!r} is not UTF-8 behind its encoding.") from None
 
 
 def _bearer(asked: Asked) -> str:
     scheme, _, token = asked.authorization.partition(b" ")
     if scheme.lower() != b"bearer":
-        raise InvalidToken(
-            "Send the token of this wake as `Authorization: Bearer <token>`.",
-            WWW_Authenticate='Bearer realm="penstock"',
-        )
+        raise no_token()
     return token.strip().decode("latin-1")
 
 
 def _ok(next_wake: bool) -> Response:
-    return _json({"ok": True, "next_wake": next_wake})
-
-
-def _json(content: dict[str, Any], status: int = 200) -> Response:
-    headers = [(b"content-type", b"application/json"), NO_STORE]
-    return Response(status, headers, msgspec.json.encode(content))
+    return document({"ok": True, "next_wake": next_wake})

@@ -21,7 +21,6 @@ T = TypeVar("T")
 def parse_pattern(text: str, *, bytes_max: int = limits.PATH_BYTES_MAX) -> str:
     """A pattern in canonical form: spelled like the paths it is compared with. InvalidPath says
     what is wrong with another."""
-    # A wildcard is a whole segment; elsewhere a star is a character of a path like others.
     pattern = parse_stream_path(text.strip("/").encode("utf-8"), bytes_max=bytes_max)
     segments = pattern.split("/")
     if len(segments) > limits.GLOB_SEGMENTS_MAX or segments.count(ANY) > limits.GLOB_STARS_MAX:
@@ -29,6 +28,13 @@ def parse_pattern(text: str, *, bytes_max: int = limits.PATH_BYTES_MAX) -> str:
             f"A pattern has at most {limits.GLOB_SEGMENTS_MAX} segments, and `{ANY}` at most "
             f"{limits.GLOB_STARS_MAX} times."
         )
+    for segment in segments:
+        # It would stand for nothing but a stream of that very name, which nobody means.
+        if ONE in segment and segment not in (ONE, ANY):
+            raise InvalidPath(
+                f"`{ONE}` and `{ANY}` are whole segments, and {segment!r} has one within; use "
+                f"`{ONE}` for the segment, or name the streams one by one."
+            )
     return pattern
 
 

@@ -93,6 +93,8 @@ class StreamView(NamedTuple):
 
 def decode(body: bytes, wanted: type[T], shape: str) -> T:
     """A document of the given shape; InvalidSubscription says what is wrong with another."""
+    if not body:
+        raise InvalidSubscription(f"Send {shape} as JSON; the body is empty.")
     try:
         return msgspec.json.decode(body, type=wanted)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

@@ -50,6 +50,7 @@ class Keys:
         self._age_us = int(settings.webhook_key_age_s * _SECOND_US)
         self._overlap_us = int(settings.webhook_key_overlap_s * _SECOND_US)
         self._keys: list[Key] | None = None
+        self._changing = asyncio.Lock()
         self._loaded = False
 
     @property
@@ -65,20 +66,37 @@ class Keys:
 
     async def renew(self) -> None:
         """Make the first key, or the next one when the newest is old enough; forget the oldest."""
+        async with self._changing:
+            newest = self._newest
+            if newest is None or self._clock.now_us() >= newest.from_us + self._age_us:
+                await self._add()
+
+    async def rotate(self) -> Key:
+        """Make the next key now; one that is published and does not sign yet is the next."""
+        async with self._changing:
+            newest = self._newest
+            if newest is None or newest.from_us <= self._clock.now_us():
+                newest = await self._add()
+            return newest
+
+    @property
+    def _newest(self) -> Key | None:
+        known = self._published()
+        return known[-1] if known else None
+
+    async def _add(self) -> Key:
         if not self._loaded:
             # On a thread: loading it takes long enough to be felt by everybody else.
             await asyncio.to_thread(_load)
             self._loaded = True
-        now = self._clock.now_us()
-        known = self._published()
-        newest = known[-1] if known else None
-        if newest is not None and now < newest.from_us + self._age_us:
-            return
+        known, now = self._published(), self._clock.now_us()
         # The first has no predecessor to sign until everybody has seen it.
-        start = now if newest is None else now + JWKS_MAX_AGE_S * _SECOND_US
-        keys = [*known, _make(start)]
-        self._keys = keys
+        added = _make(now + JWKS_MAX_AGE_S * _SECOND_US if known else now)
+        keys = [*known, added]
+        # Nobody sees it before it is kept: after a crash its signatures could not be checked.
         await self._book.set_meta(META, msgspec.json.encode(keys))
+        self._keys = keys
+        return added
 
     def sign(self, body: bytes) -> str:
         """The value of a Webhook-Signature header for a body that is sent now."""

@@ -1,12 +1,15 @@
 """Which subscriptions an append is news for: patterns by index, paths by table.
 
 A subscription waits for a path until something is behind its cursor there, and again once that is
-acked: an append to a stream whose subscribers all know there is work costs one lookup.
+acked. A commit only marks the stream, if anybody waits: subscribers are told in turns afterwards,
+so that an append costs a lookup, however many they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.log.mutations import Append, Create, Delete
@@ -22,19 +25,22 @@ if TYPE_CHECKING:
 ROUTES_MAX: Final = 100_000
 """Paths whose subscribers are remembered; found again through the index when forgotten."""
 
+TOLD_PER_TURN: Final = 200
+"""Subscriptions told before everybody else has a turn: an append can be news for very many."""
+
 _OWN: Final = RESERVED + "/"
 
 
 class Matching:
-    """`noticed` is called when a subscription has something new to do, `unlinked` when a stream
-    that it had a link to is gone, `made` when a stream comes to be."""
+    """`noticed` is called when a subscription has something new to do, `unlinked` with those that
+    had a link to a stream that is gone, `made` when a stream comes to be."""
 
     def __init__(
         self,
         engine: Engine,
         *,
         noticed: Callable[[Subscription], None],
-        unlinked: Callable[[Subscription, str], None],
+        unlinked: Callable[[list[Subscription], str], None],
         made: Callable[[str], None],
     ) -> None:
         self._engine = engine
@@ -46,6 +52,10 @@ class Matching:
         self._waiting: dict[str, dict[Subscription, None]] = {}
         self._count = 0
         self._recordings: list[set[str]] = []
+        self._news: dict[str, Stream] = {}
+        self._telling: Stream | None = None
+        self._turns: Iterator[None] | None = None
+        self._closed = False
 
     # -- who subscribes
 
@@ -94,6 +104,7 @@ class Matching:
         self._listen()
 
     def close(self) -> None:
+        self._closed = True
         self._engine.listen(None)
 
     def _listen(self) -> None:
@@ -119,12 +130,8 @@ class Matching:
             kind = type(mutation)
             if kind is Append:
                 assert mutation.stream is not None
-                path = mutation.stream.path
-                subscribers = waiting.get(path)
-                if subscribers is None:
-                    subscribers = self._route(path)
-                if subscribers:
-                    self._notice(mutation.stream, subscribers)
+                if waiting.get(mutation.stream.path, True):
+                    self._mark(mutation.stream)
             elif kind is Create:
                 assert mutation.stream is not None
                 self._created(mutation.stream)
@@ -134,13 +141,53 @@ class Matching:
         for paths in self._recordings:
             paths.update(each.stream.path for each in batch if each.stream is not None)
 
+    def _mark(self, stream: Stream) -> None:
+        """There is news for somebody who waits, or perhaps: nobody has looked for subscribers."""
+        self._news[stream.path] = stream
+        if self._turns is None:
+            self._turns = self._tell()
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        turns, self._turns = self._turns, None
+        if turns is None or self._closed:
+            return
+        for _ in turns:
+            self._turns = turns
+            asyncio.get_running_loop().call_soon(self._turn)
+            return
+
+    def _tell(self) -> Iterator[None]:
+        """Tell whoever waits for what is marked, a few a turn."""
+        count = itertools.count(1)
+        while self._news:
+            path = next(iter(self._news))
+            stream = self._telling = self._news.pop(path)
+            waiting = self._waiting_for(path)
+            for subscription in list(waiting):
+                if self._telling is not stream:
+                    break  # it is gone
+                if self._waiting.get(path) is not waiting:
+                    self._news.setdefault(path, stream)  # others wait now
+                    break
+                self._notice(stream, waiting, subscription)
+                if next(count) % TOLD_PER_TURN == 0:
+                    yield
+            self._telling = None
+            if next(count) % TOLD_PER_TURN == 0:
+                yield
+
+    def catch_up(self, subscription: Subscription) -> None:
+        """Tell one subscription at once: whoever asks for it knows of what was answered before."""
+        marked = list(self._news.values())
+        if self._telling is not None:
+            marked.append(self._telling)
+        for stream in marked:
+            self._notice(stream, self._waiting_for(stream.path), subscription)
+
     def look(self, subscription: Subscription, stream: Stream) -> None:
-        """See whether there is something new in a stream for one subscription."""
-        path = stream.path
-        if path not in subscription.pending:
-            self._notice(stream, {subscription: None})
-            if path in subscription.pending and path in self._waiting:
-                self._waiting[path].pop(subscription, None)
+        """See whether there is something new in a stream for one of its subscribers."""
+        self._notice(stream, self._waiting_for(stream.path), subscription)
 
     def settled(self, subscription: Subscription, path: str) -> None:
         """Everything at a path is acked: the next append is news."""
@@ -149,24 +196,27 @@ class Matching:
         if waiting is not None:
             waiting[subscription] = None
 
-    def _route(self, path: str) -> dict[Subscription, None]:
-        if len(self._waiting) >= ROUTES_MAX:
-            self._waiting.clear()
-        found = {each: None for each in self.subscribers(path) if path not in each.pending}
-        self._waiting[path] = found
+    def _waiting_for(self, path: str) -> dict[Subscription, None]:
+        """The subscribers of a path that know of nothing new there."""
+        found = self._waiting.get(path)
+        if found is None:
+            if len(self._waiting) >= ROUTES_MAX:
+                self._waiting.clear()
+            found = {each: None for each in self.subscribers(path) if path not in each.pending}
+            self._waiting[path] = found
         return found
 
-    def _notice(self, stream: Stream, waiting: dict[Subscription, None]) -> None:
-        path, tail = stream.path, stream.tail
-        for subscription in list(waiting):
-            position = subscription.position(stream)
-            if tail <= position:
-                continue
-            del waiting[subscription]
-            subscription.pending[path] = None
-            if path not in subscription.links:
-                subscription.links[path] = Link()
-            self._noticed(subscription)
+    def _notice(
+        self, stream: Stream, waiting: dict[Subscription, None], subscription: Subscription
+    ) -> None:
+        if subscription not in waiting or stream.tail <= subscription.position(stream):
+            return
+        path = stream.path
+        del waiting[subscription]
+        subscription.pending[path] = None
+        if path not in subscription.links:
+            subscription.links[path] = Link()
+        self._noticed(subscription)
 
     def _created(self, stream: Stream) -> None:
         """Whatever was at the path before, this is another stream."""
@@ -176,14 +226,21 @@ class Matching:
             link = subscription.links.get(stream.path)
             if link is not None:
                 subscription.links[stream.path] = Link(explicit=link.explicit)
+        self._forget(stream.path)
         if subscribers:
-            self._waiting.pop(stream.path, None)
-            self._notice(stream, self._route(stream.path))
+            self._mark(stream)
         self._made(stream.path)
 
-    def _ended(self, path: str) -> None:
+    def _forget(self, path: str) -> None:
         self._waiting.pop(path, None)
-        for subscription in self.subscribers(path):
+        self._news.pop(path, None)
+        if self._telling is not None and self._telling.path == path:
+            self._telling = None
+
+    def _ended(self, path: str) -> None:
+        self._forget(path)
+        linked = [each for each in self.subscribers(path) if path in each.links]
+        for subscription in linked:
             subscription.pending.pop(path, None)
-            if path in subscription.links:
-                self._unlinked(subscription, path)
+        if linked:
+            self._unlinked(linked, path)

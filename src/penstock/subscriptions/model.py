@@ -39,7 +39,8 @@ class Wake(msgspec.Struct, frozen=True, omit_defaults=True):
     """The current wake, or none (`wake_id` empty).
 
     A holder has claimed it. A lease ends at `lease_us`; a webhook that failed `attempts` times in a
-    row is called again at `retry_us`. `told` says that the wake event is in the wake stream.
+    row is called again at `retry_us`. `told` says that the wake event is in the wake stream, or
+    that the webhook has accepted it.
     """
 
     generation: int = 0

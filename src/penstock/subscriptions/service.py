@@ -25,7 +25,7 @@ from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import Offset
 from penstock.protocol.subscription import WEBHOOK, Config
 from penstock.subscriptions.book import Book, end_row, link_row, rows_of, subscription_row
-from penstock.subscriptions.keys import Keys
+from penstock.subscriptions.keys import Key, Keys
 from penstock.subscriptions.matching import Matching
 from penstock.subscriptions.model import Link, Row, Subscription, view
 from penstock.subscriptions.showing import shown
@@ -244,6 +244,12 @@ class Subscriptions:
             link = Link(explicit=True)
         subscription.links[path] = link
 
+    async def rotate_key(self) -> Key:
+        """Replace the key that webhooks are signed with, by the one that signs now or soon."""
+        await self.ready()
+        await self.book.made()
+        return await self.keys.rotate()
+
     async def get(self, id: str) -> Subscription:
         await self.ready()
         found = self.all.get(id)
@@ -303,17 +309,25 @@ class Subscriptions:
             subscription.pending.pop(path, None)
         await self.book.write([link_row(subscription, path)])
 
-    def _unlinked(self, subscription: Subscription, path: str) -> None:
+    def _unlinked(self, subscriptions: list[Subscription], path: str) -> None:
         """A stream is gone: one of the same name is another, and begins anew."""
-        link = subscription.links[path]
-        if link.explicit:
-            subscription.links[path] = Link(explicit=True)
-        else:
-            del subscription.links[path]
-        self.waking.keep([subscription], [path])
+        for subscription in subscriptions:
+            if subscription.links[path].explicit:
+                subscription.links[path] = Link(explicit=True)
+            else:
+                del subscription.links[path]
+        self._keep_links(subscriptions, path)
+
+    def _keep_links(self, subscriptions: list[Subscription], path: str) -> None:
+        """Some a turn: a link to what is gone does no harm, as it names it by its number."""
+        self.waking.keep(subscriptions[:PAGE], [path])
+        if len(subscriptions) > PAGE:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._keep_links, subscriptions[PAGE:], path)
 
     def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
         """What readers see of it; `base` is this server as the reader knows it."""
+        self.matching.catch_up(subscription)
         found = {
             path: self._acked(subscription, path, link)
             for path, link in subscription.links.items()

@@ -90,9 +90,8 @@ class Waking:
             return
         for subscription in woken:
             self.next_wake(subscription)
-            if subscription.config.type != WEBHOOK:
-                # Before the row that says so: a crash in between tells it again.
-                self.tell(subscription)
+        # Before the rows that say so: a crash in between tells it again.
+        self.tell([each for each in woken if each.config.type != WEBHOOK])
         kept = self.keep(woken)
         for subscription in woken:
             if subscription.config.type == WEBHOOK:
@@ -105,42 +104,61 @@ class Waking:
         subscription.wake = Wake(before.generation + 1, wake_id, attempts=before.attempts)
         self.counts["wakes"] += 1
 
-    def tell(self, subscription: Subscription) -> None:
-        """Write the wake event of a pull-wake subscription, as soon as its wake stream is there."""
-        path = subscription.config.wake_stream
-        assert path is not None
-        event = {
-            "type": "wake",
-            "subscription_id": subscription.id,
-            "stream": next(iter(subscription.pending), ""),
-            "generation": subscription.wake.generation,
-            "ts": self._clock.now_us() // 1000,
-        }
-        request = Append(msgspec.json.encode(event), _JSON, False, None, None, None)
+    def tell(self, subscriptions: Iterable[Subscription]) -> None:
+        """Write the wake events of pull-wake subscriptions, as soon as there is a stream for them.
+
+        Those of one stream are one append: an event can wake very many."""
+        by_path: dict[str, list[Subscription]] = {}
+        for subscription in subscriptions:
+            assert subscription.config.wake_stream is not None
+            by_path.setdefault(subscription.config.wake_stream, []).append(subscription)
+        for path, woken in by_path.items():
+            self._tell(path, woken)
+
+    def _tell(self, path: str, woken: list[Subscription]) -> None:
+        now_ms = self._clock.now_us() // 1000
+        events = [
+            {
+                "type": "wake",
+                "subscription_id": subscription.id,
+                "stream": next(iter(subscription.pending), ""),
+                "generation": subscription.wake.generation,
+                "ts": now_ms,
+            }
+            for subscription in woken
+        ]
+        request = Append(msgspec.json.encode(events), _JSON, False, None, None, None)
         try:
             written = self._engine.append(path, request)
         except PenstockError as error:
             if path not in self._untold:
-                _log.warning("cannot write the wakes of %s: %s", subscription.id, error.detail)
-            self._untold.setdefault(path, {})[subscription] = None
+                _log.warning("cannot write the wakes of %s: %s", woken[0].id, error.detail)
+            self._untold.setdefault(path, {}).update(dict.fromkeys(woken))
             if isinstance(error, ServerError):
                 self._later(lambda: self.made(path))
             return
-        written.add_done_callback(lambda done: self._told(subscription, path, done))
-        subscription.wake = replace(subscription.wake, told=True)
+        written.add_done_callback(lambda done: self._told(woken, path, done))
+        for subscription in woken:
+            subscription.wake = replace(subscription.wake, told=True)
 
-    def _told(self, subscription: Subscription, path: str, done: asyncio.Future[Any]) -> None:
+    def _told(self, woken: list[Subscription], path: str, done: asyncio.Future[Any]) -> None:
         if not done.cancelled() and done.exception() is not None:
-            subscription.wake = replace(subscription.wake, told=False)
-            self._untold.setdefault(path, {})[subscription] = None
+            for subscription in woken:
+                subscription.wake = replace(subscription.wake, told=False)
+            self._untold.setdefault(path, {}).update(dict.fromkeys(woken))
             self._later(lambda: self.made(path))
 
     def made(self, path: str) -> None:
         """A stream came to be: perhaps one that wakes were waiting for."""
-        for subscription in self._untold.pop(path, {}):
-            if self._is_unclaimed(subscription) and not subscription.wake.told:
-                self.tell(subscription)
-                self.keep([subscription])
+        untold = [
+            each
+            for each in self._untold.pop(path, {})
+            if self._is_unclaimed(each) and not each.wake.told
+        ]
+        for index in range(0, len(untold), ISSUED_PER_TURN):
+            told = untold[index : index + ISSUED_PER_TURN]
+            self._tell(path, told)
+            self.keep(told)
 
     def _is_unclaimed(self, subscription: Subscription) -> bool:
         wake = subscription.wake
@@ -215,12 +233,14 @@ class Waking:
     def rest(self, subscription: Subscription) -> bool:
         """The wake is over; whether another one follows at once."""
         subscription.wake = replace(IDLE, generation=subscription.wake.generation)
+        self.matching.catch_up(subscription)
         if subscription.pending:
             self.due(subscription)
         return bool(subscription.pending)
 
     def snapshot(self, subscription: Subscription) -> list[StreamView]:
         """The streams of a wake: those with work first, and not more than fit."""
+        self.matching.catch_up(subscription)
         paths = dict(itertools.islice(subscription.pending.items(), self._snapshot_max))
         for path in subscription.links:
             if len(paths) >= self._snapshot_max:
@@ -240,6 +260,13 @@ class Waking:
     def lease(self, subscription: Subscription) -> int:
         """The end of a lease that begins now."""
         return self._clock.now_us() + subscription.config.lease_ttl_ms * 1000
+
+    def extend(self, subscription: Subscription) -> None:
+        """Somebody is at work: the lease begins anew, and what failed before is forgotten."""
+        lease_us = self.lease(subscription)
+        subscription.wake = replace(
+            subscription.wake, attempts=0, retry_us=0, lease_us=lease_us, told=True
+        )
 
     def arm(self, subscription: Subscription) -> None:
         """See to it that the wake's deadline is looked at when it comes."""
@@ -291,10 +318,12 @@ class Waking:
         wake = subscription.wake
         self.arm(subscription)
         if wake.wake_id and subscription.config.type == WEBHOOK:
-            if not wake.deadline_us:
-                self.deliver(subscription)  # perhaps once more: the answer was not heard
+            if not wake.told and not wake.retry_us:
+                # Perhaps once more: the answer was not heard, and its lease is over with the call.
+                subscription.wake = replace(wake, lease_us=0)
+                self.deliver(subscription)
         elif wake.wake_id and not wake.holder and not wake.told:
-            self.tell(subscription)
+            self.tell([subscription])
             self.keep([subscription])
 
     def close(self) -> None:

@@ -162,12 +162,7 @@ class Webhooks:
             moved = self._waking.ack(subscription, _tails(streams))
             self._waking.rest(subscription)
         else:
-            subscription.wake = replace(
-                subscription.wake,
-                attempts=0,
-                retry_us=0,
-                lease_us=self._waking.lease(subscription),
-            )
+            self._waking.extend(subscription)
         try:
             await self._waking.write(subscription, moved)
         except PenstockError:

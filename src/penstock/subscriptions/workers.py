@@ -48,6 +48,7 @@ class Workers:
                 f"{wake.holder!r} holds the lease; wait for the next wake.",
                 {"current_holder": wake.holder, "generation": wake.generation},
             )
+        waking.matching.catch_up(subscription)
         if not subscription.pending:
             if wake.wake_id:
                 # Nobody will come for it, and it must not hold off the next.
@@ -97,19 +98,14 @@ class Workers:
             next_wake = waking.rest(subscription)
         else:
             next_wake = False
-            subscription.wake = replace(
-                subscription.wake, attempts=0, retry_us=0, lease_us=waking.lease(subscription)
-            )
+            waking.extend(subscription)
         await waking.write(subscription, moved)
         return next_wake
 
     def _fence(self, subscription: Subscription, token: str, report: Report) -> None:
         generation = token_generation(self._book.secret, subscription.scope, token)
         if generation is None:
-            raise InvalidToken(
-                "Send the token of this wake as `Authorization: Bearer <token>`.",
-                WWW_Authenticate='Bearer realm="penstock"',
-            )
+            raise no_token()
         self._waking.tick()
         wake = subscription.wake
         is_current = (
@@ -145,6 +141,13 @@ class Workers:
         if position < subscription.position(stream):
             raise InvalidAck(f"{ack.offset} of {path!r} is before what is acked already.")
         return Acked(path, stream.id, position)
+
+
+def no_token() -> InvalidToken:
+    return InvalidToken(
+        "Send the token of this wake as `Authorization: Bearer <token>`.",
+        WWW_Authenticate='Bearer realm="penstock"',
+    )
 
 
 def _need(subscription: Subscription, kind: Kind) -> None:

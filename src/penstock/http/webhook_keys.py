@@ -1,0 +1,39 @@
+"""The keys that webhooks are signed with: `jwks.json` for receivers, and replacing them on demand.
+
+Renders answers; which key signs when is decided by the keys themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.http.documents import document
+from penstock.http.message import Request, Response
+from penstock.limits import JWKS_MAX_AGE_S
+from penstock.protocol.headers import format_expires_at
+
+if TYPE_CHECKING:
+    from penstock.subscriptions.service import Subscriptions as Service
+
+JWKS = b"/v1/stream/__ds/jwks.json"
+ROTATE = b"/v1/stream/__ds/rotate-key"
+
+
+class WebhookKeys:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def jwks(self, path: str, request: Request) -> Response:
+        await self._service.ready()
+        headers = [
+            (b"content-type", b"application/jwk-set+json"),
+            (b"cache-control", b"public, max-age=%d" % JWKS_MAX_AGE_S),
+        ]
+        return Response(200, headers, msgspec.json.encode(self._service.keys.jwks()))
+
+    async def rotate(self, path: str, request: Request) -> Response:
+        key = await self._service.rotate_key()
+        answer = {"kid": key.kid, "signs_from": format_expires_at(key.from_us)}
+        return document(answer)
