@@ -31,6 +31,7 @@ class Relations(ABC):
         self._types = types
         self._replaces = replaces
         self._made: set[str] = set()
+        self._states: dict[str, StateTable] = {}
 
     @abstractmethod
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
@@ -54,6 +55,8 @@ class Relations(ABC):
             self.forget(name)
         self._made.clear()
         self._warehouse.events.refresh()
+        for state in self._states.values():
+            state.refresh()
 
     def prepare(self, query: str) -> None:
         """Make the relations that a query names."""
@@ -99,12 +102,19 @@ class Relations(ABC):
         return state, f"{views.everything(base)} UNION ALL {views.everything(fresh)}"
 
     def _base(self, entity: str) -> tuple[StateTable, str]:
-        schema = self._types.get(entity)
-        state = StateTable(self._warehouse, entity, schema)
+        state = self.stored(entity)
         base = self.files(state.files(), state.stored)
         if state.is_outgrown:
-            base = self.typed(views.own_columns(base), schema)
+            base = self.typed(views.own_columns(base), self._types.get(entity))
         return state, base
+
+    def stored(self, entity: str) -> StateTable:
+        """The state table of a type, opened once: to look again costs less than to open it."""
+        state = self._states.get(entity)
+        if state is None:
+            schema = self._types.get(entity)
+            state = self._states[entity] = StateTable(self._warehouse, entity, schema)
+        return state
 
     def cuts(self) -> str:
         return views.cuts(self.events(column="control"), replaces=self._replaces)

@@ -56,9 +56,19 @@ class StateTable:
         self._version = None if schema is None else schema.version
         self._warehouse = warehouse
         self.table = Table(warehouse.state_uri(entity), self.schema, warehouse.options)
+        self._look()
+
+    def _look(self) -> None:
         found = self.table.record() if self.table.exists else {}
         self.folded = msgspec.convert(found, Folded)
         self.stored = self.table.columns if self.table.exists else self.schema
+
+    def refresh(self) -> None:
+        """See what others have committed since."""
+        before = self.table.version
+        self.table.refresh()
+        if self.table.version != before:
+            self._look()
 
     @property
     def batch(self) -> int:
