@@ -73,7 +73,11 @@ class Duck(Relations):
     def typed(self, query: str, schema: TypeSchema | None) -> str:
         if schema is None:
             return f"({query})"
-        return self.register(with_columns(self.table(query), schema))
+        # Piece by piece: as objects of Python's the rows take several times their memory.
+        reader = self.reader(query)
+        made = [with_columns(reader.schema.empty_table(), schema)]
+        made += (with_columns(batch, schema) for batch in reader)
+        return self.register(pa.concat_tables(made))
 
     def define(self, name: str, query: str) -> None:
         self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {query}')
