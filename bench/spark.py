@@ -74,7 +74,7 @@ def measure_all(
         finally:
             spark.stop()
     if begin("scaling"):
-        rows += spark_pipeline.measure_scaling(max(1, rounds - 1), 400_000 // scale)
+        rows += spark_pipeline.measure_scaling(max(1, rounds - 1), 300_000 // scale)
     return rows
 
 

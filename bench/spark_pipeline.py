@@ -90,44 +90,45 @@ def _from_files(spark: SparkSession, folder: Path, warehouse: Warehouse) -> None
 
 def measure_scaling(rounds: int, events: int) -> list[Row]:
     """No other Spark session may run. Server, driver and executors share this machine's cores."""
-    found: dict[str, dict[int, list[Sample]]] = {"source": {}, "pipeline": {}}
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with running_server() as server, standalone_cluster() as master:
         size = spark_events.fill(server.url, events, events // 10)
-        part = str(size // 8 + 1)
-        for executors in (1, 2):
+        options = {"url": server.url, "streams": STREAM, "partitionBytes": str(size // 8 + 1)}
+
+        def timed(executors: int, number: int) -> Sample:
             spark = _on_cluster(master, executors)
             try:
-                ours = {"url": server.url, "streams": STREAM, "partitionBytes": part}
-
-                def read(spark: SparkSession = spark, ours: dict[str, str] = ours) -> None:
-                    to_nowhere(spark.read.format("durable_streams").options(**ours).load())
-
-                def run(spark: SparkSession = spark) -> None:
-                    with tools.work_folder() as folder:
-                        chosen = spark_events.pipeline(
-                            server.url,
-                            Path(folder) / "warehouse",
-                            source={"min_partitions": 8},
-                            driver_rows=0,
-                        )
-                        PipelineRun(chosen, spark).run(once=True)
-
-                for name, work in (("source", read), ("pipeline", run)):
-                    found[name][executors] = _timed(work, rounds, events)
+                rows = spark.read.format("durable_streams").options(**options).load()
+                to_nowhere(rows)  # starts workers and compiles code
+                source_s = to_nowhere(rows)
+                pipeline_s = _in_tasks(spark, server.url)
             finally:
                 spark.stop()
+            return {"source": events / source_s, "pipeline": events / pipeline_s}
+
+        found = interleave([("one", 1), ("two", 2)], timed, rounds=rounds, warm_up=False)
     return [
         compared(
             f"{name}, {events:,} events, on two executors of one core beside one",
-            median(each[2], "events_s"),
-            median(each[1], "events_s"),
+            median(found["two"], name),
+            median(found["one"], name),
             per_second,
-            samples={"two": each[2], "one": each[1]},
-            by_round=ratios(each[2], each[1], "events_s"),
+            samples=found,
+            by_round=ratios(found["two"], found["one"], name),
         )
-        for name, each in found.items()
+        for name in ("source", "pipeline")
     ]
+
+
+def _in_tasks(spark: SparkSession, url: str) -> float:
+    """How long a pipeline takes that leaves all it can to tasks, in seconds."""
+    with tools.work_folder() as folder:
+        chosen = spark_events.pipeline(
+            url, Path(folder) / "warehouse", source={"min_partitions": 8}, driver_rows=0
+        )
+        began = time.perf_counter()
+        PipelineRun(chosen, spark).run(once=True)
+        return time.perf_counter() - began
 
 
 def _on_cluster(master: str, executors: int) -> SparkSession:
@@ -151,13 +152,3 @@ def _on_cluster(master: str, executors: int) -> SparkSession:
             raise TimeoutError(f"no {executors} executors on {master}")
         time.sleep(0.05)
     return spark
-
-
-def _timed(work: Callable[[], None], rounds: int, events: int) -> list[Sample]:
-    found: list[Sample] = []
-    for number in range(rounds + 1):
-        began = time.perf_counter()
-        work()
-        if number:  # the first one compiles code and starts workers
-            found.append({"events_s": events / (time.perf_counter() - began)})
-    return found
