@@ -60,6 +60,7 @@ def measure_all(
         rows += spark_growth.measure((100_000 // scale, 1_000_000 // scale, 10_000_000 // scale))
     if {"source", "latency", "catch-up", "memory"} & set(groups):
         spark = session("bench", master="local[2]", memory="2g")
+        spark.sparkContext.setLogLevel("FATAL")  # a query that is stopped complains in pages
         for source in (Prebuilt, RowByRow, Nothing):
             spark.dataSource.register(source)
         try:

@@ -90,9 +90,13 @@ class Relations(ABC):
         if not state.is_behind(self._warehouse.events.record):
             return state, views.everything(base)
         cut = self.cuts()
-        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
-        fresh = self.typed(views.newest(newer, cut), self._types.get(entity))
+        fresh = self.typed(self._fresh(state, cut), self._types.get(entity))
         return state, views.merged(base, fresh, cut)
+
+    def _fresh(self, state: StateTable, cut: str) -> str:
+        """The newest row of each key that came after what a state table has."""
+        events = self.events(after=state.batch)
+        return views.newest(views.changes(events, state.entity, after=state.batch), cut)
 
     def together(self, entity: str) -> tuple[StateTable, str]:
         """The rows of a state table and all that came since, several to a key."""
@@ -103,10 +107,14 @@ class Relations(ABC):
 
     def _base(self, entity: str) -> tuple[StateTable, str]:
         state = self.stored(entity)
-        base = self.files(state.files(), state.stored)
+        return state, self._rows(state, state.files())
+
+    def _rows(self, state: StateTable, files: Sequence[File]) -> str:
+        """The rows of some files of a state table, with the columns that it has now."""
+        base = self.files(files, state.stored)
         if state.is_outgrown:
-            base = self.typed(views.own_columns(base), self._types.get(entity))
-        return state, base
+            return self.typed(views.own_columns(base), self._types.get(state.entity))
+        return base
 
     def stored(self, entity: str) -> StateTable:
         """The state table of a type, opened once: to look again costs less than to open it."""
