@@ -62,21 +62,17 @@ def test_a_fold_in_pieces_comes_to_what_a_replay_does(
     keys = [*ODD, *(f"{chance.choice(ODD)}{number}" for number in range(4000))]
     kept = Kept(tmp_path / "warehouse", {"user": USER})
 
-    def changes(count: int) -> list[dict[str, Any]]:
-        return [
-            chance.choice([put, put, put, lambda key, _, **more: gone(key, **more)])(
-                chance.choice(keys),
-                f'{{"name":"{number}","age":1}}',
-                stream=chance.choice("st"),
-                type=entity,
-            )
-            for number in range(count)
-        ]
+    def change(number: int) -> dict[str, Any]:
+        key, place = chance.choice(keys), {"stream": chance.choice("st"), "type": entity}
+        if chance.random() < 0.25:
+            return gone(key, **place)
+        return put(key, f'{{"name":"{number}","age":1}}', **place)
 
     kept.batch(*(put(key, "{}", stream=stream, type=entity) for key in keys for stream in "st"))
     kept.fold(entity)
     for number in range(4):
-        kept.batch(*changes(600), *([{"control": "reset", "stream": "s"}] if number == 2 else []))
+        resets = [{"control": "reset", "stream": "s"}] if number == 2 else []
+        kept.batch(*map(change, range(600)), *resets)
         assert len(list(kept.duck.merged_in_order(entity))) > 1
         state = kept.fold(entity)
         assert kept.state(entity) == kept.replay.state_rows(entity)
