@@ -22,8 +22,8 @@ ODD = ["'", "it's", "a\\b", "\\", "%", "a\0b", "\0", "é", "￿", "😀", "😀�
 
 
 def file(least: str | None, most: str | None, rows: int = 10) -> File:
-    bounds = [{} if key is None else {"_key": key} for key in (least, most)]
-    return File(f"{least}-{most}", rows, *bounds, {})
+    low, high = ({} if key is None else {"_key": key} for key in (least, most))
+    return File(f"{least}-{most}", rows, low, high, {})
 
 
 @pytest.mark.parametrize(
