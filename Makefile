@@ -92,8 +92,7 @@ bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
 	$(BIN)/python -m bench.stp
 
 bench-spark: setup ## the Spark source and the pipeline beside what Spark does at best
-	$(BIN)/python -m bench.spark_source
-	$(BIN)/python -m bench.spark_pipeline
+	$(BIN)/python -m bench.spark
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m "soak and not spark" -o faulthandler_timeout=7200

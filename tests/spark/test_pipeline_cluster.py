@@ -22,7 +22,7 @@ EVENTS = 400
 
 
 def settings(url: str) -> str:
-    # Small partitions and a fold in Spark's tasks, so that both workers have something to do.
+    # Small partitions, all of it read and folded in tasks: both workers have something to do.
     return f"""
 [source]
 url = "{url}"
@@ -32,6 +32,7 @@ min_partitions = 4
 [warehouse]
 path = "warehouse"
 [pipeline]
+driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"

@@ -5,16 +5,18 @@ Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from tempfile import gettempdir
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
+from penstock import limits
 from penstock.spark import views
 from penstock.spark.problems import QueryFailed
 from penstock.spark.relations import Relations, with_columns
+from penstock.spark.state_table import key_ranges
 from penstock.spark.tables import File, filesystem
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import Warehouse
@@ -73,7 +75,28 @@ class Duck(Relations):
     def typed(self, query: str, schema: TypeSchema | None) -> str:
         if schema is None:
             return f"({query})"
-        return self.register(with_columns(self.table(query), schema))
+        # Piece by piece: as objects of Python's the rows take several times their memory.
+        reader = self.reader(query)
+        made = [with_columns(reader.schema.empty_table(), schema)]
+        made += (with_columns(batch, schema) for batch in reader)
+        return self.register(pa.concat_tables(made))
+
+    def merged_in_order(self, entity: str) -> Iterator[str]:
+        """The state of a type up to now, deleted keys included, in pieces: later ones have later
+        keys, and each is small enough to be sorted in memory, however large the whole is."""
+        state = self.stored(entity)
+        ranges = key_ranges(state.files(), limits.PIPELINE_BUCKET_ROWS)
+        cut = self.held(self.cuts()) if len(ranges) > 1 else f"({self.cuts()})"
+        fresh = self._fresh(state, views.everything(cut))
+        schema = self._types.get(entity)
+        rows = self.held(fresh) if schema is None else self.typed(fresh, schema)
+        for files, low, high in ranges:
+            base = self._rows(state, files)
+            yield views.merged(base, views.between(rows, low, high), views.everything(cut))
+
+    def held(self, query: str) -> str:
+        """The rows of a query, computed once, as something to select from."""
+        return self.register(self.table(query))
 
     def define(self, name: str, query: str) -> None:
         self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {query}')

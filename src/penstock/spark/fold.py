@@ -31,11 +31,15 @@ WRITTEN_DDL: Final = "name STRING, size BIGINT, rows BIGINT, statistics STRING"
 
 
 def fold_here(duck: Duck, entity: str, record: Record) -> StateTable:
-    """Fold in this process."""
-    state, merged = duck.merged(entity)
-    kept = views.without_tombstones(merged, _dead(duck.events(column="error")))
-    reader = duck.reader(f"SELECT k.* FROM ({kept}) k ORDER BY k._key, k._stream")
-    state.commit(list(_buckets(state, reader, record.batch)), record)
+    """Fold in this process, one range of keys after the other."""
+    state = duck.stored(entity)
+    dead = duck.held(_dead(duck.events(column="error")))
+    written: list[Written] = []
+    for merged in duck.merged_in_order(entity):
+        kept = views.without_tombstones(merged, views.everything(dead))
+        reader = duck.reader(f"SELECT k.* FROM ({kept}) k ORDER BY k._key, k._stream")
+        written += _buckets(state, reader, record.batch)
+    state.commit(written, record)
     return state
 
 

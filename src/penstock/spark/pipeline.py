@@ -26,11 +26,12 @@ from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
-from penstock.spark.pipeline_config import Pipeline
-from penstock.spark.positions import from_spark
+from penstock.spark.options import source_options
+from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, Progress, serve_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.state_table import StateTable
 from penstock.spark.warehouse import Warehouse
@@ -65,7 +66,8 @@ class PipelineRun:
         self._driver_rows = pipeline.run.driver_rows
         if self._driver_rows is None and not str(spark.sparkContext.master).startswith("local"):
             self._driver_rows = limits.PIPELINE_DRIVER_ROWS
-        self._states: dict[str, StateTable] = {}
+        options = source_options(_source_options(pipeline.source, pipeline.source.starting))
+        self._small = SmallBatches(options, messages_max=pipeline.run.driver_messages)
         self._query_id: str | None = None
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
@@ -132,20 +134,7 @@ class PipelineRun:
             raise self._failure
 
     def _stream(self, starting: Any, *, once: bool) -> DataStreamWriter:
-        source = self._pipeline.source
-        options: dict[str, Any] = {
-            "url": source.url,
-            "streams": msgspec.json.encode(source.streams).decode(),
-            "startingOffsets": _text(starting),
-            "maxBytesPerTrigger": source.max_bytes or limits.PIPELINE_BATCH_BYTES,
-            "minPartitions": source.min_partitions,
-            "maxAttempts": source.attempts,
-            "failOnDataLoss": str(source.fail_on_data_loss).lower(),
-        }
-        if source.token:
-            options["token"] = source.token
-        if source.max_messages is not None:
-            options["maxMessagesPerTrigger"] = source.max_messages
+        options = _source_options(self._pipeline.source, starting)
         rows = self._spark.readStream.format("durable_streams").options(**options).load()
         writer = rows.writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self._checkpoint.location)
@@ -174,17 +163,8 @@ class PipelineRun:
         before = events.record.events
         query = self._query_id = self._query_id or self._checkpoint.query or ""
         if not events.has(query, batch):
-            write = writer_of(
-                events.uri, self._pipeline.types, events.record.batch + 1, datetime.now(UTC)
-            )
             positions = self._checkpoint.positions(batch)
-            if _messages(events.record.positions, positions) <= limits.PIPELINE_SMALL_MESSAGES:
-                # Not worth a second round through Python workers.
-                made = write(rows.toArrow().to_batches())
-                appended = Appended.of(row for each in made for row in each.to_pylist())
-            else:
-                written = rows.mapInArrow(write, WRITTEN_DDL).collect()
-                appended = Appended.of(row.asDict() for row in written)
+            appended = self._write(rows, batch, positions)
             events.append(appended, query=query, batch=batch, positions=positions)
         self._fold()
         self.meter.published += self._publisher.publish()
@@ -201,15 +181,24 @@ class PipelineRun:
         if self._on_progress is not None:
             self._on_progress(told)
 
+    def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> Appended:
+        """The events of a batch in files that nobody sees yet."""
+        events = self.warehouse.events
+        number, types = events.record.batch + 1, self._pipeline.types
+        write = writer_of(events.uri, types, number, datetime.now(UTC))
+        start = self._checkpoint.positions(batch - 1)
+        if start is not None and end is not None and self._small.are(start, end):
+            made = write(self._small.read(start, end))
+            return Appended.of(row for each in made for row in each.to_pylist())
+        written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+        return Appended.of(row.asDict() for row in written)
+
     def _fold(self, *, everything: bool = False) -> None:
         """Rewrite the state tables that it is time for; at the end of a run all that are behind."""
         chosen, record = self._pipeline.run, self.warehouse.events.record
         stale = True
         for entity in self._duck.entities():
-            state = self._states.get(entity)
-            if state is None:
-                schema = self._pipeline.types.get(entity)
-                state = self._states[entity] = StateTable(self.warehouse, entity, schema)
+            state = self._duck.stored(entity)
             due = state.is_due(record, rows=chosen.fold_rows, percent=chosen.fold_percent)
             if not due and not (everything and state.is_behind(record)):
                 continue
@@ -219,10 +208,11 @@ class PipelineRun:
                 if stale:
                     self._duck.refresh()
                     stale = False
-                self._states[entity] = fold_here(self._duck, entity, record)
+                fold_here(self._duck, entity, record)
             else:
                 self._views.refresh()
-                self._states[entity] = fold_in_spark(self._views, entity, record)
+                fold_in_spark(self._views, entity, record)
+                state.refresh()
             self.meter.folds += 1
 
     def _tidy(self) -> None:
@@ -231,16 +221,21 @@ class PipelineRun:
             self.warehouse.events.compact()
 
 
-def _messages(before: dict[str, Any] | None, after: dict[str, Any] | None) -> int:
-    """How many messages there are between two places of the source, at most."""
-    if before is None or after is None:
-        return limits.PIPELINE_SMALL_MESSAGES + 1
-    start, end = from_spark(before), from_spark(after)
-    # A stream that was made anew counts from its beginning.
-    return sum(
-        place.seq if place.seq < start.of(name).seq else place.seq - start.of(name).seq
-        for name, place in end.streams.items()
-    )
+def _source_options(source: Source, starting: Any) -> dict[str, str]:
+    options = {
+        "url": source.url,
+        "streams": msgspec.json.encode(source.streams).decode(),
+        "startingOffsets": _text(starting),
+        "maxBytesPerTrigger": str(source.max_bytes or limits.PIPELINE_BATCH_BYTES),
+        "minPartitions": str(source.min_partitions),
+        "maxAttempts": str(source.attempts),
+        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+    }
+    if source.token:
+        options["token"] = source.token
+    if source.max_messages is not None:
+        options["maxMessagesPerTrigger"] = str(source.max_messages)
+    return options
 
 
 def _text(starting: str | dict[str, str]) -> str:

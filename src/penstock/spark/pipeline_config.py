@@ -57,6 +57,7 @@ class Run(_Section, frozen=True):
     snapshots: Literal["keep", "replace"] = "keep"
     fold_rows: _Positive = limits.PIPELINE_FOLD_ROWS
     fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
+    driver_messages: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_MESSAGES
     driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}

@@ -31,6 +31,7 @@ class Relations(ABC):
         self._types = types
         self._replaces = replaces
         self._made: set[str] = set()
+        self._states: dict[str, StateTable] = {}
 
     @abstractmethod
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
@@ -54,6 +55,8 @@ class Relations(ABC):
             self.forget(name)
         self._made.clear()
         self._warehouse.events.refresh()
+        for state in self._states.values():
+            state.refresh()
 
     def prepare(self, query: str) -> None:
         """Make the relations that a query names."""
@@ -87,9 +90,13 @@ class Relations(ABC):
         if not state.is_behind(self._warehouse.events.record):
             return state, views.everything(base)
         cut = self.cuts()
-        newer = views.changes(self.events(after=state.batch), entity, after=state.batch)
-        fresh = self.typed(views.newest(newer, cut), self._types.get(entity))
+        fresh = self.typed(self._fresh(state, cut), self._types.get(entity))
         return state, views.merged(base, fresh, cut)
+
+    def _fresh(self, state: StateTable, cut: str) -> str:
+        """The newest row of each key that came after what a state table has."""
+        events = self.events(after=state.batch)
+        return views.newest(views.changes(events, state.entity, after=state.batch), cut)
 
     def together(self, entity: str) -> tuple[StateTable, str]:
         """The rows of a state table and all that came since, several to a key."""
@@ -99,12 +106,23 @@ class Relations(ABC):
         return state, f"{views.everything(base)} UNION ALL {views.everything(fresh)}"
 
     def _base(self, entity: str) -> tuple[StateTable, str]:
-        schema = self._types.get(entity)
-        state = StateTable(self._warehouse, entity, schema)
-        base = self.files(state.files(), state.stored)
+        state = self.stored(entity)
+        return state, self._rows(state, state.files())
+
+    def _rows(self, state: StateTable, files: Sequence[File]) -> str:
+        """The rows of some files of a state table, with the columns that it has now."""
+        base = self.files(files, state.stored)
         if state.is_outgrown:
-            base = self.typed(views.own_columns(base), schema)
-        return state, base
+            return self.typed(views.own_columns(base), self._types.get(state.entity))
+        return base
+
+    def stored(self, entity: str) -> StateTable:
+        """The state table of a type, opened once: to look again costs less than to open it."""
+        state = self._states.get(entity)
+        if state is None:
+            schema = self._types.get(entity)
+            state = self._states[entity] = StateTable(self._warehouse, entity, schema)
+        return state
 
     def cuts(self) -> str:
         return views.cuts(self.events(column="control"), replaces=self._replaces)

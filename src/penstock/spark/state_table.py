@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -56,9 +56,19 @@ class StateTable:
         self._version = None if schema is None else schema.version
         self._warehouse = warehouse
         self.table = Table(warehouse.state_uri(entity), self.schema, warehouse.options)
+        self._look()
+
+    def _look(self) -> None:
         found = self.table.record() if self.table.exists else {}
         self.folded = msgspec.convert(found, Folded)
         self.stored = self.table.columns if self.table.exists else self.schema
+
+    def refresh(self) -> None:
+        """See what others have committed since."""
+        before = self.table.version
+        self.table.refresh()
+        if self.table.version != before:
+            self._look()
 
     @property
     def batch(self) -> int:
@@ -118,6 +128,33 @@ class StateTable:
         self.table.commit(written, told, {_FOLD: record.batch}, overwrite=True)
         self.folded = folded
         self.stored = self.schema
+
+
+class KeyRange(NamedTuple):
+    """Files that have all the rows with keys from `low` up to `high`; None is no bound."""
+
+    files: list[File]
+    low: str | None
+    high: str | None
+
+
+def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
+    """Files in the order of their keys, of about so many rows together; one range of all if their
+    keys are not known, or lie all over the place."""
+    given = list(files)
+    if not all("_key" in each.least and "_key" in each.most for each in given):
+        return [KeyRange(given, None, None)]
+    groups: list[list[File]] = []
+    most = ""
+    for file in sorted(given, key=lambda each: str(each.least["_key"])):
+        low = file.least["_key"]
+        is_apart = bool(groups) and low > most and "\0" not in low  # SQL has no text for a NUL
+        if not groups or (is_apart and sum(each.rows for each in groups[-1]) >= rows):
+            groups.append([])
+        groups[-1].append(file)
+        most = max(most, file.most["_key"])
+    bounds = [None, *(group[0].least["_key"] for group in groups[1:]), None]
+    return [KeyRange(*each) for each in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)]
 
 
 def _plain(kind: pa.DataType) -> str:

@@ -63,6 +63,7 @@ class Table:
         self.schema = schema
         self._options = options or None
         self._handle: DeltaTable | None = None
+        self._files: dict[str, File] = {}
 
     @property
     def exists(self) -> bool:
@@ -99,8 +100,9 @@ class Table:
             self.handle.update_incremental()
 
     @property
-    def version(self) -> int:
-        return int(self.handle.version())
+    def version(self) -> int | None:
+        """None while there is no table."""
+        return int(self.handle.version()) if self.exists else None
 
     @property
     def columns(self) -> pa.Schema:
@@ -123,8 +125,15 @@ class Table:
     def files(self) -> list[File]:
         if not self.exists:
             return []
-        found = pa.table(self.handle.get_add_actions(flatten=True)).to_pylist()
-        return [_file(self.uri, row) for row in found]
+        actions = pa.table(self.handle.get_add_actions(flatten=True))
+        paths = actions["path"].to_pylist()
+        # What is said of a file never changes: only of new ones it is read.
+        known = self._files
+        new = [number for number, path in enumerate(paths) if path not in known]
+        rows = actions.take(pa.array(new, pa.int64())).to_pylist()
+        made = {row["path"]: _file(self.uri, row) for row in rows}
+        self._files = {path: known.get(path) or made[path] for path in paths}
+        return list(self._files.values())
 
     def commit(
         self,

@@ -201,6 +201,13 @@ def without_tombstones(rows: str, dead: str) -> str:
     )
 
 
+def between(rows: str, low: str | None, high: str | None) -> str:
+    """The rows with keys from one up to another, in the order of their bytes."""
+    bounds = [] if low is None else [f"i._key >= {literal(low)}"]
+    bounds += [] if high is None else [f"i._key < {literal(high)}"]
+    return f"(SELECT i.* FROM {rows} i WHERE {' AND '.join(bounds) or 'TRUE'})"
+
+
 def everything(rows: str) -> str:
     return f"SELECT a.* FROM {rows} a"
 

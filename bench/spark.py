@@ -1,0 +1,109 @@
+"""The Spark benchmark: `python -m bench.spark`, one run and one table.
+
+The source beside prebuilt Arrow batches and rows; the pipeline beside files and a query that does
+nothing; how a batch grows with the state; memory over many batches; one and two executors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from bench import spark_growth, spark_latency, spark_pipeline, spark_source, table, tools
+from bench.rounds import note
+from bench.spark_rivals import Nothing, Prebuilt, RowByRow
+from bench.table import Row
+from penstock.spark.sessions import session
+
+HEADS = ("metric", "ours", "reference", "ratio", "target", "met")
+METHOD = (
+    "One machine for server, driver, workers and executors. Rounds alternate, the first does not "
+    "count, medians are compared. Micro-batches: what Spark says a trigger took, with the same "
+    "trigger for all and each batch fed when the one before is over."
+)
+GROUPS = ("source", "latency", "catch-up", "memory", "growth", "scaling")
+DISTURBED_SHARE = 0.05
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds for each measurement")
+    parser.add_argument("--only", default="", help=f"comma-separated of {', '.join(GROUPS)}")
+    parser.add_argument("--quick", action="store_true", help="a try-out: 1 round, a tenth of all")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
+    options = parser.parse_args()
+    unknown = [name for name in options.only.split(",") if name and name not in GROUPS]
+    if unknown:
+        parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    return options
+
+
+def measure_all(
+    folder: Path, rounds: int, groups: list[str], scale: int, busy: list[float]
+) -> list[Row]:
+    """All rows; between the groups the share of the processors that others use is taken."""
+    rows: list[Row] = []
+
+    def begin(group: str) -> bool:
+        if group in groups:
+            busy.append(tools.busy_share())
+            note(f"  {group}, {busy[-1]:.0%} of the processors in use by others")
+        return group in groups
+
+    # Before there is a Java process, which would take its share.
+    if begin("growth"):
+        rows += spark_growth.measure((100_000 // scale, 1_000_000 // scale, 10_000_000 // scale))
+    if {"source", "latency", "catch-up", "memory"} & set(groups):
+        spark = session("bench", master="local[2]", memory="2g")
+        spark.sparkContext.setLogLevel("FATAL")  # a query that is stopped complains in pages
+        for source in (Prebuilt, RowByRow, Nothing):
+            spark.dataSource.register(source)
+        try:
+            if begin("latency"):
+                rows += spark_latency.measure(spark, rounds, 20 // min(scale, 2))
+            if begin("memory"):
+                rows += spark_latency.measure_memory(spark, 200 // min(scale, 4))
+            if begin("catch-up"):
+                rows += spark_pipeline.measure_catch_up(spark, folder, rounds, 1_000_000 // scale)
+            if begin("source"):
+                rows += spark_source.measure(spark, rounds, 500_000 // scale)
+        finally:
+            spark.stop()
+    if begin("scaling"):
+        rows += spark_pipeline.measure_scaling(max(1, rounds - 1), 300_000 // scale)
+    return rows
+
+
+def main() -> int:
+    options = _arguments()
+    # Turned into an exception, so that servers are stopped and data folders removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+    # Spark's workers import the rivals from here.
+    os.environ["PYTHONPATH"] = str(tools.PROJECT)
+    groups = [name for name in options.only.split(",") if name] or list(GROUPS)
+    started = time.monotonic()
+    busy: list[float] = []
+    with tools.work_folder() as folder:
+        rounds, scale = (1, 10) if options.quick else (options.rounds, 1)
+        rows = measure_all(Path(folder), rounds, groups, scale, busy)
+    busy.append(tools.busy_share())
+    share = statistics.median(busy)
+    good = table.publish(
+        "spark",
+        rows,
+        HEADS,
+        {"processor time taken by other programs": f"{share:.0%} (at most {max(busy):.0%})"},
+        took_s=time.monotonic() - started,
+        method=METHOD,
+        disturbed=share > DISTURBED_SHARE,
+    )
+    return 0 if good or not options.strict else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

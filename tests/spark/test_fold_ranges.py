@@ -1,0 +1,80 @@
+"""Folds of states that are too large for one piece: range by range of their keys, and nothing lost,
+doubled or out of order where two ranges meet.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import limits
+from penstock.spark import duck as duck_module
+from penstock.spark.state_table import key_ranges
+from penstock.spark.tables import File
+from tests.spark.test_warehouse import USER, Kept, gone, put
+
+ROWS = 2048  # that DuckDB gives at once, at least
+# Quotes, signs of SQL's, a NUL, letters whose order is not that of their bytes in UTF-16.
+ODD = ["'", "it's", "a\\b", "\\", "%", "a\0b", "\0", "é", "￿", "😀", "😀😀"]
+
+
+def file(least: str | None, most: str | None, rows: int = 10) -> File:
+    low, high = ({} if key is None else {"_key": key} for key in (least, most))
+    return File(f"{least}-{most}", rows, low, high, {})
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ([], [("", None, None)]),
+        ([file("a", "c")], [("a-c", None, None)]),
+        ([file("d", "f"), file("a", "c")], [("a-c", None, "d"), ("d-f", "d", None)]),
+        # Rows of one key in two files, of two streams: they stay together.
+        ([file("a", "c"), file("c", "f")], [("a-c c-f", None, None)]),
+        ([file("a", "z"), file("c", "d"), file("x", "zz")], [("a-z c-d x-zz", None, None)]),
+        # Small files share a range.
+        (
+            [file("a", "b", 4), file("c", "d", 4), file("e", "f", 4), file("g", "h", 4)],
+            [("a-b c-d e-f", None, "g"), ("g-h", "g", None)],
+        ),
+        ([file("a", "c"), file("d", None)], [("a-c d-None", None, None)]),
+        ([file("a", "c"), file("d\0", "e")], [("a-c d\0-e", None, None)]),
+    ],
+)
+def test_files_are_put_together_by_their_keys(
+    files: list[File], wanted: list[tuple[str, str | None, str | None]]
+) -> None:
+    found = key_ranges(files, 10)
+    told = [(" ".join(each.path for each in part.files), part.low, part.high) for part in found]
+    assert told == wanted
+
+
+@pytest.mark.parametrize("entity", ["user", "flag"])
+def test_a_fold_in_pieces_comes_to_what_a_replay_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entity: str
+) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_BUCKET_ROWS", ROWS)
+    monkeypatch.setattr(duck_module, "_ROWS_AT_ONCE", ROWS)
+    chance = random.Random(4)
+    keys = [*ODD, *(f"{chance.choice(ODD)}{number}" for number in range(4000))]
+    kept = Kept(tmp_path / "warehouse", {"user": USER})
+
+    def change(number: int) -> dict[str, Any]:
+        key, place = chance.choice(keys), {"stream": chance.choice("st"), "type": entity}
+        if chance.random() < 0.25:
+            return gone(key, **place)
+        return put(key, f'{{"name":"{number}","age":1}}', **place)
+
+    kept.batch(*(put(key, "{}", stream=stream, type=entity) for key in keys for stream in "st"))
+    kept.fold(entity)
+    for number in range(4):
+        resets = [{"control": "reset", "stream": "s"}] if number == 2 else []
+        kept.batch(*map(change, range(600)), *resets)
+        assert len(list(kept.duck.merged_in_order(entity))) > 1
+        state = kept.fold(entity)
+        assert kept.state(entity) == kept.replay.state_rows(entity)
+        assert state.folded.rows == len(kept.replay.state_rows(entity))
+    kept.duck.close()

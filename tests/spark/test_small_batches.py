@@ -1,0 +1,102 @@
+"""Small batches, which the driver reads itself: the same rows that Spark's tasks would bring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Client, limits
+from penstock.spark.duck import Duck
+from penstock.spark.options import source_options
+from penstock.spark.pipeline import PipelineRun
+from penstock.spark.pipeline_config import make_pipeline
+from penstock.spark.positions import Place, Position
+from penstock.spark.small_batches import SmallBatches
+from penstock.spark.warehouse import Warehouse
+from penstock.state.events import delete, reset, upsert
+from tests.helpers.server import Server
+from tests.spark.checking import check_warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "name STRING NOT NULL, city STRING"
+
+
+def at(byte: int, seq: int, generation: int = 1) -> dict[str, Any]:
+    place = Position(f"{generation:016d}_{byte:016d}", seq)
+    return Place("penstock", {"orders": place}).to_spark()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "small"),
+    [
+        (at(100, 10), at(900, 20), True),
+        (at(100, 10), at(900, 21), False),
+        (at(100, 10), at(100 + limits.PIPELINE_SMALL_BYTES, 11), True),
+        (at(100, 10), at(101 + limits.PIPELINE_SMALL_BYTES, 11), False),
+        (Place("penstock", {}).to_spark(), at(900, 10), True),
+        (Place("penstock", {}).to_spark(), at(900, 11), False),
+        (at(9000, 90), at(900, 10, generation=2), True),
+        (at(9000, 90), at(900, 11, generation=2), False),
+        (at(9000, 90), Place("penstock", {}).to_spark(), True),
+    ],
+)
+def test_a_batch_is_small_by_its_messages_and_its_bytes(
+    start: dict[str, Any], end: dict[str, Any], small: bool
+) -> None:
+    options = source_options({"url": "http://127.0.0.1:1", "streams": "orders"})
+    assert SmallBatches(options, messages_max=10).are(start, end) == small
+    assert not SmallBatches(options, messages_max=0).are(start, end)
+
+
+def test_the_driver_brings_the_rows_that_tasks_bring(
+    spark: SparkSession, client: Client, server: Server, tmp_path: Path
+) -> None:
+    def made(name: str, **run: Any) -> Any:
+        streams = {"url": server.url, "streams": ["small/*"], "max_messages": 20}
+        return make_pipeline(
+            {
+                "source": streams | {"fail_on_data_loss": False},
+                "warehouse": {"path": str(tmp_path / name)},
+                "types": {"user": {"schema": SCHEMA}},
+                "pipeline": run,
+            }
+        )
+
+    for name in ("small/one", "small/two"):
+        client.stream(name).ensure()
+        messages: list[Any] = [
+            upsert("user", str(number % 9), {"name": "n", "city": f"c{number % 4}"})
+            for number in range(25)
+        ]
+        messages += [upsert("user", "x", {"city": 7}), delete("user", "3"), {"no": "event"}]
+        client.stream(name).append_many([*messages, reset(), *messages[:6]])
+    here, there = made("here"), made("there", driver_messages=0)
+    for begun in (True, False):
+        taken = []
+        for pipeline in (here, there):
+            run = PipelineRun(pipeline, spark)
+            run.run(once=True)
+            assert run._query is not None
+            taken.append([progress.numInputRows for progress in run._query.recentProgress])
+        # Spark has brought the first batch of all, whose beginning it keeps to itself.
+        assert taken == ([[20, 0, 0, 0], [20, 20, 20, 10]] if begun else [[0], [8]])
+        if begun:
+            check_warehouse(here)
+            client.stream("small/two").delete()
+            client.stream("small/two").create()
+            client.stream("small/two").append_many(messages[:7])
+    assert _events(here) == _events(there)
+
+
+def _events(pipeline: Any) -> list[dict[str, Any]]:
+    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    try:
+        order = "batch, stream, generation, ordinal"
+        found = duck.sql(f"SELECT * EXCLUDE ingested FROM events ORDER BY {order}")
+        return list(found.to_pylist())
+    finally:
+        duck.close()
