@@ -65,6 +65,7 @@ SPARK_CHUNK_BYTES: Final = MIB  # bytes that the sink appends in one request, if
 PIPELINE_INTERVAL_S: Final = 1  # between two batches, while there is news
 PIPELINE_POLL_MS: Final = 200  # between two looks whether a run is over
 PIPELINE_SMALL_MESSAGES: Final = 10_000  # of a batch that the driver writes by itself
+PIPELINE_SMALL_BYTES: Final = 16 * 1024 * 1024  # likewise: it goes through the memory of Java
 PIPELINE_FOLD_ROWS: Final = 100_000  # rows of a type up to which every batch folds its state
 PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
 PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file

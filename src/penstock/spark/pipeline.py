@@ -178,7 +178,7 @@ class PipelineRun:
                 events.uri, self._pipeline.types, events.record.batch + 1, datetime.now(UTC)
             )
             positions = self._checkpoint.positions(batch)
-            if _messages(events.record.positions, positions) <= limits.PIPELINE_SMALL_MESSAGES:
+            if _is_small(events.record.positions, positions):
                 # Not worth a second round through Python workers.
                 made = write(rows.toArrow().to_batches())
                 appended = Appended.of(row for each in made for row in each.to_pylist())
@@ -231,16 +231,18 @@ class PipelineRun:
             self.warehouse.events.compact()
 
 
-def _messages(before: dict[str, Any] | None, after: dict[str, Any] | None) -> int:
-    """How many messages there are between two places of the source, at most."""
+def _is_small(before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
+    """Whether there are few and small messages between two places of the source."""
     if before is None or after is None:
-        return limits.PIPELINE_SMALL_MESSAGES + 1
+        return False
     start, end = from_spark(before), from_spark(after)
-    # A stream that was made anew counts from its beginning.
-    return sum(
-        place.seq if place.seq < start.of(name).seq else place.seq - start.of(name).seq
-        for name, place in end.streams.items()
-    )
+    messages = size = 0
+    for name, place in end.streams.items():
+        known = start.of(name)
+        # A stream that was made anew counts from its beginning.
+        messages += place.seq if place.seq < known.seq else place.seq - known.seq
+        size += place.byte if place.byte < known.byte else place.byte - known.byte
+    return messages <= limits.PIPELINE_SMALL_MESSAGES and size <= limits.PIPELINE_SMALL_BYTES
 
 
 def _text(starting: str | dict[str, str]) -> str:
