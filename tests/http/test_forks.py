@@ -47,6 +47,8 @@ async def test_offsets_up_to_the_fork_point_are_the_sources(client: Client) -> N
     assert (await client.get("fork", f"offset={first}")).json() == [2, 30]
     for spelling in (boundary, own):
         assert (await client.get("fork", f"offset={spelling}")).json() == [30]
+    respelled = f"{own.partition('_')[0]}_{first.partition('_')[2]}"
+    assert (await client.get("fork", f"offset={respelled}")).json() == [2, 30], "its own will do"
     assert code(await client.get("fork", f"offset={beyond}")) == (400, "invalid-offset")
     assert code(await client.get("source", f"offset={own}")) == (400, "invalid-offset")
 

@@ -45,6 +45,7 @@ async def test_what_is_trimmed_is_gone_and_offsets_stay(client: Client) -> None:
     assert (await client.get("a", f"offset={0:016d}_{0:016d}")).json() == [3]
     listed = (await client.send("GET", "/v1/streams")).json()["streams"][0]
     assert (listed["messages"], listed["bytes"], listed["offset"]) == (1, 3, tail)
+    assert listed["trimmed"] == 2
     again = await trim(client, "a", middle)
     assert (again.status, again.json()) == (200, {"earliest": middle})
 

@@ -22,6 +22,7 @@ async def test_entries_describe_streams(client: Client) -> None:
         "content_type": "application/octet-stream",
         "messages": first["messages"],
         "bytes": 3,
+        "trimmed": 0,
         "closed": True,
         "created_at": "2027-01-15T08:00:00.000Z",
         "ttl": None,

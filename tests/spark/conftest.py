@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from penstock import Client
 from penstock.spark.server import close_clients
 from tests.helpers.server import Server, running_server
+from tests.spark.pipelines import Make, maker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
     session = penstock.spark.session(
         "tests",
         master="local[2]",
-        memory="768m",
+        memory="2g",  # a message of 100 MB takes several times that
         config={
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -57,6 +59,18 @@ def _nothing_left_open() -> Iterator[None]:
 def server() -> Iterator[Server]:
     with running_server(args=["--chunk-size", "64k"]) as running:
         yield running
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest) -> str:
+    """A folder of streams that is this test's own."""
+    return str(request.node.name).partition("[")[0]
+
+
+@pytest.fixture
+def make(server: Server, tmp_path: Path, home: str) -> Make:
+    """Makes pipelines over the streams of this test."""
+    return maker(server.url, tmp_path, home)
 
 
 @pytest.fixture(scope="session")

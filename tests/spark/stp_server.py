@@ -1,5 +1,5 @@
 """An STP server written from the text of the protocol alone, on the standard library: answers GET
-with the rows it has and closes; takes POSTed rows under producer headers, each chunk once.
+with the rows it has and closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StpTables(ThreadingHTTPServer):
         self.rows: dict[str, list[str]] = {}
         self.breaks = 0  # so many answers are cut in the middle of a line
         self.gone = False
-        self.seen: set[tuple[str, ...]] = set()
+        self.content_type = "text/sequence; charset=utf-8; schema=t; version=1"
 
     @property
     def url(self) -> str:
@@ -52,25 +52,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.breaks -= 1
             body = body[: len(body) // 2]
         self.send_response(200)
-        self.send_header("Content-Type", "text/sequence; charset=utf-8; schema=t; version=1")
+        self.send_header("Content-Type", self.server.content_type)
         if self.server.tells_last:
             self.send_header("STP-Last-SeqNo", str(max(map(_seq, rows), default=0)))
         self.end_headers()
         self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        names = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-        chunk = tuple(self.headers[name] for name in names)
-        lines = self.rfile.read(int(self.headers["Content-Length"])).decode().splitlines()
-        table = self.server.rows.setdefault(urlsplit(self.path).path, [])
-        if chunk not in self.server.seen:
-            self.server.seen.add(chunk)
-            for line in lines:
-                table.append(f"{len(table) + 1}\t2025-01-01T00:00:00Z\t{line}")
-        self.send_response(200)
-        self.send_header("Stream-Next-Offset", str(len(table)))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         pass

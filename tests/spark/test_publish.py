@@ -15,6 +15,7 @@ from penstock.spark.pipeline_config import Publish, make_pipeline
 from penstock.spark.problems import PublishFailed
 from penstock.spark.publish import Publisher, differences, keyed
 from penstock.spark.warehouse import Warehouse
+from penstock.stp import Table
 from tests.helpers.server import Server
 from tests.spark.stp_server import stp_server
 
@@ -126,14 +127,36 @@ def test_a_target_that_was_deleted_is_an_error_that_says_so(run: Run, client: Cl
         run.publish({"a": 2})
 
 
-def test_an_stp_table_gets_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with stp_server() as tables:
-        monkeypatch.setattr(Publisher, "_prepare", lambda *_: None)  # this server declares nothing
-        run = Run(tables.url, tmp_path, "table:derived/x")
-        run.publish({"a": 1, "b": 2, "c": 3})
-        run.publish({"a": 1, "c": 4})
-        rows = [row.split("\t", 2)[2] for row in tables.rows["/v1/table/derived/x"]]
-    assert rows == ['+\ta\t{"n":1}', '+\tb\t{"n":2}', '+\tc\t{"n":3}', "-\tb", '+\tc\t{"n":4}']
+@pytest.mark.parametrize("escape", [False, True])
+def test_a_table_of_this_server_gets_rows(
+    server: Server, client: Client, tmp_path: Path, escape: bool
+) -> None:
+    path = f"derived/{tmp_path.name}"
+    table = Table(client, path)
+    if escape:
+        table.create("mine", record="json", escape=True)
+    run = Run(server.url, tmp_path, f"table:{path}")
+    assert run.publish({"a": 1, "b": 2, "c": 3}) == 3
+    assert run.publish({"a": 1, "c": 4}) == 2
+    rows = [(row.action, row.key, row.record) for row in table.read()]
+    assert rows == [
+        ("+", "a", '{"n":1}'), ("+", "b", '{"n":2}'), ("+", "c", '{"n":3}'),
+        ("-", "b", ""), ("+", "c", '{"n":4}'),
+    ]  # fmt: skip
+    if not escape:
+        with pytest.raises(PublishFailed, match="tab"):
+            run.publish({"with\ttab": 1})
+        return
+    # The table was there, and it takes what another one cannot hold.
+    run.publish({"with\ttab\\": 1, "a": 1, "c": 4})
+    assert table.state()["with\ttab\\"] == '{"n":1}'
+
+
+def test_where_there_are_no_tables_is_said(tmp_path: Path) -> None:
+    with stp_server() as plain:
+        run = Run(plain.url, tmp_path, "table:derived/x")
+        with pytest.raises(PublishFailed, match="serves no STP tables"):
+            run.publish({"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.errors import DataLost, InvalidOption, StreamNotFound
+from penstock.errors import DataLost, InvalidOption, ProtocolError, StreamNotFound
 from penstock.spark.stp_rows import parse_row
 from penstock.spark.stp_source import StpSource
 from tests.spark.direct import run
@@ -89,13 +89,30 @@ def test_available_now_ends_where_the_tables_ended(tables: StpTables) -> None:
     assert [row["seq"] for row in rows] == [4, 5]
 
 
-def test_rows_that_are_gone_are_an_error_or_left_out(tables: StpTables) -> None:
+def test_rows_that_are_gone_are_an_error_or_a_reset(tables: StpTables) -> None:
     tables.gone = True
     start = json.dumps({f"{tables.url}/t": 1})
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         read(f"{tables.url}/t", startingOffsets=start)
     rows = read(f"{tables.url}/t", startingOffsets=start, failOnDataLoss="false")
-    assert [row["seq"] for row in rows] == [3, 4, 5]
+    assert [(row["seq"], row["action"]) for row in rows] == [
+        (2, "reset"), (3, "+"), (4, "+"), (5, "+"),
+    ]  # fmt: skip
+
+
+def test_what_is_no_table_of_rows_is_refused(tables: StpTables) -> None:
+    tables.content_type = "text/html"
+    with pytest.raises(ProtocolError, match="is no table of rows"):
+        read(f"{tables.url}/t")
+
+
+def test_a_row_that_is_escaped_wrongly_is_kept_with_the_reason(tables: StpTables) -> None:
+    tables.content_type += "; escape=backslash"
+    tables.add("/t", "6\t\t+\ta\\tb\tc\\\\d", "7\t\t+\tk\tbad\\x")
+    rows = read(f"{tables.url}/t")[-2:]
+    assert (rows[0]["key"], rows[0]["record"]) == ("a\tb", "c\\d")
+    assert "backslash" in rows[1]["error"]
+    assert rows[1]["record"] == "7\t\t+\tk\tbad\\x"
 
 
 def test_errors_say_what_to_do(tables: StpTables) -> None:

@@ -240,7 +240,7 @@ def test_shares_are_fair(
 
 def test_ten_thousand_streams_are_one_query() -> None:
     with running_server(memory=True) as many:
-        _create(many.port, 10_000)
+        create_streams(many.port, 10_000)
         query = Query(many.url, "many/**")
         assert len(query.step()) == 10_000
         with Client(many.url) as client:
@@ -260,13 +260,13 @@ def _metrics(url: str) -> Request:
     return Request("GET", f"{url}/metrics")
 
 
-def _create(port: int, count: int) -> None:
+def create_streams(port: int, count: int, *, body: str = '{"n":1}', first: int = 0) -> None:
     """Many streams with a message each, by pipelined requests: a client would take ten times as
     long."""
     head = "PUT /v1/stream/many/{:05} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    body = '{"n":1}'
     requests = "".join(
-        f"{head.format(number)}Content-Length: {len(body)}\r\n\r\n{body}" for number in range(count)
+        f"{head.format(first + number)}Content-Length: {len(body)}\r\n\r\n{body}"
+        for number in range(count)
     )
     with socket.create_connection(("127.0.0.1", port)) as connection:
         sender = threading.Thread(target=connection.sendall, args=(requests.encode(),))

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.spark import views
 from penstock.spark.columns import STATE_ARROW
@@ -20,6 +21,7 @@ from penstock.spark.duck import Duck
 from penstock.spark.events_table import Appended, writer_of
 from penstock.spark.fold import fold_here
 from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
+from penstock.spark.relations import Relations
 from penstock.spark.state_table import StateTable, view_names
 from penstock.spark.tables import Table
 from penstock.spark.type_schema import TypeSchema, type_schema
@@ -39,6 +41,7 @@ class Kept:
         self.warehouse.open()
         self.replay = Replay(types)
         self.duck = Duck(self.warehouse, types, replaces=replaces)
+        self.seen: list[Row] = []
         self._next: dict[str, int] = {}
         self._batches = 0
 
@@ -57,6 +60,7 @@ class Kept:
 
     def batch(self, *told: dict[str, Any]) -> None:
         rows = self.rows(*told)
+        self.seen += rows
         self.replay.see(rows)
         self.append(rows, self._batches)
         self._batches += 1
@@ -102,6 +106,49 @@ class Kept:
             assert self.state(entity) == self.replay.state_rows(entity)
             assert self.history(entity) == self.replay.history_rows(entity)
         assert self.dead() == self.replay.dead_rows()
+
+
+Ask = Callable[[str], list[tuple[Any, ...]]]
+
+
+def as_of_everything(
+    kept: Kept, relations: Relations | None = None
+) -> Iterator[Callable[[Ask], None]]:
+    """Fill a warehouse, and check what it says of each batch and offset in the past."""
+    chosen = relations or kept.duck
+    told: list[dict[str, Any]] = [
+        put("a", '{"name":"Ada"}'), put("b", '{"name":1}'), put("c", '{"age":1}', stream="t"),
+        put("a", '{"name":"Al"}'), {"control": "reset"}, put("b", '{"name":"Bo"}'), gone("b"),
+        put("a", '{"name":"Al"}'), put("a", '{"name":"Al"}'), gone("c", stream="t"),
+    ]  # fmt: skip
+    rows: list[list[Row]] = []
+    for first in range(0, len(told), 3):
+        kept.batch(*told[first : first + 3])
+        rows.append(list(kept.seen[-3:]) if first + 3 <= len(told) else [kept.seen[-1]])
+    kept.fold()
+    chosen.refresh()
+    everything = [row for batch in rows for row in batch]
+
+    def checked(until: views.Until, known: list[Row]) -> Callable[[Ask], None]:
+        def check(ask: Ask) -> None:
+            replay = Replay(kept.types)
+            replay.see(known)
+            columns = "_stream, _key, _value, _generation, _ordinal"
+            found = ask(f"SELECT {columns} FROM {chosen.state_at('user', until)}")
+            assert sorted(found) == replay.state_rows("user"), until
+            columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+            found = ask(f"SELECT {columns} FROM {chosen.history('user', until)}")
+            assert sorted(found) == replay.history_rows("user"), until
+
+        return check
+
+    for number in range(len(rows) + 1):
+        known = [row for batch in rows[:number] for row in batch]
+        yield checked(views.Until(batch=number), known)
+    for row in [each for each in everything if each["stream"] == "s"]:
+        until = views.until_offset("/s", row["offset"])
+        before = [each for each in everything if each["stream"] == "s"]
+        yield checked(until, [each for each in before if each["seq"] <= row["seq"]])
 
 
 def _offset(generation: int, position: int) -> str:
@@ -262,6 +309,13 @@ def test_the_state_as_of_a_batch_or_an_offset(kept: Kept) -> None:
     assert keys(views.NOW) == ["b"]
 
 
+def test_state_and_history_as_of_every_batch_and_offset_are_those_of_a_replay(
+    kept: Kept,
+) -> None:
+    for check in as_of_everything(kept):
+        check(lambda query: [tuple(row.values()) for row in kept.duck.table(query).to_pylist()])
+
+
 def test_columns_can_be_added_and_old_rows_get_them_too(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "warehouse", {"user": type_schema("name STRING")})
     kept.batch(put("a", '{"name":"Ada","age":36}'))
@@ -321,6 +375,32 @@ def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
     note.write_text(note.read_text().replace(f'"process":{os.getpid()}', '"process":1'))
     with pytest.raises(WarehouseInUse, match="process 1"):
         Warehouse(str(kept.path)).open()
+
+
+def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_undone(
+    kept: Kept,
+) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'))
+    kept.fold()
+    events = DeltaTable(f"{kept.path}/events")
+    ours = events.version()
+    events.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    kept.batch(put("b", '{"name":"Bob"}'))
+    ours = DeltaTable(f"{kept.path}/events").version()
+    DeltaTable(f"{kept.path}/events").delete("key = 'a'")
+    with pytest.raises(WarehouseInUse, match=rf"another engine \(version {ours + 1}, DELETE"):
+        kept.batch(put("c", '{"name":"Cy"}'))
+    with pytest.raises(WarehouseInUse, match="another engine"):
+        Warehouse(str(kept.path)).open()
+    assert kept.duck.sql("SELECT count(*) AS n FROM events").to_pylist() == [{"n": 1}], "read on"
+    DeltaTable(f"{kept.path}/events").restore(ours)
+    kept.append(kept.rows(put("d", '{"name":"Di"}')), 9)
+    assert [row[1] for row in kept.state()] == ["a", "b", "d"]
+    DeltaTable(f"{kept.path}/state/user").delete("_key = 'a'")
+    with pytest.raises(WarehouseInUse, match="state/user was changed by another engine"):
+        kept.fold()
+    with pytest.raises(WarehouseInUse, match="another engine"):
+        StateTable(kept.warehouse, "user", USER).check()
 
 
 def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -> None:

@@ -147,6 +147,8 @@ def _query(duck: Duck, name: str, *, past: bool, until: Until | None) -> str:
         known = ", ".join(names) or "none yet"
         raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
     if past:
+        if until is not None:
+            return f"SELECT x.* FROM {duck.history(name, until)} x"
         return f"SELECT x.* FROM history_{names[name]} x"
     if until is not None:
         return f"SELECT x.* FROM {duck.state_at(name, until)} x"
@@ -160,22 +162,13 @@ def _order(name: str, *, past: bool) -> str:
 
 
 def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | None:
-    from penstock.protocol.offsets import Offset, parse_offset
-    from penstock.spark.views import Until
+    from penstock.spark.views import Until, until_offset
 
     if at is None:
         return None if batch is None else Until(batch=batch)
     if stream is None:
         raise click.UsageError("--at needs --stream: an offset is of one stream")
-    place = parse_offset(at)
-    if not isinstance(place, Offset):
-        raise click.UsageError("--at takes an offset as `penstock read` and `show` print them")
-    return Until(
-        batch=batch,
-        stream=stream.strip("/"),
-        generation=place.generation,
-        position=place.position,
-    )
+    return until_offset(stream, at)._replace(batch=batch)
 
 
 @command.command("sql")

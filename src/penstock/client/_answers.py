@@ -115,6 +115,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     expires_at: str | None = None
     forked_from: str | None = None
+    trimmed: int = 0  # messages before the earliest one that there is
 
 
 class Page(msgspec.Struct, frozen=True):

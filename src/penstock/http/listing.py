@@ -63,6 +63,7 @@ def _entry(info: StreamInfo) -> dict[str, Any]:
         "content_type": info.content_type,
         "messages": info.messages - info.earliest_ordinal,
         "bytes": info.tail - info.earliest,
+        "trimmed": info.earliest_ordinal,
         "closed": info.closed,
         "created_at": format_expires_at(info.created_us),
         "ttl": info.ttl_s,

@@ -153,7 +153,13 @@ class Ranges:
 
 
 def check_generation(stream: Stream, offset: Offset) -> None:
-    """Refuse an offset that this stream, and those it is a fork of, never gave out for itself."""
+    """Refuse an offset that this stream, and those it is a fork of, never gave out for itself.
+
+    A fork takes all of its positions in its own spelling too: readers in parallel know where they
+    are in a fork, and not where it left its source.
+    """
+    if offset.generation == stream.id:
+        return
     bound = None
     for each in ancestors(stream):
         if offset.generation == each.id:

@@ -1,7 +1,8 @@
 """Streams into Spark and back: `penstock[spark]`.
 
 `session()` gives a Spark session that knows the sources, `register(spark)` makes them known to one
-of your own; `events`, `state` and `history` give DataFrames without further ado.
+of your own; `events`, `state` and `history` give DataFrames without further ado, and
+`pipeline_tables` those that a pipeline keeps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark.frames import events, history, history_of, lag, state, state_of
     from penstock.spark.sessions import register, session
+    from penstock.spark.table_frames import pipeline_tables
     from penstock.spark.words import plain
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "session",
     "state",
     "state_of",
+    "pipeline_tables",
 ]
 
 _HOMES = {
@@ -36,6 +39,7 @@ _HOMES = {
     "session": "penstock.spark.sessions",
     "state": "penstock.spark.frames",
     "state_of": "penstock.spark.frames",
+    "pipeline_tables": "penstock.spark.table_frames",
 }
 
 

@@ -63,7 +63,7 @@ def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Mess
     body = b"[" + _SEPARATOR.join(inner) + b"]"
     payloads, ends, sizes = _framed(body)
     places = [where for _, where in answers]
-    counts = [each.count(_SEPARATOR) + 1 for each in inner]
+    counts = [message_count(each) for each in inner]
     shifts, at = [], 0
     for each, where in zip(inner, places, strict=True):
         shifts.append(where.position - at)
@@ -87,6 +87,11 @@ def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Mess
         _offsets(_spread(generations, counts, pa.string()), ends),
     ]
     return body, Messages(payloads, columns)
+
+
+def message_count(body: bytes) -> int:
+    """How many messages an array has that is not empty: no JSON has the separator inside."""
+    return body.count(_SEPARATOR) + 1
 
 
 def _framed(body: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.client import _requests
-from penstock.errors import DataLost, Gone, InvalidOption, StreamNotFound
+from penstock.errors import DataLost, Gone, InvalidOption, StreamNotFound, StreamRecreated
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import NOW, START
 from penstock.spark.admission import shares
@@ -110,7 +110,16 @@ class Driver:
             return tail.position
         given = Position(offset)
         if is_recreated(given, tail.position):
-            return given  # reported, or made a reset, when the range is planned
+            if not tail.is_fork:
+                return given  # reported, or made a reset, when the range is planned
+            try:
+                return self._server.cuts(stream, offset, tail.position.offset, size=1).position(0)
+            except StreamRecreated:
+                return given
+        if given.byte < tail.first_byte:
+            # So are trimmed ones. How many messages were before it is not known any more, but not
+            # more than are gone.
+            return given._replace(seq=tail.first_seq)
         return self._server.cuts(stream, offset, tail.position.offset, size=1).position(0)
 
     def advance(self, start: Place, tails: Mapping[str, Tail], limits: Limits) -> Place:
@@ -145,14 +154,27 @@ class Driver:
                 f"Stream {stream} ends at {tail.position.offset}, and was read up to "
                 f"{before.offset} before: the server has lost data, or is another one."
             )
+        if before != BEGINNING and before.byte < tail.first_byte:
+            if self._options.fail_on_data_loss:
+                raise lost(stream, "It was trimmed beyond what was read of it.")
+            return self._earliest(stream, tail)
         return before
+
+    def _earliest(self, stream: str, tail: Tail) -> Position:
+        """Where a trimmed stream begins; its end, if it was trimmed beyond that since."""
+        try:
+            return self._server.cuts(stream, START, tail.position.offset, size=1).position(0)
+        except (Gone, StreamNotFound):
+            return tail.position
 
     def _advance_measured(
         self, fresh: Mapping[str, Position], tails: Mapping[str, Tail], limits: Limits, *, turn: int
     ) -> dict[str, Position]:
         moved = {name: tails[name].position for name in fresh}
-        messages = {name: moved[name].seq - fresh[name].seq for name in fresh}
-        sizes = {name: moved[name].byte - fresh[name].byte for name in fresh}
+        messages = {name: _ahead(fresh[name], tails[name]) for name in fresh}
+        sizes = {
+            name: moved[name].byte - max(fresh[name].byte, tails[name].first_byte) for name in fresh
+        }
         counts = None
         if limits.messages is not None and sum(messages.values()) > limits.messages:
             counts = shares(messages, limits.messages, turn=turn)
@@ -236,10 +258,15 @@ def lag(place: Place, tails: Mapping[str, Tail]) -> dict[str, int]:
     behind = {}
     for name, tail in tails.items():
         before = place.of(name)
-        known = 0 if is_recreated(before, tail.position) else before.seq
-        if tail.position.seq > known:
-            behind[name] = tail.position.seq - known
+        ahead = _ahead(BEGINNING if is_recreated(before, tail.position) else before, tail)
+        if ahead > 0:
+            behind[name] = ahead
     return behind
+
+
+def _ahead(before: Position, tail: Tail) -> int:
+    """How many messages there are after a place; what was trimmed is not."""
+    return tail.position.seq - max(before.seq, tail.first_seq)
 
 
 def _messages(body: bytes, content_type: str) -> int:

@@ -234,6 +234,12 @@ class EventsTable:
             self._record = msgspec.convert(found, Record)
         return self._record
 
+    def own_record(self) -> Record:
+        """The record, for who is going to write; an error if another engine has written since."""
+        found = self.record
+        self.table.refuse_foreign()
+        return found
+
     def refresh(self) -> None:
         self.table.refresh()
         self._record = None

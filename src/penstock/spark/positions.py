@@ -45,6 +45,16 @@ class Position(NamedTuple):
         parsed = self.parsed
         return None if parsed is None or parsed == (0, 0) else parsed.generation
 
+    def within(self, stream: Position) -> Position:
+        """The same place, spelled with the generation of the stream that the other one is of.
+
+        A fork gives out the offsets of its source for what it has from there, and takes its own.
+        """
+        ours, theirs = self.parsed, stream.parsed
+        if ours is None or theirs is None or ours.generation == theirs.generation:
+            return self
+        return self._replace(offset=Offset(theirs.generation, ours.position).token)
+
     def spell(self) -> str:
         tail = f"+{self.skip}" if self.skip else ""
         return f"{self.offset}@{self.seq}{tail}"

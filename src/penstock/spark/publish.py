@@ -5,6 +5,7 @@ STP table. What changed in the result is committed to the outbox, then sent, exa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,27 +13,31 @@ import msgspec
 
 from penstock import limits
 from penstock.client import _requests
-from penstock.client._requests import JSON, ProducerId, Request
+from penstock.client._requests import JSON, ProducerId
 from penstock.errors import (
     InvalidEvent,
+    InvalidRow,
     PenstockError,
-    RouteNotFound,
     SequenceGap,
     StaleEpoch,
+    TableExists,
 )
 from penstock.spark.outbox import Change, Chunk, Outbox
 from penstock.spark.problems import PublishFailed
 from penstock.spark.server import shared_client
 from penstock.spark.words import plain
 from penstock.state.events import change
+from penstock.stp.client._requests import ROWS, table_url
+from penstock.stp.client.table import Table
+from penstock.stp.rows import Change as Row
+from penstock.stp.rows import format_change
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline_config import Pipeline, Publish
     from penstock.spark.spark_views import SparkViews
     from penstock.spark.warehouse import Warehouse
 
-TABLE_PREFIX: Final = "/v1/table/"
-ROWS: Final = "text/tab-separated-values; charset=utf-8"
+_UNKNOWN_METHOD_OR_PATH: Final = (404, 405, 501)
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -45,7 +50,7 @@ class Publisher:
         self._views = views
         self._outbox = Outbox(warehouse)
         self._published: dict[str, dict[str, str]] = {}
-        self._there: set[str] = set()
+        self._there: dict[str, bool] = {}  # targets that exist, and whether their rows are escaped
 
     def open(self) -> None:
         """Take up what an earlier run has left: its last results, and what it had not sent."""
@@ -67,7 +72,11 @@ class Publisher:
         for name in due:
             publish = self._pipeline.publish[name]
             result = self._result(name, publish)
-            changes = list(differences(name, publish, self._published[name], result))
+            if publish.is_table and result != self._published[name]:
+                self._prepare(name, publish)  # which rows it takes, only the table can tell
+            escape = self._there.get(name, False)
+            before = self._published[name]
+            changes = list(differences(name, publish, before, result, escape=escape))
             self._outbox.computed(name, batch)
             if changes:
                 self._outbox.add(name, publish.to, batch, changes, chunk=publish.chunk)
@@ -122,33 +131,36 @@ class Publisher:
         # One epoch for ever, and chunks numbered on: whatever is sent again is known again.
         producer = ProducerId(f"{self._outbox.mail.warehouse}/{name}", 0, chunk.number)
         messages = [message.encode() for message in chunk.messages]
-        url = _requests.stream_url(self._pipeline.source.url, publish.target)
         if publish.is_table:
-            body, kind = b"".join(messages), ROWS
-            url = url.replace(_requests.STREAM_PREFIX, TABLE_PREFIX, 1)
+            url = table_url(self._pipeline.source.url, publish.target)
+            request = _requests.append(url, b"".join(messages), ROWS, producer=producer)
         else:
-            body, kind = _requests.join_messages(messages, JSON), JSON
-        self._client.request(_requests.append(url, body, kind, producer=producer))
+            url = _requests.stream_url(self._pipeline.source.url, publish.target)
+            body = _requests.join_messages(messages, JSON)
+            request = _requests.append(url, body, JSON, producer=producer)
+        self._client.request(request)
 
     def _prepare(self, name: str, publish: Publish) -> None:
-        """Make the stream or the table if it is not there."""
+        """Make the stream or the table if it is not there; a table that is there is taken."""
         if name in self._there:
             return
-        if publish.is_table:
-            url = _requests.stream_url(self._pipeline.source.url, publish.target)
-            url = url.replace(_requests.STREAM_PREFIX, TABLE_PREFIX, 1)
-            declared = {"schema": name, "type": publish.type or name, "record": "json"}
-            try:
-                self._client.request(
-                    Request("PUT", url, {"Content-Type": JSON}, body=_encode(declared))
-                )
-            except RouteNotFound as error:
-                raise PublishFailed(
-                    f"publish.{name}: {self._pipeline.source.url} serves no STP tables."
-                ) from error
-        else:
+        if not publish.is_table:
             self._client.stream(publish.target).ensure(JSON)
-        self._there.add(name)
+            self._there[name] = False
+            return
+        table = Table(self._client, publish.target)
+        try:
+            try:
+                table.create(name, type=publish.type or name, record="json", exist_ok=True)
+                self._there[name] = False
+            except TableExists:  # and is declared otherwise
+                self._there[name] = table.head().escape
+        except PenstockError as error:
+            if error.status not in _UNKNOWN_METHOD_OR_PATH:
+                raise
+            raise PublishFailed(
+                f"publish.{name}: {self._pipeline.source.url} serves no STP tables."
+            ) from error
 
     @property
     def _client(self) -> Any:
@@ -182,10 +194,15 @@ def keyed(name: str, rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def differences(
-    name: str, publish: Publish, before: Mapping[str, str], after: Mapping[str, str]
+    name: str,
+    publish: Publish,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    *,
+    escape: bool = False,
 ) -> Iterator[Change]:
     """What turns one result into the other: at most one change for each key."""
-    encode = row_of if publish.is_table else event_of
+    encode = partial(row_of, escape=escape) if publish.is_table else event_of
     entity = publish.type or name
     for key in before:
         if key not in after:
@@ -207,11 +224,22 @@ def event_of(entity: str, operation: Any, key: str, value: str | None, old: str 
     return event.to_json().decode()
 
 
-def row_of(entity: str, operation: str, key: str, value: str | None, old: str | None) -> str:
+def row_of(
+    entity: str,
+    operation: str,
+    key: str,
+    value: str | None,
+    old: str | None,
+    *,
+    escape: bool = False,
+) -> str:
     """A change as a line that an STP table takes."""
-    if any(mark in key for mark in "\t\r\n"):
-        raise PublishFailed(f"{entity} {key!r} has a tab or a line end: no STP row can hold it.")
-    return f"-\t{key}\n" if operation == "delete" else f"+\t{key}\t{value}\n"
+    deletes = operation == "delete"
+    row = Row("-" if deletes else "+", key, "" if deletes else value or "")
+    try:
+        return format_change(row, escape=escape).decode()
+    except InvalidRow as error:
+        raise PublishFailed(f"{entity} {key!r} is no row of STP: {error.detail}") from None
 
 
 def _raw(value: str | None) -> Any:

@@ -20,6 +20,7 @@ from penstock.spark.arrow import (
     byte_messages,
     joined_messages,
     json_messages,
+    message_count,
     raw_batch,
     take,
 )
@@ -80,7 +81,11 @@ class RangeReader:
                 found, size = [], 0
                 yield from self._read(wanted)
                 continue
-            found.append((answer.body, self._where(wanted, wanted.start, answer)))
+            where = self._where(wanted, wanted.start, answer)
+            if where.position > wanted.start.byte:
+                # Of a trimmed stream: counted from the end, which is known.
+                where = where._replace(seq=wanted.end.seq - message_count(answer.body))
+            found.append((answer.body, where))
             size += len(answer.body)
             if size > BATCH_BYTES:
                 yield from self._joined(found)
@@ -90,7 +95,9 @@ class RangeReader:
     def _is_whole(self, wanted: Range, answer: Answer) -> bool:
         """Whether an answer is all of a range of JSON messages."""
         told = answer.headers.get("stream-next-offset")
-        return told == wanted.end.offset and is_json(answer.content_type) and len(answer.body) > 2
+        if told is None or not is_json(answer.content_type) or len(answer.body) <= 2:
+            return False
+        return Position(told).within(wanted.end).offset == wanted.end.offset
 
     def _joined(self, found: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
         if found:
@@ -104,10 +111,13 @@ class RangeReader:
             yield from self._reset(wanted, wanted.reset)
         if wanted.start == wanted.end:
             return
+        left = wanted
         try:
-            yield from self._messages(wanted)
+            for batch, place in self._messages(wanted):
+                yield batch
+                left = left._replace(start=place)
         except StreamTrimmed as error:
-            yield from self._trimmed(wanted, error)
+            yield from self._trimmed(left, error)
         except (Gone, StreamNotFound) as error:
             self._lost(wanted.stream, error)
 
@@ -122,9 +132,9 @@ class RangeReader:
         yield from self._reset(wanted, "stream-trimmed")
         try:
             first = self._server.cuts(wanted.stream, START, wanted.end.offset).position(0)
-            yield from self._messages(wanted._replace(start=first))
         except (Gone, StreamNotFound):
             return  # trimmed beyond the range, or gone by now
+        yield from self._read(wanted._replace(start=first, reset=None))
 
     def _reset(self, wanted: Range, reason: str) -> Iterator[pa.RecordBatch]:
         if self._options.mode == "raw":
@@ -137,23 +147,29 @@ class RangeReader:
         generation = (wanted.end if start.generation is None else start).generation
         yield reset_batch(wanted.stream, generation, position, seq, wanted.start.offset, reason)
 
-    def _messages(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _messages(self, wanted: Range) -> Iterator[tuple[pa.RecordBatch, Position]]:
+        """The batches of a range, each with the place after it."""
         place = wanted.start
         if not self._measured:
             while place.seq < wanted.end.seq:
                 answer = self._answer(wanted, place)
                 messages, place = self._taken(wanted, place, answer)
-                yield self._batch(messages, answer)
+                yield self._batch(messages, answer), place
             return
         # The next answer is on its way while this one is made into a batch.
         with ThreadPoolExecutor(1, "penstock-read-ahead") as ahead:
             coming = ahead.submit(self._answer, wanted, place)
             while place.offset != wanted.end.offset:
                 answer = coming.result()
-                if answer.offset != wanted.end.offset:
-                    coming = ahead.submit(self._answer, wanted, Position(answer.offset))
+                after = Position(answer.offset).within(wanted.end)
+                if after.offset != wanted.end.offset:
+                    coming = ahead.submit(self._answer, wanted, after)
+                if place.offset == START and _first_byte(answer) > 0:
+                    # The stream has been trimmed: how many messages are gone, the server knows.
+                    cuts = self._server.cuts(wanted.stream, START, wanted.end.offset)
+                    place = place._replace(seq=cuts.position(0).seq)
                 messages, place = self._taken(wanted, place, answer)
-                yield self._batch(messages, answer)
+                yield self._batch(messages, answer), place
 
     @property
     def _measured(self) -> bool:
@@ -163,7 +179,7 @@ class RangeReader:
         url = self._server.stream_url(wanted.stream)
         until = wanted.end.offset if self._measured else None
         answer = self._server.send(_requests.read(url, place.offset, until=until))
-        if answer.offset == place.offset:
+        if Position(answer.offset).within(place).offset == place.offset:
             raise ProtocolError(
                 f"Stream {wanted.stream} ends at {answer.offset}, and {wanted.end.offset} was its "
                 "end before: the server has lost data, or is another one."
@@ -173,6 +189,8 @@ class RangeReader:
     def _taken(self, wanted: Range, place: Position, answer: Answer) -> tuple[Messages, Position]:
         """The messages of an answer that belong to the range, and the place after them."""
         end = Position(answer.offset)
+        if self._measured:
+            end = end.within(wanted.end)
         where = self._where(wanted, place, answer)
         is_array = is_json(answer.content_type)
         read = json_messages if is_array else byte_messages
@@ -189,13 +207,16 @@ class RangeReader:
 
     def _where(self, wanted: Range, place: Position, answer: Answer) -> Where:
         end = Position(answer.offset)
+        if self._measured:
+            end = end.within(wanted.end)
         counted = place.seq - place.skip  # an answer begins before what is to be skipped in it
+        position = _first_byte(answer) if place.offset == START else place.byte
         return Where(
             stream=wanted.stream,
             generation=end.generation if self._measured else None,
-            position=place.byte if self._measured else counted,
+            position=position if self._measured else counted,
             seq=counted,
-            end_offset=answer.offset,
+            end_offset=end.offset,
             end_byte=end.byte if self._measured else None,
         )
 
@@ -208,3 +229,8 @@ class RangeReader:
                 "option mode=raw."
             )
         return state_batch(messages, answer.body)
+
+
+def _first_byte(answer: Answer) -> int:
+    """Where an answer from the beginning of a stream begins: not at 0 if that was trimmed."""
+    return Position(answer.offset).byte - (0 if answer.body == b"[]" else len(answer.body))

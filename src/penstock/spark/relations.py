@@ -134,14 +134,14 @@ class Relations(ABC):
         query = views.state_at(self.events(), entity, until=until, replaces=self._replaces)
         return self.typed(query, self._types.get(entity))
 
-    def history(self, entity: str) -> str:
-        query = views.history(self.events(), entity, replaces=self._replaces)
+    def history(self, entity: str, until: views.Until = views.NOW) -> str:
+        query = views.history(self.events(), entity, until=until, replaces=self._replaces)
         return self.typed(query, self._types.get(entity))
 
     def names(self) -> list[str]:
         found = ["events", "dead_letters"]
         for name in view_names(self.entities()).values():
-            found += [f"state_{name}", f"history_{name}"]
+            found += [f"state_{name}", f"history_{name}", f"collisions_{name}"]
         return found
 
 

@@ -26,10 +26,13 @@ _FEW_NAMES: Final = 16  # a page for so few names need not be a long one
 
 
 class Tail(NamedTuple):
-    """Where a stream ends, and what it holds."""
+    """Where a stream ends, what it holds, and what is gone of its beginning."""
 
     position: Position
     content_type: str
+    first_byte: int = 0
+    first_seq: int = 0
+    is_fork: bool = False
 
     @property
     def is_json(self) -> bool:
@@ -37,14 +40,14 @@ class Tail(NamedTuple):
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """Message boundaries of a range, and how many messages are before each."""
+    """Message boundaries of a range up to `until`, and how many messages are before each."""
 
     offsets: list[str]
     ordinals: list[int] | None = None
+    until: str = ""
 
     def position(self, index: int) -> Position:
-        offset = self.offsets[index]
-        place = Position(offset)
+        place = Position(self.offsets[index]).within(Position(self.until))
         return place._replace(seq=place.byte if self.ordinals is None else self.ordinals[index])
 
 
@@ -155,7 +158,7 @@ class Server:
         self,
         stream: str,
         start: str,
-        until: str | None = None,
+        until: str,
         *,
         parts: int = 1,
         count: int | None = None,
@@ -166,7 +169,8 @@ class Server:
         params = {name: str(value) for name, value in given.items() if value is not None}
         answer = self.send(Request("GET", self.stream_url(stream), params=params))
         try:
-            return msgspec.json.decode(answer.body, type=Cuts)
+            found = msgspec.json.decode(answer.body, type=Cuts)
+            return msgspec.structs.replace(found, until=until)
         except msgspec.DecodeError as error:
             raise ProtocolError(
                 f"The cuts of {stream} are not what was expected: {error}"
@@ -175,8 +179,12 @@ class Server:
 
 def _tail(info: StreamInfo) -> Tail:
     position = Position(info.offset)
-    seq = info.messages if is_json(info.content_type) else position.byte
-    return Tail(position._replace(seq=seq), info.content_type)
+    first_byte = first_seq = position.byte - info.bytes
+    seq = position.byte
+    if is_json(info.content_type):
+        seq, first_seq = info.trimmed + info.messages, info.trimmed
+    is_fork = info.forked_from is not None
+    return Tail(position._replace(seq=seq), info.content_type, first_byte, first_seq, is_fork)
 
 
 _clients: dict[tuple[str, str | None, int], Client] = {}

@@ -22,14 +22,16 @@ def session(
     master: str | None = None,
     memory: str = "1g",
     config: dict[str, str] | None = None,
+    quiet: bool = False,
 ) -> SparkSession:
     """A session with Penstock's sources, on this machine unless `master` names a cluster.
 
-    If there is one already it is that one. `config` is any of Spark's settings.
+    If there is one already it is that one. `config` is any of Spark's settings. With `quiet` Java
+    starts without a word, and without the vector instructions that machine learning can use.
     """
     from pyspark.sql import SparkSession
 
-    provide_java()
+    provide_java(quiet=quiet)
     python = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)

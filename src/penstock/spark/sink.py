@@ -30,14 +30,15 @@ from penstock.errors import (
     SequenceGap,
     StaleEpoch,
     StreamNotFound,
+    TableNotFound,
 )
 from penstock.spark.options import Given
 from penstock.spark.server import shared_client
 from penstock.spark.sink_record import keep_chunking
 from penstock.spark.sink_rows import Encoder, SinkMode
+from penstock.stp.client._requests import ROWS, table_url
+from penstock.stp.client.table import Table
 
-TABLE_PREFIX: Final = "/v1/table/"
-ROWS: Final = "text/tab-separated-values; charset=utf-8"
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 SINK_NAMES: Final = frozenset(
@@ -201,12 +202,21 @@ class Sending:
         self._messages = 0
 
     def send_all(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        escape = self._options.mode == "stp" and self._table_escapes()
         for batch in batches:
-            for target, message in self._encoder.encode(batch):
+            for target, message in self._encoder.encode(batch, escape=escape):
                 self._add(target, message)
         for target in list(self._open):
             self._send(target)
         return Written(self._messages, sum(self._sent.values()))
+
+    def _table_escapes(self) -> bool:
+        """Which of the two spellings a backslash has, only the table can tell."""
+        target = self._options.target or ""
+        try:
+            return Table(self._client, target).head().escape
+        except TableNotFound:
+            raise NotWritable(f"There is no table {target} on {self._options.url}.") from None
 
     def _add(self, target: str, message: bytes) -> None:
         chunk = self._open.setdefault(target, [])
@@ -245,8 +255,7 @@ class Sending:
         self, target: str, messages: list[bytes], producer: ProducerId
     ) -> _requests.Request:
         if self._options.mode == "stp":
-            url = _requests.stream_url(self._options.url, target)
-            url = url.replace(_requests.STREAM_PREFIX, TABLE_PREFIX, 1)
+            url = table_url(self._options.url, target)
             return _requests.append(url, b"".join(messages), ROWS, producer=producer)
         url = _requests.stream_url(self._options.url, target)
         kind = self._options.content_type

@@ -5,14 +5,16 @@ or payloads as they are. Pure: Arrow in, bytes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from penstock.errors import InvalidEvent, InvalidOption, NotWritable
+from penstock.errors import InvalidEvent, InvalidOption, InvalidRow, NotWritable
 from penstock.state.events import change, reset, snapshot_end, snapshot_start, up_to_date
+from penstock.stp.rows import Change, format_change
 
 SinkMode = Literal["json", "state", "stp", "raw"]
 Encoded = tuple[str, bytes]  # where to, and the message
@@ -62,13 +64,15 @@ class Encoder:
         if mode == "raw" and not isinstance(schema["payload"].dataType, StringType | BinaryType):
             raise InvalidOption("The column payload has to be of type STRING or BINARY.")
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
-        write = {
+    def encode(self, batch: pa.RecordBatch, *, escape: bool = False) -> Iterator[Encoded]:
+        """Each row's target and message; `escape` is of tables that declare it."""
+        writers: dict[SinkMode, Callable[[dict[str, Any]], bytes]] = {
             "json": self._json,
             "state": self._state,
-            "stp": self._stp,
+            "stp": partial(self._stp, escape=escape),
             "raw": self._raw,
-        }[self._mode]
+        }
+        write = writers[self._mode]
         for row in batch.to_pylist(maps_as_pydicts="strict"):
             target = self._target or row.pop("stream", None)
             if not target:
@@ -124,16 +128,17 @@ class Encoder:
                 f"with to_json({name}), or a struct."
             ) from None
 
-    def _stp(self, row: dict[str, Any]) -> bytes:
+    def _stp(self, row: dict[str, Any], *, escape: bool) -> bytes:
         deletes = row.get("action") == "-" or row.get("operation") == "delete"
         key, record = row["key"], "" if deletes else row.get("record")
         if record is None or not key:
             raise NotWritable(f"A row needs a key, and a record unless it deletes: {_shown(row)}")
         if not isinstance(record, str):
             record = _encode(record).decode()
-        if any(mark in text for text in (key, record) for mark in "\t\r\n"):
-            raise NotWritable(f"An STP row cannot hold tabs or line ends: {_shown(row)}")
-        return f"{'-' if deletes else '+'}\t{key}\t{record}\n".encode()
+        try:
+            return format_change(Change("-" if deletes else "+", key, record), escape=escape)
+        except InvalidRow as error:
+            raise NotWritable(f"A row is none of STP: {error.detail} {_shown(row)}") from None
 
 
 def _shown(row: dict[str, Any]) -> str:

@@ -96,7 +96,8 @@ class StateTable:
         return new >= self.folded.rows * percent / 100
 
     def check(self) -> None:
-        """A schema may get more columns, and nothing else."""
+        """A schema may get more columns, and nothing else; and nobody else writes the rows."""
+        self.table.refuse_foreign()
         declared = {field.name: field.type for field in self.schema}
         for field in self.stored:
             if field.name not in declared:
@@ -115,6 +116,7 @@ class StateTable:
 
     def commit(self, files: Iterable[Written], record: Record) -> None:
         """Put these rows in the place of all that was stored, as of a batch."""
+        self.table.refuse_foreign()
         written = list(files)
         count = record.types.get(self.entity)
         folded = Folded(

@@ -18,13 +18,23 @@ from penstock.client._answers import error_of
 from penstock.client._http import answer_of, failure, is_failure
 from penstock.client._requests import Request
 from penstock.client._retry import Retry
-from penstock.errors import Gone, InvalidOption, PenstockError
+from penstock.errors import (
+    Gone,
+    InvalidContentType,
+    InvalidOption,
+    InvalidRow,
+    PenstockError,
+    ProtocolError,
+)
 from penstock.limits import SPARK_ATTEMPTS_MAX
 from penstock.spark.columns import STP_ARROW
 from penstock.spark.options import Given
 from penstock.spark.planning import lost
+from penstock.stp.content_type import parse_content_type
+from penstock.stp.escaping import unescape
 
 ROWS_PER_BATCH: Final = 10_000
+RESET: Final = "reset"  # the action of a row that says that nothing from before holds
 READ_TIMEOUT_S: Final = 60.0  # a server may keep an answer open until something happens
 _NAMES: Final = frozenset(
     {"tables", "token", "startingOffsets", "maxRowsPerTrigger", "failOnDataLoss", "maxAttempts"}
@@ -83,6 +93,7 @@ class Surl:
     def last_seq(self) -> int:
         """The SeqNo of the last row: by the header if the server has it, else by asking for it."""
         with self._client() as client, self._open(client, -1) as response:
+            _escapes(self._url, response)
             told = response.headers.get("stp-last-seqno", "")
             if told.isascii() and told.isdigit():
                 return int(told)
@@ -94,17 +105,21 @@ class Surl:
                     break  # it was asked for one, and the server may keep the answer open
             return last
 
-    def batches(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
-        """The rows with after < SeqNo <= until; a broken answer is taken up where it broke."""
+    def batches(self, after: int, until: int, *, reset: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows with after < SeqNo <= until; a broken answer is taken up where it broke.
+
+        With `reset` a row comes first that says that nothing from before holds.
+        """
         attempt = 1
         retry = Retry(attempts_max=self._options.attempts_max)
-        rows: list[_Row] = []
+        rows: list[_Row] = [_reset(after)] if reset else []
         with self._client() as client:
             while after < until:
                 try:
                     with self._open(client, after) as response:
+                        escape = _escapes(self._url, response)
                         for line in _lines(response):
-                            row = parse_row(line)
+                            row = parse_row(line, escape=escape)
                             if row.seq is not None and row.seq <= after:
                                 continue  # told twice, which a server may
                             if row.seq is not None and row.seq > until:
@@ -125,6 +140,7 @@ class Surl:
                     if self._options.fail_on_data_loss or left <= after:
                         raise lost(self._url, error.detail) from error
                     after = left
+                    rows.append(_reset(after))
                 except (httpx2.TransportError, httpx2.StreamError, PenstockError) as error:
                     known = self._known(error)
                     if not retry.applies(known, repeatable=True) or retry.exhausted(attempt):
@@ -197,7 +213,7 @@ class _Opened:
         return response
 
 
-def parse_row(line: str) -> _Row:
+def parse_row(line: str, *, escape: bool = False) -> _Row:
     """A line as a row: five fields, of which the last may hold tabs; four for a delete."""
     fields = line.split("\t", 4)
     seq = int(fields[0]) if fields[0].isascii() and fields[0].isdigit() else None
@@ -209,8 +225,26 @@ def parse_row(line: str) -> _Row:
         return _Row(seq, None, None, None, line, f"The action is {fields[2][:16]!r}, not + or -.")
     if not fields[3]:
         return _Row(seq, None, None, None, line, "The key is empty.")
-    record = fields[4] if fields[2] == "+" else None
-    return _Row(seq, _moment(fields[1]), fields[2], fields[3], record)
+    key, record = fields[3], fields[4] if fields[2] == "+" else None
+    if escape:
+        try:
+            key = unescape(key, "key")
+            record = None if record is None else unescape(record, "record")
+        except InvalidRow as error:
+            return _Row(seq, None, None, None, line, error.detail)
+    return _Row(seq, _moment(fields[1]), fields[2], key, record)
+
+
+def _reset(seq: int) -> _Row:
+    return _Row(seq, None, RESET, None, None)
+
+
+def _escapes(url: str, response: httpx2.Response) -> bool:
+    """Whether the rows of an answer are escaped; an error if it has none."""
+    try:
+        return parse_content_type(response.headers.get("content-type", "")).escape
+    except InvalidContentType as error:
+        raise ProtocolError(f"{url} is no table of rows: {error.detail}") from None
 
 
 def _moment(text: str) -> datetime | None:

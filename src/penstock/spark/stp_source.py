@@ -27,15 +27,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark.columns import STP
+from penstock.spark.planning import lost
 from penstock.spark.stp_rows import StpOptions, Surl, stp_options
 
 
 class TableRange(InputPartition):
-    """Rows of one table with `after` < SeqNo <= `until`."""
+    """Rows of one table with `after` < SeqNo <= `until`; of one made anew a reset comes first."""
 
-    def __init__(self, table: str, after: int, until: int) -> None:
-        super().__init__((table, after, until))
-        self.table, self.after, self.until = table, after, until
+    def __init__(self, table: str, after: int, until: int, *, reset: bool = False) -> None:
+        super().__init__((table, after, until, reset))
+        self.table, self.after, self.until, self.reset = table, after, until, reset
 
 
 class StpSource(DataSource):
@@ -94,22 +95,33 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end = {}
         for table in sorted(self._options.tables):
             after, until = int(start.get(table, 0)), self._seen.get(table, 0)
+            if until < after:
+                after = self._made_anew(table, after, until)
             # SeqNo may have gaps, so this may be fewer rows than the limit allows, never more.
             share = None if most is None else max(1, most // len(self._options.tables))
-            bound = until if share is None else min(until, after + share)
-            self._end[table] = max(after, bound)
+            self._end[table] = until if share is None else min(until, after + share)
         return self._end
+
+    def _made_anew(self, table: str, after: int, until: int) -> int:
+        """SeqNos only grow, so a table that ends earlier than it did is another one."""
+        if self._options.fail_on_data_loss:
+            what = f"It ends at SeqNo {until}, and was read up to {after}: it was made anew."
+            raise lost(table, what)
+        return 0
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         lag = {table: last - self._end[table] for table, last in self._seen.items()}
         return {"tables": self._seen, "lag": {table: rows for table, rows in lag.items() if rows}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [
-            TableRange(table, int(start.get(table, 0)), int(until))
-            for table, until in sorted(end.items())
-            if int(until) > int(start.get(table, 0))
-        ]
+        found: list[InputPartition] = []
+        for table, until in sorted(end.items()):
+            after = int(start.get(table, 0))
+            if int(until) < after:
+                found.append(TableRange(table, 0, int(until), reset=True))
+            elif int(until) > after:
+                found.append(TableRange(table, after, int(until)))
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -130,4 +142,5 @@ def _starting(options: StpOptions) -> dict[str, int]:
 def _read(options: StpOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TableRange):
         return iter(())  # what Spark makes of a plan without partitions
-    return Surl(partition.table, options).batches(partition.after, partition.until)
+    surl = Surl(partition.table, options)
+    return surl.batches(partition.after, partition.until, reset=partition.reset)

@@ -55,6 +55,10 @@ class File(NamedTuple):
         return self.nulls.get(column) != self.rows
 
 
+# Of delta-rs and Delta's Spark jar: files are rewritten or removed, rows stay as they are.
+_UPKEEP: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+
+
 class Table:
     """One Delta table, at its newest version."""
 
@@ -64,6 +68,7 @@ class Table:
         self._options = options or None
         self._handle: DeltaTable | None = None
         self._files: dict[str, File] = {}
+        self.foreign: str | None = None
 
     @property
     def exists(self) -> bool:
@@ -115,12 +120,25 @@ class Table:
 
     def record(self) -> dict[str, Any]:
         """What the last commit with a record says."""
+        self.foreign = None
         for most in (1, _HISTORY_MAX):  # all commits of ours have one; others may be on top
+            above: list[dict[str, Any]] = []
             for entry in self.handle.history(most):
                 if RECORD in entry:
+                    self.foreign = _foreign(above, entry)
                     found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
                     return found
+                above.append(entry)
+        self.foreign = f"the last {_HISTORY_MAX} versions"
         return {}
+
+    def refuse_foreign(self) -> None:
+        """An error if another engine has written since our last commit, as far as it is known."""
+        if self.foreign is not None:
+            raise WarehouseInUse(
+                f"{self.uri} was changed by another engine ({self.foreign}): a pipeline's tables "
+                "are written by the pipeline alone. RESTORE it to the version before that."
+            )
 
     def files(self) -> list[File]:
         if not self.exists:
@@ -168,6 +186,19 @@ class Table:
         """Make few files of many small ones; no row changes."""
         self.handle.optimize.compact(commit_properties=_properties(record, {}))
         self.handle.update_incremental()
+
+
+def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
+    """What others have changed since our last commit; upkeep changes no row, and is welcome."""
+    for entry in above:  # the newest first
+        operation = str(entry.get("operation", ""))
+        parameters = entry.get("operationParameters") or {}
+        if operation == "RESTORE" and str(parameters.get("version")) == str(ours["version"]):
+            return None
+        if operation not in _UPKEEP:
+            told = entry.get("engineInfo") or entry.get("clientVersion") or "unknown"
+            return f"version {entry['version']}, {operation} by {told}"
+    return None
 
 
 def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitProperties:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.errors import InvalidOffset
+from penstock.protocol.offsets import Offset, parse_offset
+
 # The pipeline's own columns of a state table, in front of and behind the user's.
 KEY: Final = ("_stream", "_key")
 REST: Final = (
@@ -48,6 +51,16 @@ class Until(NamedTuple):
 
 
 NOW: Final = Until()
+
+
+def until_offset(stream: str, offset: str) -> Until:
+    """The point in the past that an offset of a stream is."""
+    place = parse_offset(offset)
+    if not isinstance(place, Offset):
+        raise InvalidOffset(
+            f"{offset!r} is no place in the past: give an offset as readers and tables show them."
+        )
+    return Until(None, stream.strip("/"), place.generation, place.position)
 
 
 def literal(text: str) -> str:
@@ -228,11 +241,13 @@ def state_at(events: str, entity: str, *, until: Until = NOW, replaces: bool = F
     return living(found)
 
 
-def history(events: str, entity: str, *, replaces: bool = False) -> str:
-    """Every value that an entity has had, from where to where it held.
+def history(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
+    """Every value that an entity has had, from where to where it held, as known at some point.
 
     Cut at resets; a value that is written again as it was makes no new row.
     """
+    if until != NOW:
+        events = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
     found = marks(events, replaces=replaces)
     spans = (
         "SELECT m.stream, m.generation, m.ordinal, m.floor, "

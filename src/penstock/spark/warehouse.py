@@ -73,7 +73,8 @@ class Warehouse:
             )
         self.events.table.create({})
         self.events.refresh()
-        self.writer = max(self.events.record.writer, self.events.table.transaction(WRITER) or 0) + 1
+        last = self.events.own_record().writer
+        self.writer = max(last, self.events.table.transaction(WRITER) or 0) + 1
         self._note(Owner(socket.gethostname(), os.getpid()))
         self.events.note(msgspec.structs.replace(self.events.record, writer=self.writer))
         return self.writer
@@ -81,7 +82,7 @@ class Warehouse:
     def check(self) -> None:
         """Look again, and be the writer still; what is committed next is on what was seen here."""
         self.events.refresh()
-        if self.events.record.writer != self.writer:
+        if self.events.own_record().writer != self.writer:
             raise WarehouseInUse(
                 f"Another run has taken the warehouse {self.path} over, and this one has ended: "
                 "one pipeline writes a warehouse at a time."
