@@ -249,8 +249,9 @@ class Rewriter:
 
     def _cut(self, start: Position, **length: int) -> Position:
         """The place so many messages (`count`) or bytes (`size`) after another."""
+        tail = self._old.head().offset
         cuts: Cuts = self._server.cuts(
-            self.stream, start.offset, count=length.get("count"), size=length.get("size")
+            self.stream, start.offset, tail, count=length.get("count"), size=length.get("size")
         )
         return cuts.position(-1)
 
