@@ -12,13 +12,18 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import spark_growth, spark_latency, spark_pipeline, spark_source, table, tools
 from bench.rounds import note
 from bench.spark_rivals import Nothing, Prebuilt, RowByRow
 from bench.table import Row
 from penstock.spark.sessions import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HEADS = ("metric", "ours", "reference", "ratio", "target", "met")
 METHOD = (
@@ -46,37 +51,45 @@ def _arguments() -> argparse.Namespace:
 def measure_all(
     folder: Path, rounds: int, groups: list[str], scale: int, busy: list[float]
 ) -> list[Row]:
-    """All rows; between the groups the share of the processors that others use is taken."""
+    """All rows; before each group the share of the processors that others use is taken."""
     rows: list[Row] = []
 
-    def begin(group: str) -> bool:
-        if group in groups:
-            busy.append(tools.busy_share())
-            note(f"  {group}, {busy[-1]:.0%} of the processors in use by others")
-        return group in groups
-
-    # Before there is a Java process, which would take its share.
-    if begin("growth"):
-        rows += spark_growth.measure((100_000 // scale, 1_000_000 // scale, 10_000_000 // scale))
-    if {"source", "latency", "catch-up", "memory"} & set(groups):
-        spark = session("bench", master="local[2]", memory="2g")
-        spark.sparkContext.setLogLevel("FATAL")  # a query that is stopped complains in pages
-        for source in (Prebuilt, RowByRow, Nothing):
-            spark.dataSource.register(source)
+    def measured(group: str, work: Callable[[], list[Row]]) -> None:
+        if group not in groups:
+            return
+        busy.append(tools.busy_share())
+        note(f"  {group}, {busy[-1]:.0%} of the processors in use by others")
         try:
-            if begin("latency"):
-                rows += spark_latency.measure(spark, rounds, 20 // min(scale, 2))
-            if begin("memory"):
-                rows += spark_latency.measure_memory(spark, 200 // min(scale, 4))
-            if begin("catch-up"):
-                rows += spark_pipeline.measure_catch_up(spark, folder, rounds, 1_000_000 // scale)
-            if begin("source"):
-                rows += spark_source.measure(spark, rounds, 500_000 // scale)
-        finally:
-            spark.stop()
-    if begin("scaling"):
-        rows += spark_pipeline.measure_scaling(max(1, rounds - 1), 300_000 // scale)
+            rows.extend(work())
+        except Exception as error:  # noqa: BLE001 - the other groups are worth something still
+            note(f"    {error!r}")
+            rows.append(table.failed(group, " ".join(str(error).split())))
+
+    sizes = (100_000 // scale, 1_000_000 // scale, 10_000_000 // scale)
+    # Before there is a Java process, which would take its share.
+    measured("growth", lambda: spark_growth.measure(sizes))
+    if {"source", "latency", "catch-up", "memory"} & set(groups):
+        spark = _session()
+        batches = 20 // min(scale, 2)
+        measured("latency", lambda: spark_latency.measure(spark, rounds, batches))
+        many = 200 // min(scale, 4)
+        measured("memory", lambda: spark_latency.measure_memory(spark, many))
+        events = 1_000_000 // scale
+        measured("catch-up", lambda: spark_pipeline.measure_catch_up(spark, folder, rounds, events))
+        measured("source", lambda: spark_source.measure(spark, rounds, events // 2))
+        spark.stop()
+    measured(
+        "scaling", lambda: spark_pipeline.measure_scaling(max(1, rounds - 1), 300_000 // scale)
+    )
     return rows
+
+
+def _session() -> SparkSession:
+    spark = session("bench", master="local[2]", memory="2g")
+    spark.sparkContext.setLogLevel("FATAL")  # a query that is stopped complains in pages
+    for source in (Prebuilt, RowByRow, Nothing):
+        spark.dataSource.register(source)
+    return spark
 
 
 def main() -> int:
