@@ -51,6 +51,7 @@ APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # accepted appends waiting for their 
 SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reader is cut off
 
 # Live state
+SUCCESSOR_HOLD_S_MAX: Final = 10  # for which appends wait while readers are led to another stream
 LIVE_MOVES_MAX: Final = 16  # streams that a live state is led on to, one after the other, at once
 LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
 
@@ -75,6 +76,8 @@ PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
 PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
+PIPELINE_SWITCH_HOLD_S: Final = 2.0  # that writers wait, if a stream never rests by itself
+PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that
 PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
 

@@ -268,6 +268,7 @@ def test_a_stream_that_has_moved_is_shown_where_it_is(cli: Cli) -> None:
     answer = httpx2.put(f"{stream.url}/__ds/successor", json={"location": "/v1/stream/moved-2"})
     assert answer.status_code == 200
     stream.close(moved_to("moved-2"))
+    assert "goes on in    /v1/stream/moved-2" in cli.ok("head", "moved")
     with watching(cli, "moved", "--json") as process:
         number = 1
         while not _ready(process):

@@ -93,26 +93,29 @@ def test_every_look_trims_what_a_look_at_everything_would(tmp_path: Path, seed: 
         chance = random.Random(seed)
         clock = ManualClock()
         rules = "a/=3d b/=5d,150KB c/=2d,60x =40d"
-        places = [tmp_path / name for name in ("one", "other")]
+        for _ in range(3):
+            async with (
+                engine(tmp_path / "one", clock, retention=rules) as one,
+                engine(tmp_path / "other", clock, retention=rules) as other,
+            ):
+                other.store.list_filed = other.store.list_streams  # type: ignore[method-assign]
+                other.retention._due.is_over = lambda *_: True  # type: ignore[method-assign]
+                for _ in range(6):
+                    await step(one, other, chance)
+                    clock.advance(chance.choice([0.1, 0.5, 1, 2]) * DAY_S)
+
+    async def step(one: Engine, other: Engine, chance: random.Random) -> None:
         for _ in range(8):
-            appends = [
-                (f"{chance.choice('abcd')}/{chance.randrange(6)}", chance.choice([5, 900, 70_000]))
-                for _ in range(10)
-            ]
-            earliest = []
-            for place in places:
-                async with engine(place, clock, retention=rules) as each:
-                    if place.name == "other":
-                        each.store.list_filed = each.store.list_streams  # type: ignore[method-assign]
-                        each.retention._due.is_over = lambda *_: True  # type: ignore[method-assign]
-                    for path, size in appends:
-                        await append(each, path, size)
-                    await each.retention.look()
-                    await each.retention.look()
-                    infos = each.store.list_streams("", "", 100)
-                    earliest.append([(info.path, info.earliest, info.tail) for info in infos])
-            assert earliest[0] == earliest[1]
-            clock.advance(chance.choice([0.1, 0.5, 1, 2]) * DAY_S)
+            path = f"{chance.choice('abcd')}/{chance.randrange(6)}"
+            size = chance.choice([5, 900, 70_000])
+            for each in (one, other):
+                await append(each, path, size)
+        earliest = []
+        for each in (one, other):
+            await each.retention.look()
+            infos = each.store.list_streams("", "", 100)
+            earliest.append([(info.path, info.earliest, info.tail) for info in infos])
+        assert earliest[0] == earliest[1]
 
     asyncio.run(run())
 
@@ -131,3 +134,24 @@ def test_what_is_due_is_remembered_in_little_and_forgotten_when_it_is_over() -> 
     assert not due.is_over(5_000_000, 15 * second)
     due.forget(20 * second)
     assert not due._pages
+
+
+def test_when_the_next_part_of_the_index_was_begun(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        times = []
+        async with engine(tmp_path, clock) as first:
+            for _ in range(3):
+                times.append(clock.now_us())
+                await append(first, "s", 70_000)
+                clock.advance(DAY_S)
+        async with engine(tmp_path, clock) as second:
+            stream = second.find("s", touch=False)
+            block = 64 * 1024
+            # The blocks begin in the first, the first, the second and the third message.
+            after = [await second.store.time_after(stream, block * number) for number in range(4)]
+            assert after == [times[0], times[1], times[2], times[2]]
+            await append(second, "s", 10)
+            assert await second.store.time_after(stream, block * 3) == clock.now_us()
+
+    asyncio.run(run())

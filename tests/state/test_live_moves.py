@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,14 @@ def test_what_stands_before_the_reset_in_its_batch_is_shown_and_after_it_is_not(
     live: Lives, name: str, stream: Stream, make: Make
 ) -> None:
     other = make(snapshot_start(), insert("b", "end", 0))
-    told = Told()
+    told, controls = Told(), Told()
     with live(name) as state:
         state.on_change(told)
+        state.on_control(lambda event: controls(event.control))
         state.wait_up_to_date(WAIT_S)
         append(stream, insert("a", "1", 1), reset(location=path_of(other)), insert("a", "2", 2))
         assert told.until("a") == [("a", "1", None, 1)]
+        controls.until("snapshot-start")
         # The snapshot has no end yet: there is no state to take over.
         assert state.to_dict() == {"a": {"1": 1}}
         append(other, snapshot_end())
@@ -145,6 +148,26 @@ def test_a_state_on_disk_goes_on_where_it_was_led(
         live(name, backend=SqliteBackend(tmp_path / "state")),
     ):
         pass
+
+
+def test_a_state_on_disk_that_ends_on_its_way_finds_it_again(
+    live: Lives, name: str, stream: Stream, make: Make, tmp_path: Path
+) -> None:
+    first(stream)
+    other = make(snapshot_start(), insert("a", "1", 1))
+    append(stream, insert("a", "4", 4), reset(location=path_of(other)))
+    controls = Told()
+    with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
+        state.on_control(lambda event: controls(event.control))
+        controls.until("snapshot-start")
+    append(other, insert("b", "end", 0), snapshot_end())
+    told = Told()
+    with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
+        assert state.get_type("a") == {"1": 1, "2": 2, "3": 3, "4": 4}
+        state.on_change(told)
+        if "b" not in state.types:
+            moved(state, told)
+        assert state.to_dict() == {"a": {"1": 1}, "b": {"end": 0}}
 
 
 def test_a_file_of_the_first_format_is_taken_over(
@@ -293,6 +316,55 @@ def test_writers_that_come_too_late_are_told_where_to_go(stream: Stream, make: M
     for wrong in ({"location": "http://elsewhere/v1/stream/x"}, {"location": 7}, {}, []):
         assert httpx2.put(url, json=wrong).status_code == 400
     assert httpx2.get(url).json() == {"location": None}
+
+
+class Appending(threading.Thread):
+    """An append whose answer can be waited for."""
+
+    def __init__(self, stream: Stream, event: Any) -> None:
+        super().__init__()
+        self._stream, self._event = stream, event
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            append(self._stream, self._event)
+        except StreamClosed as error:
+            self.error = error
+
+
+def test_a_stream_can_be_held_until_its_readers_are_led_on(stream: Stream, make: Make) -> None:
+    other = make()
+    url = f"{stream.url}/__ds/successor"
+    assert httpx2.put(url, json={"location": path_of(other), "hold": 10}).status_code == 200
+    tail = stream.head().offset
+    writers = [Appending(stream, insert("a", str(number), number)) for number in range(5)]
+    closing = threading.Thread(target=stream.close)  # waits as well
+    closing.start()
+    for _ in range(20):
+        assert stream.head().offset == tail  # nobody has got in
+    stream.close(reset(location=path_of(other)).to_json(), if_match=tail)
+    for writer in writers:
+        writer.join(WAIT_S)
+        assert isinstance(writer.error, StreamClosed)
+        assert writer.error.successor == path_of(other)
+    closing.join(WAIT_S)
+    assert len(stream.read().messages) == 1
+
+
+def test_a_hold_ends_by_itself(stream: Stream, make: Make) -> None:
+    other = make()
+    url = f"{stream.url}/__ds/successor"
+    assert httpx2.put(url, json={"location": path_of(other), "hold": 0.2}).status_code == 200
+    writer = Appending(stream, insert("a", "1", 1))
+    writer.join(WAIT_S)
+    assert writer.error is None
+    assert len(stream.read().messages) == 1
+    append(stream, insert("a", "2", 2))  # and there is none any more
+    for wrong in (-1, 11, "long"):
+        answer = httpx2.put(url, json={"location": path_of(other), "hold": wrong})
+        assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def command(server: Server, stream: str, as_json: bool) -> None:
         ("state", "closed" if head.closed else "open"),
         ("ends at", head.offset),
     ]
+    if head.successor is not None:
+        rows.append(("goes on in", head.successor))
     if head.earliest is not None:
         rows.append(("starts at", head.earliest))
     if head.ttl_s is not None:

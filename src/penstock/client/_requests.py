@@ -142,10 +142,11 @@ def compact(url: str) -> Request:
     return Request("POST", f"{url}/__ds/compact", {})
 
 
-def successor(url: str, location: str) -> Request:
-    """Penstock's extension: the stream that this one goes on in, once it is closed."""
+def successor(url: str, location: str, *, hold_s: float = 0) -> Request:
+    """Penstock's extension: the stream that this one goes on in, once it is closed; appends wait
+    for that so long."""
     headers = {"Content-Type": JSON}
-    body = _encode({"location": location})
+    body = _encode({"location": location, "hold": hold_s})
     return Request("PUT", f"{url}/__ds/successor", headers, body=body)
 
 

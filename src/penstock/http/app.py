@@ -46,6 +46,7 @@ from penstock.http.table_live import TableLive
 from penstock.http.table_metrics import TableCollector
 from penstock.http.table_reads import TableReads
 from penstock.http.traffic import OTHER, Traffic
+from penstock.log.stream import SUCCESSOR
 from penstock.state.compaction import Compactor
 from penstock.state.declaration import META, Checks
 from penstock.state.keeper import Keeper
@@ -88,6 +89,7 @@ class App:
         engine.retention.compact = compactor.consider
         keeping = Keeping(engine, compactor)
         successor = Successor(engine, settings)
+        engine.add_check(SUCCESSOR, successor.check, closes=True)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
         engine.add_check(table_declaration.META, table_checks)
         self.tables = TableDirectory(engine, self._keeper, settings)

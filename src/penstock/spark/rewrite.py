@@ -96,7 +96,11 @@ class Rewriter:
         self._prepare()
         self._send(plan)
         copied = self._resumed(plan)
-        for _ in range(attempts_max):
+        for number in range(attempts_max):
+            if not keep_open:
+                # Told only once the stream is closed, so that it may be known before.
+                busy = number >= limits.PIPELINE_SWITCH_FREE_ATTEMPTS
+                self._announce(hold_s=limits.PIPELINE_SWITCH_HOLD_S if busy else 0)
             copied, switched = self._copy(plan, copied)
             if switched or self._switch(plan, copied, keep_open=keep_open):
                 break
@@ -280,13 +284,14 @@ class Rewriter:
 
     # -- the switch
 
+    def _announce(self, *, hold_s: float) -> None:
+        """Say where the old stream will go on; with a hold its writers wait for a moment."""
+        location = STREAM_PREFIX + self.to
+        self._server.send(_requests.successor(self._old.url, location, hold_s=hold_s))
+
     def _switch(self, plan: Plan, copied: Position, *, keep_open: bool) -> bool:
         """Lead readers on, if all there is has been copied."""
-        location = STREAM_PREFIX + self.to
-        if not keep_open:
-            # Told only once the stream is closed, so that it may be known before.
-            self._server.send(_requests.successor(self._old.url, location))
-        body = b"[" + reset(location=location).to_json() + b"]"
+        body = b"[" + reset(location=STREAM_PREFIX + self.to).to_json() + b"]"
         request = _requests.append(
             self._old.url,
             body,
