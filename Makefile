@@ -61,8 +61,8 @@ run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end
 test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-test-spark: setup ## the tests of the Spark source, sink and pipeline
-	$(BIN)/pytest -m "spark and not soak" -o faulthandler_timeout=900
+test-spark: setup $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
+	$(BIN)/pytest -m "spark and not soak"
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -95,7 +95,7 @@ bench-spark: setup ## the Spark source and the pipeline beside what Spark does a
 	$(BIN)/python -m bench.spark
 
 soak: setup ## the long tests
-	$(BIN)/pytest -m "soak and not spark" -o faulthandler_timeout=7200
+	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
 	$(BIN)/python -m penstock.cli.docs

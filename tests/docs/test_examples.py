@@ -33,7 +33,7 @@ def run(language: str, code: str, url: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=170,  # the one with Spark in it needs a while on a busy machine
+        timeout=400,  # the one with Spark in it needs a while on a busy machine
         check=False,
     )
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
@@ -41,7 +41,8 @@ def run(language: str, code: str, url: str) -> str:
 
 
 def _case(path: Path) -> ParameterSet:
-    marks = [pytest.mark.spark] if path.name in ("spark.md", "pipeline.md") else []
+    starts_spark = path.name in ("spark.md", "pipeline.md")
+    marks = [pytest.mark.spark, pytest.mark.xdist_group("spark")] if starts_spark else []
     return pytest.param(path, id=path.name, marks=marks)
 
 

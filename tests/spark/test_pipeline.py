@@ -23,8 +23,8 @@ from penstock.spark.spark_views import SparkViews
 from penstock.spark.status import status_of
 from penstock.state.events import delete, reset, upsert
 from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 from tests.spark.pipelines import Make, append, ask, run, user
-from tests.spark.test_warehouse import USER, Kept, gone, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,6 +187,16 @@ def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_pat
     agree()
     ages = views.sql("SELECT _key, name, age FROM state_user").collect()
     assert [tuple(row) for row in ages] == [("d", "Di", None)]
+    kept.duck.close()
+
+
+def test_the_past_is_the_same_in_both_engines(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {"user": USER})
+    views = SparkViews(spark, kept.warehouse, kept.types)
+    # Every third point, since each takes Spark a second: DuckDB is asked for all elsewhere.
+    for number, check in enumerate(as_of_everything(kept, views)):
+        if number % 3 == 1:
+            check(lambda query: [tuple(row) for row in spark.sql(query).collect()])
     kept.duck.close()
 
 

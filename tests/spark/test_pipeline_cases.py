@@ -235,7 +235,7 @@ def test_the_result_of_a_python_function_is_published(
 def test_the_largest_message_goes_through(
     spark: SparkSession, tmp_path: Path, size: int, limit: str | None
 ) -> None:
-    """As large as a server takes by default; with a higher limit as the protocol allows."""
+    """As large as a server takes by default, and as large as one takes that is told to."""
     text = "x" * size
     args = [] if limit is None else ["--max-body", limit]
     with running_server(args=args) as roomy, Client(roomy.url) as client:

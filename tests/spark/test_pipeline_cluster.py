@@ -1,23 +1,32 @@
-"""The same pipeline on a real standalone cluster: nothing but the master's URL is different."""
+"""A pipeline on a real standalone cluster: nothing but the master's URL changes. A driver is
+killed, another one repeats its batch on the cluster, and Delta's own engine reads the same tables.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
 from penstock import Client
-from penstock.spark.pipeline_config import load_pipeline
+from penstock.spark.pipeline_config import Pipeline, load_pipeline
 from penstock.spark.server import close_clients
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.server import ROOT, running_server
-from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.checking import CITIES, check_cities, check_warehouse, replay_of
 from tests.spark.cluster import standalone_cluster
+from tests.spark.delta_jar import delta_jars
+from tests.spark.drivers import POINTS, pipeline_process, wait_for
+from tests.spark.replay import Replay
 
-RUN_TIMEOUT_S = 170.0
+pytestmark = pytest.mark.xdist_group("spark")
+
+JOB_TIMEOUT_S = 500.0
 EVENTS = 400
 
 
@@ -37,6 +46,7 @@ driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
 "spark.sql.shuffle.partitions" = "2"
+"spark.databricks.delta.snapshotPartitions" = "1"
 "spark.driver.bindAddress" = "127.0.0.1"
 "spark.driver.host" = "127.0.0.1"
 [types.user]
@@ -48,35 +58,96 @@ chunk = 3
 """
 
 
-@pytest.mark.xdist_group("spark")
-def test_a_pipeline_on_a_cluster_comes_to_what_a_replay_does(tmp_path: Path) -> None:
-    file = tmp_path / "pipeline.toml"
-    with running_server() as server, standalone_cluster() as master:
+class Ran(NamedTuple):
+    """A cluster's work, while its server is still there."""
+
+    pipeline: Pipeline
+    client: Client
+    replay: Replay
+    told: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """One cluster and two drivers for all tests here: the first is killed in the middle of a batch,
+    after its results were committed to the outbox."""
+    folder = tmp_path_factory.mktemp("cluster")
+    file = folder / "pipeline.toml"
+    jars = delta_jars()
+    with running_server() as server, Client(server.url) as client:
         file.write_text(settings(server.url))
-        with Client(server.url) as client:
-            for name in ("shop/one", "shop/two"):
-                stream = client.stream(name)
-                stream.create()
-                stream.append_many(
-                    [
-                        upsert("user", f"u{number % 30}", {"name": "n", "city": f"c{number % 7}"})
-                        for number in range(EVENTS // 2)
-                    ]
-                    + [reset() if name == "shop/one" else delete("user", "u3")]
-                    + [upsert("user", "u1", {"city": "nameless"})]
-                )
-            arguments = ["pipeline", "run", str(file), "--once", "--master", master]
+        _fill(client)
+        with standalone_cluster() as master:
+            with pipeline_process(file, "--master", master) as process:
+                found = wait_for(process, folder / "warehouse", POINTS["outbox"], 2)
+            assert found, process.text
+            pipeline = load_pipeline(file)
+            replay = replay_of(pipeline)
+            words = [master, str(file), str(folder / "report.json")]
+            words += [] if isinstance(jars, str) else map(str, jars)
             done = subprocess.run(
-                [sys.executable, "-m", "penstock.cli", *arguments],
+                [sys.executable, "-m", "tests.spark.cluster_job", *words],
                 capture_output=True,
                 text=True,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-                timeout=RUN_TIMEOUT_S,
+                timeout=JOB_TIMEOUT_S,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr
-            pipeline = load_pipeline(file)
-            replay = check_warehouse(pipeline)
-            assert len(replay.dead) == 2
-            check_cities(pipeline, client, replay)
-    close_clients()
+        assert done.returncode == 0, done.stderr
+        told = json.loads((folder / "report.json").read_text())
+        yield Ran(pipeline, client, replay, told)
+        close_clients()
+
+
+def _fill(client: Client) -> None:
+    for name in ("shop/one", "shop/two"):
+        stream = client.stream(name)
+        stream.create()
+        stream.append_many(
+            [
+                upsert("user", f"u{number % 30}", {"name": "n", "city": f"c{number % 7}"})
+                for number in range(EVENTS // 2)
+            ]
+            + [reset() if name == "shop/one" else delete("user", "u3")]
+            + [upsert("user", "u1", {"city": "nameless"})]
+        )
+
+
+def test_a_pipeline_on_a_cluster_comes_to_what_a_replay_does(ran: Ran) -> None:
+    assert ran.told["executors"] == 2
+    assert len(ran.replay.dead) == 2
+    check_warehouse(ran.pipeline, ran.replay)
+
+
+def test_a_batch_that_is_repeated_on_a_cluster_is_published_once(ran: Ran) -> None:
+    check_cities(ran.pipeline, ran.client, ran.replay)
+
+
+def test_only_sorted_rows_have_the_same_order_in_a_repeated_batch(ran: Ran) -> None:
+    """The limit of the plain sink: after a shuffle on a cluster the order is whatever it is."""
+    told = ran.told["orders"]
+    wanted = sorted(f"{stream}:{n}" for stream in ("shop/one", "shop/two") for n in range(202))
+    for run in told["shuffled"] + told["ordered"]:
+        assert sorted(row for part in run for row in part) == wanted
+    for run in told["shuffled"]:
+        assert [set(part) for part in run] == [set(part) for part in told["shuffled"][0]]
+    assert all(run == told["ordered"][0] for run in told["ordered"])
+
+
+def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -> None:
+    found = ran.client.stream("derived/sink").read().messages
+    assert sorted((row["from"], row["seq"]) for row in found) == sorted(
+        (stream, n) for stream in ("shop/one", "shop/two") for n in range(202)
+    )
+
+
+def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: Ran) -> None:
+    jars = delta_jars()
+    if isinstance(jars, str):
+        pytest.skip(jars)
+    told = ran.told["delta"]
+    assert told["protocol"] == [1, 2], "every engine reads them"
+    assert told["events"] == sorted(map(list, ran.replay.events), key=str)
+    assert told["state"] == sorted(map(list, ran.replay.state_rows("user")))
+    assert "was changed by another engine" in told["refused"]
+    assert "DELETE by Apache-Spark" in told["refused"]

@@ -6,161 +6,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from penstock.spark import views
-from penstock.spark.columns import STATE_ARROW
 from penstock.spark.duck import Duck
-from penstock.spark.events_table import Appended, writer_of
-from penstock.spark.fold import fold_here
 from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
-from penstock.spark.relations import Relations
 from penstock.spark.state_table import StateTable, view_names
 from penstock.spark.tables import Table
-from penstock.spark.type_schema import TypeSchema, type_schema
+from penstock.spark.type_schema import type_schema
 from penstock.spark.warehouse import Warehouse
-from tests.spark.replay import Replay, Row
-
-USER = type_schema("name STRING, age INT")
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Kept:
-    """A warehouse that is fed by hand, and the replay of what it was fed."""
-
-    def __init__(self, path: Path, types: dict[str, TypeSchema], *, replaces: bool = False) -> None:
-        self.path, self.types = path, types
-        self.warehouse = Warehouse(str(path))
-        self.warehouse.open()
-        self.replay = Replay(types)
-        self.duck = Duck(self.warehouse, types, replaces=replaces)
-        self.seen: list[Row] = []
-        self._next: dict[str, int] = {}
-        self._batches = 0
-
-    def rows(self, *told: dict[str, Any]) -> list[Row]:
-        """Rows as the source gives them, numbered by stream."""
-        found = []
-        for each in told:
-            row = {"stream": "s", "generation": 1, "kind": "change", "type": "user", **each}
-            if "control" in row or row["kind"] == "invalid":
-                row = {**row, "kind": row["kind"] if "error" in row else "control", "type": None}
-            seq = self._next.get(row["stream"], 0)
-            self._next[row["stream"]] = seq + 1
-            row = {"position": seq * 10, "seq": seq, "offset": _offset(1, seq * 10 + 10), **row}
-            found.append({name: row.get(name) for name in STATE_ARROW.names})
-        return found
-
-    def batch(self, *told: dict[str, Any]) -> None:
-        rows = self.rows(*told)
-        self.seen += rows
-        self.replay.see(rows)
-        self.append(rows, self._batches)
-        self._batches += 1
-
-    def append(self, rows: list[Row], number: int) -> None:
-        events = self.warehouse.events
-        batch = pa.RecordBatch.from_pylist(rows, schema=STATE_ARROW)
-        write = writer_of(events.uri, self.types, events.record.batch + 1, NOW)
-        appended = Appended.of(row for each in write([batch]) for row in each.to_pylist())
-        self.warehouse.check()
-        events.append(appended, query="q", batch=number, positions=None)
-        self.duck.refresh()
-
-    def fold(self, entity: str = "user") -> StateTable:
-        found = fold_here(self.duck, entity, self.warehouse.events.record)
-        self.duck.refresh()
-        return found
-
-    def state(self, entity: str = "user") -> list[tuple[Any, ...]]:
-        rows = self.duck.sql(f"SELECT * FROM state_{entity}").to_pylist()
-        names = ("_stream", "_key", "_value", "_generation", "_ordinal")
-        return sorted(tuple(row[name] for name in names) for row in rows)
-
-    def history(self, entity: str = "user") -> list[tuple[Any, ...]]:
-        rows = self.duck.sql(f"SELECT * FROM history_{entity}").to_pylist()
-        return sorted(
-            (
-                row["_stream"],
-                row["_key"],
-                row["_value"],
-                row["_from_ordinal"],
-                -1 if row["_to_ordinal"] is None else row["_to_ordinal"],
-            )
-            for row in rows
-        )
-
-    def dead(self) -> list[tuple[Any, ...]]:
-        rows = self.duck.sql("SELECT * FROM dead_letters").to_pylist()
-        return sorted((row["stream"], row["ordinal"], row["value"], row["error"]) for row in rows)
-
-    def agree(self) -> None:
-        for entity in self.duck.entities():
-            assert self.state(entity) == self.replay.state_rows(entity)
-            assert self.history(entity) == self.replay.history_rows(entity)
-        assert self.dead() == self.replay.dead_rows()
-
-
-Ask = Callable[[str], list[tuple[Any, ...]]]
-
-
-def as_of_everything(
-    kept: Kept, relations: Relations | None = None
-) -> Iterator[Callable[[Ask], None]]:
-    """Fill a warehouse, and check what it says of each batch and offset in the past."""
-    chosen = relations or kept.duck
-    told: list[dict[str, Any]] = [
-        put("a", '{"name":"Ada"}'), put("b", '{"name":1}'), put("c", '{"age":1}', stream="t"),
-        put("a", '{"name":"Al"}'), {"control": "reset"}, put("b", '{"name":"Bo"}'), gone("b"),
-        put("a", '{"name":"Al"}'), put("a", '{"name":"Al"}'), gone("c", stream="t"),
-    ]  # fmt: skip
-    rows: list[list[Row]] = []
-    for first in range(0, len(told), 3):
-        kept.batch(*told[first : first + 3])
-        rows.append(list(kept.seen[-3:]) if first + 3 <= len(told) else [kept.seen[-1]])
-    kept.fold()
-    chosen.refresh()
-    everything = [row for batch in rows for row in batch]
-
-    def checked(until: views.Until, known: list[Row]) -> Callable[[Ask], None]:
-        def check(ask: Ask) -> None:
-            replay = Replay(kept.types)
-            replay.see(known)
-            columns = "_stream, _key, _value, _generation, _ordinal"
-            found = ask(f"SELECT {columns} FROM {chosen.state_at('user', until)}")
-            assert sorted(found) == replay.state_rows("user"), until
-            columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
-            found = ask(f"SELECT {columns} FROM {chosen.history('user', until)}")
-            assert sorted(found) == replay.history_rows("user"), until
-
-        return check
-
-    for number in range(len(rows) + 1):
-        known = [row for batch in rows[:number] for row in batch]
-        yield checked(views.Until(batch=number), known)
-    for row in [each for each in everything if each["stream"] == "s"]:
-        until = views.until_offset("/s", row["offset"])
-        before = [each for each in everything if each["stream"] == "s"]
-        yield checked(until, [each for each in before if each["seq"] <= row["seq"]])
-
-
-def _offset(generation: int, position: int) -> str:
-    return f"{generation:016d}_{position:016d}"
-
-
-def put(key: str, value: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "operation": "upsert", "value": value, **more}
-
-
-def gone(key: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "operation": "delete", **more}
+from tests.spark.kept import USER, Kept, as_of_everything, gone, put, spelled
 
 
 @pytest.fixture
@@ -194,7 +54,7 @@ def test_a_reset_ends_what_was_before_it_in_its_stream_alone(kept: Kept) -> None
     assert [row[1] for row in kept.state()] == ["b", "a"]
     kept.fold()
     kept.agree()
-    kept.batch({"control": "reset", "control_offset": _offset(1, 60)}, put("c", '{"name":"no"}'))
+    kept.batch({"control": "reset", "control_offset": spelled(1, 60)}, put("c", '{"name":"no"}'))
     kept.batch(put("d", '{"name":"no"}'), put("e", '{"name":"yes"}'), put("f", '{"name":"yes"}'))
     kept.agree()
     kept.fold()

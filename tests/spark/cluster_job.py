@@ -1,0 +1,127 @@
+"""What the cluster test runs as a driver of its own: a pipeline to its end, a batch that is
+repeated after a shuffle, the plain sink twice, and Delta's own engine on the pipeline's tables.
+
+`python -m tests.spark.cluster_job MASTER PIPELINE.toml REPORT.json [JAR …]`
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import penstock.spark
+from penstock.spark.pipeline import PipelineRun
+from penstock.spark.pipeline_config import Pipeline, load_pipeline
+from penstock.spark.problems import WarehouseInUse
+from penstock.spark.server import close_clients
+from tests.spark.delta_jar import delta_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REPETITIONS = 4
+
+
+def main(master: str, file: str, report: str, *jars: str) -> None:
+    pipeline = load_pipeline(Path(file))
+    config = {**pipeline.run.spark, **(delta_settings([*map(Path, jars)]) if jars else {})}
+    spark = penstock.spark.session("cluster job", master=master, config=config, quiet=True)
+    try:
+        PipelineRun(pipeline, spark).run(once=True)
+        told: dict[str, Any] = {"orders": orders(spark, pipeline)}
+        sink_twice(spark, pipeline, Path(report).parent)
+        told["executors"] = executors(spark)
+        if jars:
+            told["delta"] = {
+                **delta_reads(spark, pipeline),
+                "refused": delta_writes(spark, Path(file)),
+            }
+    finally:
+        spark.stop()
+        close_clients()
+    Path(report).write_text(json.dumps(told))
+
+
+def executors(spark: SparkSession) -> int:
+    """On how many executors tasks have run; the driver is one more in Spark's list."""
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def _events(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
+    source = pipeline.source
+    return penstock.spark.events(spark, source.url, source.streams, minPartitions="4")
+
+
+def orders(spark: SparkSession, pipeline: Pipeline) -> dict[str, list[list[list[str]]]]:
+    """The rows of each partition after a shuffle, in their order, several times over."""
+    shuffled = _events(spark, pipeline).select("stream", "seq").repartition(2, "seq")
+    ordered = shuffled.sortWithinPartitions("stream", "seq")
+    found: dict[str, list[list[list[str]]]] = {}
+    for name, frame in (("shuffled", shuffled), ("ordered", ordered)):
+        found[name] = [
+            [[f"{row.stream}:{row.seq}" for row in part] for part in frame.rdd.glom().collect()]
+            for _ in range(REPETITIONS)
+        ]
+    return found
+
+
+def sink_twice(spark: SparkSession, pipeline: Pipeline, folder: Path) -> None:
+    """A query whose last batch is repeated, as after a driver that died: shuffled, then ordered."""
+    source, checkpoint = pipeline.source, folder / "sink-checkpoint"
+    for _ in range(2):
+        rows = (
+            spark.readStream.format("durable_streams")
+            .options(url=source.url, streams=",".join(source.streams), minPartitions="4")
+            .load()
+            .selectExpr("stream AS `from`", "seq")
+            .repartition(2, "seq")
+            .sortWithinPartitions("from", "seq")
+        )
+        query = (
+            rows.writeStream.format("durable_streams")
+            .options(url=source.url, stream="derived/sink", chunkMessages="7")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        for done in (checkpoint / "commits").glob("*0*"):
+            done.unlink()
+
+
+def delta_reads(spark: SparkSession, pipeline: Pipeline) -> dict[str, Any]:
+    """What Delta's own engine finds in the tables."""
+    path = Path(pipeline.warehouse.path)
+    events = spark.read.format("delta").load(f"{path}/events")
+    state = spark.read.format("delta").load(f"{path}/state/user")
+    columns = ("stream", "generation", "ordinal", "kind", "value", "error")
+    own = ("_stream", "_key", "_value", "_generation", "_ordinal")
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}/events`").first()
+    assert detail is not None
+    return {
+        "events": sorted(map(list, events.select(*columns).collect()), key=str),
+        "state": sorted(map(list, state.select(*own).collect())),
+        "protocol": [detail.minReaderVersion, detail.minWriterVersion],
+    }
+
+
+def delta_writes(spark: SparkSession, file: Path) -> str:
+    """What a pipeline says after that engine has written to (a copy of) its tables."""
+    copied = file.with_name("copied.toml")
+    copied.write_text(file.read_text().replace('path = "warehouse"', 'path = "copied"'))
+    shutil.copytree(file.with_name("warehouse"), file.with_name("copied"))
+    pipeline = load_pipeline(copied)
+    spark.sql(f"DELETE FROM delta.`{pipeline.warehouse.path}/events` WHERE ordinal = 0")
+    try:
+        PipelineRun(pipeline, spark).run(once=True)
+    except WarehouseInUse as error:
+        return error.detail
+    return "nothing"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
