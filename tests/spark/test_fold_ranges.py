@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.spark import duck as duck_module
 from penstock.spark.state_table import key_ranges
 from penstock.spark.tables import File
-from tests.spark.test_warehouse import USER, Kept, gone, put
+from tests.spark.kept import USER, Kept, gone, put
 
 ROWS = 2048  # that DuckDB gives at once, at least
 # Quotes, signs of SQL's, a NUL, letters whose order is not that of their bytes in UTF-16.
