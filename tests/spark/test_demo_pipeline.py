@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO_TIMEOUT_S = 500.0
+DEMO_TIMEOUT_S = 800.0
 ENDING_S = 20.0
 
 

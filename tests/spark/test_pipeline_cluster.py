@@ -26,7 +26,7 @@ from tests.spark.replay import Replay
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-JOB_TIMEOUT_S = 500.0
+JOB_TIMEOUT_S = 800.0
 EVENTS = 400
 
 
