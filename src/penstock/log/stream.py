@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from penstock.log.segment import SegmentInfo
 
 CHUNK_BYTES_MAX = 16 * 1024
+"""Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 SUCCESSOR = "successor"
 """The name under which a stream carries the location of the one that it goes on in."""
-"""Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 
 
 class Watcher(Protocol):
