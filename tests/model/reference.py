@@ -333,6 +333,8 @@ class Reference:
         return position
 
     def _check_generation(self, line: Line, generation: int, position: int) -> None:
+        if generation == line.id:
+            return  # in its own spelling a fork takes what it inherited, too
         known = dict(line.lineage)
         if generation not in known:
             raise Refused("stream-recreated" if generation < line.id else "invalid-offset")
