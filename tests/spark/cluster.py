@@ -64,6 +64,7 @@ def _running(log: Path, arguments: list[str]) -> Iterator[Path]:
         "JAVA_HOME": provide_java(),
         "SPARK_HOME": str(home),
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     with log.open("w") as file:

@@ -22,7 +22,7 @@ from tests.spark.delta_jar import delta_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-REPETITIONS = 4
+REPETITIONS = 2
 
 
 def main(master: str, file: str, report: str, *jars: str) -> None:

@@ -28,7 +28,7 @@ def still_running(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.soak  # half a minute; what it runs is run by the guides, too
 def test_the_demo_tells_the_whole_story_and_leaves_nothing_running(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     arguments = ["demo", "--pipeline", "--once", "--port", "0", "--data-dir", str(tmp_path / "d")]

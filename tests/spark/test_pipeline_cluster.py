@@ -45,6 +45,7 @@ driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
+"spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 "spark.sql.shuffle.partitions" = "2"
 "spark.databricks.delta.snapshotPartitions" = "1"
 "spark.driver.bindAddress" = "127.0.0.1"

@@ -61,8 +61,8 @@ class Duck(Relations):
         """The answer to a query of our own."""
         return self._connection.sql(query).to_arrow_table()
 
-    def reader(self, query: str, *, rows: int = _ROWS_AT_ONCE) -> pa.RecordBatchReader:
-        return self._connection.sql(query).to_arrow_reader(rows)
+    def reader(self, query: str, *, rows: int | None = None) -> pa.RecordBatchReader:
+        return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
 
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
         if not files:
