@@ -30,7 +30,6 @@ BIG_READ_BYTES = 10_000_000
 FAN_OUT_READERS = 1_000
 LATENCY_APPENDS_PER_S = 200
 IDLE_READERS = 4_000
-DISTURBED_SHARE = 0.05
 IDLE_WARM_UP_READERS = 1_000
 
 
@@ -69,7 +68,7 @@ class Run:
 
     def disturbed(self) -> bool:
         """Were other programs busy? Neither side's rates then hold, nor their ratio."""
-        return statistics.median(self.others) > DISTURBED_SHARE
+        return statistics.median(self.others) > tools.DISTURBED_SHARE
 
 
 def _side_by_side(

@@ -6,7 +6,6 @@ nothing; how a batch grows with the state; memory over many batches; one and two
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import spark_growth, spark_latency, spark_pipeline, spark_source, table, tools
+from bench import arguments, spark_growth, spark_latency, spark_pipeline, spark_source, table, tools
 from bench.rounds import note
 from bench.spark_rivals import Nothing, Prebuilt, RowByRow
 from bench.table import Row
@@ -32,20 +31,6 @@ METHOD = (
     "trigger for all and each batch fed when the one before is over."
 )
 GROUPS = ("source", "latency", "catch-up", "memory", "growth", "scaling")
-DISTURBED_SHARE = 0.05
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds for each measurement")
-    parser.add_argument("--only", default="", help=f"comma-separated of {', '.join(GROUPS)}")
-    parser.add_argument("--quick", action="store_true", help="a try-out: 1 round, a tenth of all")
-    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
-    options = parser.parse_args()
-    unknown = [name for name in options.only.split(",") if name and name not in GROUPS]
-    if unknown:
-        parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    return options
 
 
 def measure_all(
@@ -93,7 +78,7 @@ def _session() -> SparkSession:
 
 
 def main() -> int:
-    options = _arguments()
+    options = arguments.parse("bench.spark", __doc__, GROUPS, rounds=3)
     # Turned into an exception, so that servers are stopped and data folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
     # Spark's workers import the rivals from here.
@@ -113,7 +98,7 @@ def main() -> int:
         {"processor time taken by other programs": f"{share:.0%} (at most {max(busy):.0%})"},
         took_s=time.monotonic() - started,
         method=METHOD,
-        disturbed=share > DISTURBED_SHARE,
+        disturbed=share > tools.DISTURBED_SHARE,
     )
     return 0 if good or not options.strict else 1
 

@@ -6,14 +6,13 @@ loop; a bootstrap from `/v1/state` beside a replay of the log; and how each of t
 
 from __future__ import annotations
 
-import argparse
 import signal
 import statistics
 import sys
 import time
 from pathlib import Path
 
-from bench import state_apply, state_events, state_growth, state_live, table, tools
+from bench import arguments, state_apply, state_events, state_growth, state_live, table, tools
 from bench.rounds import note
 from bench.table import Row
 
@@ -25,20 +24,6 @@ METHOD = (
 )
 GROUPS = ("apply", "sqlite", "bootstrap", "growth")
 SMALL, MIDDLE, LARGE = (100_000, 10_000), (1_000_000, 100_000), (1_000_000, 1_000_000)
-DISTURBED_SHARE = 0.05
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.state", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds for each measurement")
-    parser.add_argument("--only", default="", help=f"comma-separated of {', '.join(GROUPS)}")
-    parser.add_argument("--quick", action="store_true", help="a try-out: 1 round, a tenth of all")
-    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
-    options = parser.parse_args()
-    unknown = [name for name in options.only.split(",") if name and name not in GROUPS]
-    if unknown:
-        parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    return options
 
 
 def measure_all(
@@ -77,7 +62,7 @@ def measure_all(
 
 
 def main() -> int:
-    options = _arguments()
+    options = arguments.parse("bench.state", __doc__, GROUPS, rounds=5)
     # Turned into an exception, so that servers are stopped and data folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
     groups = [name for name in options.only.split(",") if name] or list(GROUPS)
@@ -99,7 +84,7 @@ def main() -> int:
         {"processor time taken by other programs": f"{share:.0%} (at most {max(busy):.0%})"},
         took_s=time.monotonic() - started,
         method=METHOD,
-        disturbed=share > DISTURBED_SHARE,
+        disturbed=share > tools.DISTURBED_SHARE,
     )
     return 0 if good or not options.strict else 1
 

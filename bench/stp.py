@@ -25,7 +25,6 @@ RECEIVE_BYTES = 1 << 20
 FIRST_MIN, AGAIN_MIN = 0.15, 0.5
 SEEK_MAX = 2.0
 """A hundred times the rows are some more steps of a search, and no more than that."""
-BUSY_SHARE_MAX = 0.05
 
 
 def drain(port: int, path: str) -> int:
@@ -213,7 +212,7 @@ def main() -> int:
         {"processor time taken by other programs, between measurements": f"{share:.0%} at most"},
         took_s=time.monotonic() - started,
         method=f"Medians of {options.rounds} rounds; ratios are of one round each.",
-        disturbed=share > BUSY_SHARE_MAX,
+        disturbed=share > tools.DISTURBED_SHARE,
     )
     return 0 if met else 1
 

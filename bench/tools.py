@@ -17,6 +17,8 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 BUILD = HERE / "build"
 INSTALL_SECONDS_MAX = 300
+DISTURBED_SHARE = 0.05
+"""Of the processors, used by other programs: figures from above that are not for publication."""
 
 
 class Unavailable(Exception):

@@ -86,7 +86,8 @@ class Producer(ProducerBase):
         if self._is_inbox_open and len(data) < INBOX_MESSAGE_BYTES_MAX:
             inbox = self._inbox
             inbox.append(data)
-            # Looked at again: if it was closed in between, the message may have come too late.
+            # Looked at again, which mypy takes for idle: if it was closed in between, by another
+            # thread, the message may have come too late.
             if self._is_inbox_open and len(inbox) < self._inbox_count_max:  # type: ignore[redundant-expr]
                 return
             self._take_in(data, is_in_inbox=True)

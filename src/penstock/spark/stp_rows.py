@@ -145,7 +145,7 @@ class Surl:
                     known = self._known(error)
                     if not retry.applies(known, repeatable=True) or retry.exhausted(attempt):
                         raise known from error
-                    time.sleep(retry.pause_s(attempt, known))
+                    time.sleep(retry.pause_s(attempt, known))  # before another attempt
                     attempt += 1
         if rows:
             yield self._batch(rows)
@@ -190,7 +190,7 @@ class _Opened:
                     attempt
                 ):
                     raise
-                time.sleep(self._retry.pause_s(attempt, error))
+                time.sleep(self._retry.pause_s(attempt, error))  # before another attempt
                 attempt += 1
 
     def __exit__(self, *_: object) -> None:

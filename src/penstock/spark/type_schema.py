@@ -50,6 +50,7 @@ class TypeSchema:
         self.version = hashlib.sha256(told.encode()).hexdigest()[:12]
         self._row = _struct("Value", self.fields, strict=document is None)
         self._one = msgspec.json.Decoder(self._row)
+        # mypy knows no types that are made at run time, here and below.
         self._many = msgspec.json.Decoder(list[self._row])  # type: ignore[name-defined]
         self._json_schema = None if document is None else JsonSchema(document)
         self._narrow = any(_is_narrow(each.type) for each in self.fields)

@@ -311,6 +311,7 @@ class Keeper:
         self._swept = known[-1][0] if len(known) == SWEEP_STREAMS else 0
         for stream_id, path in known:
             if self._find(stream_id, path) is None:
+                # mypy cannot infer the type of a lambda with a default.
                 await self._ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
 
     async def _repair(self, error: Exception) -> None:

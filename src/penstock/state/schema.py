@@ -35,6 +35,7 @@ class StateSchema:
 
     def __getattr__(self, name: str) -> Collection[Any]:
         try:
+            # Not by attribute: that would ask this very method again.
             return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
         except KeyError:
             raise AttributeError(f"the schema has no collection {name!r}") from None
