@@ -72,6 +72,7 @@ PIPELINE_FOLD_ROWS: Final = 10_000  # rows of a type up to which every batch fol
 PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
 PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
 PIPELINE_BUCKETS_MAX: Final = 64
+PIPELINE_TASK_ROWS: Final = 100_000  # of a relation that one task of a published query reads
 PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,6 @@ from tests.spark.pipelines import Make, maker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Java's second compiler pays for itself after minutes; no test runs that long. Processes that tests
-# start inherit it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

@@ -64,6 +64,7 @@ class Relations(ABC):
         for entity, name in view_names(self.entities()).items():
             if named & {f"state_{name}", f"collisions_{name}"}:
                 self._define(f"state_{name}", self.state(entity))
+            if f"collisions_{name}" in named:
                 self._define(f"collisions_{name}", views.collisions(f"state_{name}"))
             if f"history_{name}" in named:
                 self._define(f"history_{name}", views.everything(self.history(entity)))

@@ -35,8 +35,10 @@ def session(
     python = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
-    settings = {**_defaults(memory), **({} if master else _LOCAL), **(config or {})}
-    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    master = master or "local[*]"
+    here = _LOCAL if master.startswith("local") else {}
+    settings = {**_defaults(memory), **here, **(config or {})}
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
