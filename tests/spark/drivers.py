@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.helpers.server import ROOT
 
 POINT_TIMEOUT_S = 240.0
-# What a batch leaves behind, in this order: planned, events committed, state folded, results written
-# and committed to the outbox (and after that sent), known as done by Spark.
+# What a batch leaves behind, in this order: planned, events committed, state folded, results
+# written and committed to the outbox (and after that sent), known as done by Spark.
 POINTS = {
     "planned": "_checkpoint/offsets/[0-9]*",
     "events": "events/_delta_log/*.json",

@@ -102,6 +102,10 @@ class Outbox:
         found = newest(self._rows(publish, [*PLACE, "operation", "key", "value"]))
         return dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
 
+    def keys(self, publish: str) -> int:
+        """How many keys that result has."""
+        return len(newest(self._rows(publish, [*PLACE, "operation", "key"])))
+
     def add(
         self, publish: str, target: str, batch: int, chunks: Sequence[Sequence[Change]]
     ) -> None:
