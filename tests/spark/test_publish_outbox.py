@@ -245,6 +245,9 @@ def test_the_outbox_of_an_earlier_version_is_taken_up(start: Start, client: Clie
     again.publish(a={"x": 3})
     assert folded(messages(client, again, "a")) == {"x": {"n": 3}}
     assert len(messages(client, again, "a")) == 5
+    assert again.outbox.optimize.compact()["numFilesRemoved"] == 3, "old files and new ones"
+    again.publish(a={"x": 4})
+    assert folded(messages(client, start("a"), "a")) == {"x": {"n": 4}}
 
 
 def _event(operation: str, key: str, value: str | None, old: str | None) -> str:

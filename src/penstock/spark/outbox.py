@@ -35,7 +35,6 @@ from penstock.spark.warehouse import Warehouse
 
 _STATISTICS: Final = ("publish", "chunk", "batch")
 _STATE: Final = [name for name in OUTBOX.names if name != "message"]
-_PREFIX_MAX: Final = 32  # of a name, in that of a file
 _COMMIT_ATTEMPTS: Final = 5  # while others compact the files
 _READ_ROWS: Final = 4096
 _dataset: Any = ds
@@ -185,7 +184,7 @@ class Outbox:
         yield from self._rows(publish, OUTBOX.names, after=sent).to_batches()
 
     def _write(self, publish: str, name: str, rows: Iterator[pa.RecordBatch]) -> list[Written]:
-        prefix = f"{publish[:_PREFIX_MAX]}-{name}"
+        prefix = f"{publish}-{name}"
         made = write_file(self._table.uri, ROWS, rows, prefix=prefix, statistics=_STATISTICS)
         return [] if made is None else [made]
 
