@@ -81,6 +81,9 @@ PIPELINE_SWITCH_HOLD_S: Final = 2  # that writers wait, if a stream never rests 
 PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that
 PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
+PIPELINE_PUBLISH_NAME_MAX: Final = 128  # characters of a [publish] section's name
+PIPELINE_OUTBOX_FILES: Final = 64  # of the outbox, for each result, before they are made one
+PIPELINE_OUTBOX_BYTES: Final = 64 * MIB  # by which it may grow before that
 
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version

@@ -168,6 +168,7 @@ class PipelineRun:
             events.append(appended, query=query, batch=batch, positions=positions)
         self._fold()
         self.meter.published += self._publisher.publish()
+        self.meter.unkeyed = self._publisher.unkeyed
         self._tidy()
         record = events.record
         told = self.meter.batch(

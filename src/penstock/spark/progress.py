@@ -28,12 +28,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     seconds: float  # that the last batch took
     folds: int
+    unkeyed: int = 0  # rows of published results that have no key
 
     def line(self) -> str:
         return (
             f"batch {self.batch:,}  {self.events_total:,} events  {self.events_per_s:,.0f}/s  "
             f"lag {self.lag:,}  dead letters {self.invalid_total:,}"
             + (f"  published {self.published:,}" if self.published else "")
+            + (f"  rows without key {self.unkeyed:,}" if self.unkeyed else "")
             + f"  last batch {self.seconds:.2f} s"
         )
 
@@ -47,6 +49,7 @@ class Meter:
         self._begun_s = time.monotonic()
         self.folds = 0
         self.published = 0
+        self.unkeyed = 0
         self.last = Progress(
             batches=0,
             batch=0,
@@ -81,6 +84,7 @@ class Meter:
                 lag=lag,
                 seconds=seconds,
                 folds=self.folds,
+                unkeyed=self.unkeyed,
             )
             return self.last
 
@@ -110,6 +114,7 @@ class PipelineCollector(Collector):
             "dead_letters": (last.invalid_total, "Invalid events in the warehouse."),
             "lag_messages": (last.lag, "Messages that are in the streams and not yet read."),
             "batch_seconds": (last.seconds, "How long the last batch took."),
+            "unkeyed_rows": (last.unkeyed, "Rows of published results that have no key."),
         }
         for name, (level, words) in gauges.items():
             yield GaugeMetricFamily(f"penstock_pipeline_{name}", words, value=level)
