@@ -109,9 +109,19 @@ class Relations(ABC):
         state = self.stored(entity)
         return state, self._rows(state, state.files())
 
-    def _rows(self, state: StateTable, files: Sequence[File]) -> str:
-        """The rows of some files of a state table, with the columns that it has now."""
+    def _rows(
+        self,
+        state: StateTable,
+        files: Sequence[File],
+        *,
+        low: str | None = None,
+        high: str | None = None,
+    ) -> str:
+        """The rows of some files of a state table, with the columns that it has now; with bounds:
+        those with keys from one up to the other."""
         base = self.files(files, state.stored)
+        if low is not None or high is not None:
+            base = views.between(base, low, high)
         if state.is_outgrown:
             return self.typed(views.own_columns(base), self._types.get(state.entity))
         return base

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -138,6 +139,18 @@ class KeyRange(NamedTuple):
     files: list[File]
     low: str | None
     high: str | None
+    is_part: bool = False  # the files have rows with other keys, too
+
+    @property
+    def rows(self) -> int:
+        """Of the files."""
+        return sum(each.rows for each in self.files)
+
+    def split(self, keys: Iterable[str]) -> list[KeyRange]:
+        """The range in pieces, each from one of these keys up to the next."""
+        chosen = {key for key in keys if "\0" not in key and key > (self.low or "")}
+        bounds = [self.low, *sorted(chosen), self.high]
+        return [KeyRange(self.files, low, high, is_part=True) for low, high in pairwise(bounds)]
 
 
 def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
@@ -156,7 +169,10 @@ def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
         groups[-1].append(file)
         most = max(most, file.most["_key"])
     bounds = [None, *(group[0].least["_key"] for group in groups[1:]), None]
-    return [KeyRange(*each) for each in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)]
+    return [
+        KeyRange(files, low, high)
+        for files, low, high in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)
+    ]
 
 
 def _plain(kind: pa.DataType) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
@@ -21,15 +20,14 @@ from deltalake.transaction import AddAction
 from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
+from penstock.spark.file_statistics import Statistics
 from penstock.spark.problems import WarehouseInUse
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
-_TEXT_MAX: Final = 32  # longer texts are left out of the statistics
 _HISTORY_MAX: Final = 64
 # Reader 1, writer 2: every engine reads it. Old versions stay long enough for slow readers.
 _CONFIGURATION: Final = {"delta.checkpointInterval": "20"}
-_compute: Any = pc
 
 
 class Written(NamedTuple):
@@ -251,7 +249,7 @@ def write_file(
     # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"
-    told = _Statistics(statistics)
+    told = Statistics(statistics)
     with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd") as writer:
         for table in _chain(first, tables):
             writer.write_table(table)
@@ -278,39 +276,3 @@ def _together(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
             held, rows = [], 0
     if held:
         yield pa.Table.from_batches(held, schema)
-
-
-class _Statistics:
-    """Least, most and nulls of some columns, by which readers pass over files."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.rows = 0
-        self._nulls = dict.fromkeys(columns, 0)
-        self._least: dict[str, Any] = {}
-        self._most: dict[str, Any] = {}
-
-    def add(self, table: pa.Table) -> None:
-        self.rows += table.num_rows
-        for name in self._nulls:
-            column = table[name]
-            self._nulls[name] += column.null_count
-            if column.null_count == len(column):
-                continue
-            found = _compute.min_max(column).as_py()
-            self._least[name] = min(self._least.get(name, found["min"]), found["min"])
-            self._most[name] = max(self._most.get(name, found["max"]), found["max"])
-
-    def json(self) -> str:
-        short = {name for name in self._most if _is_short(self._least[name], self._most[name])}
-        return msgspec.json.encode(
-            {
-                "numRecords": self.rows,
-                "minValues": {name: self._least[name] for name in self._least if name in short},
-                "maxValues": {name: self._most[name] for name in self._most if name in short},
-                "nullCount": self._nulls,
-            }
-        ).decode()
-
-
-def _is_short(*values: Any) -> bool:
-    return all(not isinstance(value, str) or len(value) <= _TEXT_MAX for value in values)

@@ -221,6 +221,12 @@ def between(rows: str, low: str | None, high: str | None) -> str:
     return f"(SELECT i.* FROM {rows} i WHERE {' AND '.join(bounds) or 'TRUE'})"
 
 
+def sample(rows: str, count: int) -> str:
+    """The keys of so many rows, by chance. DuckDB's words: where the driver folds."""
+    keys = f"SELECT i._key FROM {rows} i"
+    return f"SELECT s._key FROM ({keys}) s USING SAMPLE reservoir({int(count)} ROWS)"
+
+
 def everything(rows: str) -> str:
     return f"SELECT a.* FROM {rows} a"
 
