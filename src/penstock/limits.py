@@ -75,6 +75,7 @@ PIPELINE_BUCKETS_MAX: Final = 64
 PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
+PIPELINE_DEAD_STREAMS_MAX: Final = 1000  # with refused events that a commit names
 PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
 PIPELINE_SWITCH_HOLD_S: Final = 2  # that writers wait, if a stream never rests by itself
 PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that

@@ -31,9 +31,10 @@ from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, Progress, serve_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.replays import recount
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.state_table import StateTable
+from penstock.spark.state_table import check_tables
 from penstock.spark.warehouse import Warehouse
 from penstock.spark.words import plain
 
@@ -90,8 +91,7 @@ class PipelineRun:
             starting = starting_offsets(positions)
         else:
             check_match(self._checkpoint, self.warehouse.events.record)
-        for entity, schema in self._pipeline.types.items():
-            StateTable(self.warehouse, entity, schema).check()
+        check_tables(self.warehouse, self._pipeline.types)
         self.warehouse.open()
         try:
             if resume_from_warehouse:
@@ -109,6 +109,7 @@ class PipelineRun:
 
     def _catch_up(self) -> None:
         """What an earlier run had committed and not carried on, or what was replayed since."""
+        recount(self.warehouse, self._duck)
         self._fold()
         self.meter.published += self._publisher.publish()
 

@@ -69,7 +69,7 @@ class Relations(ABC):
                 self._define(f"history_{name}", views.everything(self.history(entity)))
         if named & {"events", "dead_letters"}:
             self._define("events", views.everything(self.events()))
-            self._define("dead_letters", views.dead_letters(self.events()))
+            self._define("dead_letters", self.dead_letters())
 
     def _define(self, name: str, query: str) -> None:
         if name not in self._made:
@@ -83,6 +83,14 @@ class Relations(ABC):
     def events(self, *, after: int = 0, column: str | None = None) -> str:
         """The events of later batches; with a column: of those that have it."""
         return self.files(self._warehouse.events.files(after=after, column=column), EVENTS)
+
+    def dead_letters(self, columns: Sequence[str] | None = None) -> str:
+        """The invalid events that have not been replayed; with the columns that a reader sees, or
+        some of events."""
+        refused, every = self.events(column="error"), self.events()
+        if columns is None:
+            return views.dead_letters(refused, every)
+        return views.dead_letters(refused, every, columns=columns)
 
     def merged(self, entity: str) -> tuple[StateTable, str]:
         """The state of a type up to now, deleted keys included."""

@@ -5,7 +5,7 @@ enough has changed since. Readers add what came later (views.merged), so nobody 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -100,17 +100,28 @@ class StateTable:
         """A schema may get more columns, and nothing else; and nobody else writes the rows."""
         self.table.refuse_foreign()
         declared = {field.name: field.type for field in self.schema}
+        gone = [field.name for field in self.stored if field.name not in declared]
+        if gone and self._version is None:
+            raise InvalidPipeline(
+                f"types.{self.entity} is no longer there, and the table has the columns "
+                f"{', '.join(gone)} from it. {self._way_out('Put the section back')}"
+            )
+        if gone:
+            raise InvalidPipeline(
+                f"types.{self.entity}: the column {gone[0]} is in the table and no longer in the "
+                "schema. Columns can be added, not removed. "
+                f"{self._way_out('Put it back')}"
+            )
         for field in self.stored:
-            if field.name not in declared:
-                raise InvalidPipeline(
-                    f"types.{self.entity}: the column {field.name} is in the table and no longer "
-                    "in the schema. Columns can be added, not removed: put it back."
-                )
             if _plain(declared[field.name]) != _plain(field.type):
                 raise InvalidPipeline(
                     f"types.{self.entity}: the column {field.name} is {field.type} in the table "
-                    f"and {declared[field.name]} in the schema. Columns can be added, not changed."
+                    f"and {declared[field.name]} in the schema. Columns can be added, not changed. "
+                    f"{self._way_out('Change it back')}"
                 )
+
+    def _way_out(self, words: str) -> str:
+        return f"{words}; or delete {self.table.uri}, and the next run makes it anew from events."
 
     def files(self) -> list[File]:
         return self.table.files()
@@ -131,6 +142,13 @@ class StateTable:
         self.table.commit(written, told, {_FOLD: record.batch}, overwrite=True)
         self.folded = folded
         self.stored = self.schema
+
+
+def check_tables(warehouse: Warehouse, types: Mapping[str, TypeSchema]) -> None:
+    """Whether every state table can be written with these schemas, also those of types that have
+    none any more."""
+    for entity in sorted({*types, *warehouse.types()}):
+        StateTable(warehouse, entity, types.get(entity)).check()
 
 
 class KeyRange(NamedTuple):

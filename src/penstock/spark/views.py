@@ -206,12 +206,13 @@ def merged(base: str, fresh: str, cut: str) -> str:
     )
 
 
-def without_tombstones(rows: str, dead: str) -> str:
-    """Rows to be kept: a deleted key only while a dead letter of its stream may come before it."""
-    return (
-        f"SELECT t.* FROM ({rows}) t LEFT JOIN ({dead}) d ON t._stream = d.stream "
-        "WHERE t._operation <> 'delete' OR d.stream IS NOT NULL"
-    )
+def without_tombstones(rows: str, streams: Sequence[str] | None) -> str:
+    """Rows to be kept: a deleted key only of these streams, whose dead letters may come before it;
+    None: of all."""
+    if streams is None:
+        return rows
+    named = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
+    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{named}"
 
 
 def between(rows: str, low: str | None, high: str | None) -> str:
@@ -301,11 +302,16 @@ def history(events: str, entity: str, *, until: Until = NOW, replaces: bool = Fa
     )
 
 
-def dead_letters(events: str) -> str:
+_DEAD: Final = (
+    "stream", "generation", "ordinal", "offset", "type", "key", "operation", "value", "error",
+    "schema_version", "batch", "ingested",
+)  # fmt: skip
+
+
+def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -> str:
     """The invalid events that have not been replayed since."""
     return (
-        "SELECT d.stream, d.generation, d.ordinal, d.offset, d.type, d.key, d.operation, d.value, "
-        f"d.error, d.schema_version, d.batch, d.ingested FROM {events} d LEFT JOIN ("
+        f"SELECT {', '.join(f'd.{name}' for name in columns)} FROM {refused} d LEFT JOIN ("
         f"SELECT DISTINCT e.stream, e.generation, e.ordinal FROM {events} e "
         "WHERE e.kind = 'change' AND e.replayed) r ON d.stream = r.stream "
         "AND d.generation = r.generation AND d.ordinal = r.ordinal "
