@@ -4,6 +4,7 @@ equal to a replay in plain Python.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -262,6 +263,21 @@ def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_un
         kept.fold()
     with pytest.raises(WarehouseInUse, match="another engine"):
         StateTable(kept.warehouse, "user", USER).check()
+
+
+@pytest.mark.parametrize("count", [3, 70, 1100])
+def test_any_number_of_upkeep_commits_does_not_bury_the_record(kept: Kept, count: int) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'))
+    version = kept.warehouse.events.table.version
+    assert version is not None
+    told = {"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE", "engineInfo": "another"}}
+    for number in range(version + 1, version + 1 + count):
+        path = kept.path / "events" / "_delta_log" / f"{number:020d}.json"
+        path.write_text(json.dumps(told))
+    again = Warehouse(str(kept.path))
+    assert again.events.record.batch == 1
+    kept.batch(put("b", '{"name":"Bob"}'))
+    kept.agree()
 
 
 def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -> None:

@@ -88,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     dead: list[str] | None = None  # streams that have refused ones; None: too many, or not known
     types: dict[str, Count] = {}
     cut: int = 0  # the last batch with a reset, or the end of a snapshot
+    tidied_s: int = 0  # when files that are not needed any more were last removed
     engine: str = "delta-rs"
 
     @property

@@ -26,6 +26,7 @@ from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
+from penstock.spark.housekeeping import tidy_now_and_then
 from penstock.spark.options import source_options
 from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
@@ -217,7 +218,8 @@ class PipelineRun:
             self.meter.folds += 1
 
     def _tidy(self) -> None:
-        """Many small files become few, now and then."""
+        """Many small files become few, now and then, and those that nobody needs are removed."""
+        tidy_now_and_then(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
         if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
             self.warehouse.events.compact()
 

@@ -19,15 +19,23 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.file_statistics import Statistics
 from penstock.spark.problems import WarehouseInUse
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
-_HISTORY_MAX: Final = 64
-# Reader 1, writer 2: every engine reads it. Old versions stay long enough for slow readers.
-_CONFIGURATION: Final = {"delta.checkpointInterval": "20"}
+_LOOK_BACK: Final = (1, 64, 1024, None)  # commits, until one of ours is found; None: all
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+# Reader 1, writer 2: every engine reads it. Each commit lists the whole log on a local disk, so it
+# is kept short, and not by each commit but now and then (`tidy`).
+_CONFIGURATION: Final = {
+    "delta.checkpointInterval": "50",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 1 hours",
+    _RETENTION: f"interval {limits.PIPELINE_KEEP_HOURS} hours",
+}
 
 
 class Written(NamedTuple):
@@ -117,9 +125,10 @@ class Table:
         return self.handle.transaction_version(name)
 
     def record(self) -> dict[str, Any]:
-        """What the last commit with a record says."""
+        """What the last commit with a record says. All commits of ours have one; others' upkeep may
+        be on top of it."""
         self.foreign = None
-        for most in (1, _HISTORY_MAX):  # all commits of ours have one; others may be on top
+        for most in _LOOK_BACK:
             above: list[dict[str, Any]] = []
             for entry in self.handle.history(most):
                 if RECORD in entry:
@@ -127,7 +136,9 @@ class Table:
                     found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
                     return found
                 above.append(entry)
-        self.foreign = f"the last {_HISTORY_MAX} versions"
+            if most is None or len(above) < most:
+                break
+        self.foreign = "all versions that its log has"
         return {}
 
     def refuse_foreign(self) -> None:
@@ -184,6 +195,29 @@ class Table:
         """Make few files of many small ones; no row changes."""
         self.handle.optimize.compact(commit_properties=_properties(record, {}))
         self.handle.update_incremental()
+
+    def tidy(self, hours: int, *, keep: int, dry_run: bool = False) -> list[str]:
+        """Remove files that no version of the last so many hours has, also those that were written
+        and never committed, and expired entries of the log; tells the files. Readers may look at an
+        old version for `keep` hours, which the table remembers."""
+        record = self.record()
+        self.refuse_foreign()
+        if dry_run:
+            return self._vacuum(hours)
+        told = _properties(record, {})
+        wanted = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
+        found = self.handle.metadata().configuration
+        if any(found.get(name) != value for name, value in wanted.items()):
+            # Else checkpoints forget too early, or too late, which files are gone.
+            self.handle.alter.set_table_properties(wanted, commit_properties=told)
+            self.handle.update_incremental()
+        removed = self._vacuum(hours, dry_run=False, commit_properties=told)
+        self.handle.update_incremental()
+        self.handle.cleanup_metadata()
+        return removed
+
+    def _vacuum(self, hours: int, **options: Any) -> list[str]:
+        return self.handle.vacuum(hours, enforce_retention_duration=False, full=True, **options)
 
 
 def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:

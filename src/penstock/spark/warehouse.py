@@ -12,11 +12,13 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import pyarrow as pa
 from pyarrow import fs
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import WRITER, EventsTable
 from penstock.spark.problems import NoWarehouse, WarehouseInUse
-from penstock.spark.tables import filesystem
+from penstock.spark.tables import Table, filesystem
 
 _NOTE: Final = "_penstock/writer.json"
 _SAFE: Final = "-_"
@@ -63,6 +65,12 @@ class Warehouse:
         folders = (each for each in found if each.type == fs.FileType.Directory)
         return sorted(unquote(each.base_name) for each in folders)
 
+    def tables(self) -> list[Table]:
+        """Every table there is, by a handle of its own."""
+        uris = [self.events.uri, self.outbox_uri, *map(self.state_uri, self.types())]
+        tables = (Table(uri, pa.schema([]), self.options) for uri in uris)
+        return [each for each in tables if each.exists]
+
     def open(self) -> int:
         """Become the one that writes; an error if another one visibly does."""
         owner = self._owner()
@@ -76,7 +84,10 @@ class Warehouse:
         last = self.events.own_record().writer
         self.writer = max(last, self.events.table.transaction(WRITER) or 0) + 1
         self._note(Owner(socket.gethostname(), os.getpid()))
-        self.events.note(msgspec.structs.replace(self.events.record, writer=self.writer))
+        record = msgspec.structs.replace(self.events.record, writer=self.writer)
+        if not record.batch:  # nothing to tidy yet
+            record = msgspec.structs.replace(record, tidied_s=SYSTEM_CLOCK.now_us() // 1_000_000)
+        self.events.note(record)
         return self.writer
 
     def check(self) -> None:
