@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +19,7 @@ from deltalake import DeltaTable
 from penstock.spark import views
 from penstock.spark.duck import Duck
 from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
+from penstock.spark.processes import lives, started
 from penstock.spark.state_table import StateTable, view_names
 from penstock.spark.tables import Table
 from penstock.spark.type_schema import type_schema
@@ -233,9 +236,35 @@ def test_a_commit_on_what_is_no_longer_the_newest_fails(kept: Kept) -> None:
 
 def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
     note = kept.path / "_penstock" / "writer.json"
-    note.write_text(note.read_text().replace(f'"process":{os.getpid()}', '"process":1'))
-    with pytest.raises(WarehouseInUse, match="process 1"):
-        Warehouse(str(kept.path)).open()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            owner = {"host": socket.gethostname(), "process": other.pid}
+            for moment in ("", started(other.pid)):  # earlier versions wrote none
+                note.write_text(json.dumps({**owner, "started": moment}))
+                with pytest.raises(WarehouseInUse, match=rf"process {other.pid} .* delete {note}"):
+                    Warehouse(str(kept.path)).open()
+            # The number was given again, to a process that has nothing to do with it.
+            note.write_text(json.dumps({**owner, "started": started(os.getpid())}))
+            Warehouse(str(kept.path)).open()
+        finally:
+            other.kill()
+    note.write_text(json.dumps({**owner, "started": ""}))
+    Warehouse(str(kept.path)).open()
+    told = json.loads(note.read_text())
+    assert (told["process"], told["started"]) == (os.getpid(), started(os.getpid()))
+    note.write_text(json.dumps({**owner, "host": "another", "process": 1}))
+    Warehouse(str(kept.path)).open()
+
+
+def test_processes_are_told_apart_by_when_they_were_started() -> None:
+    assert started(os.getpid()) == started(os.getpid()) != ""
+    assert started(os.getpid()) != started(os.getppid())
+    assert lives(os.getpid(), started(os.getpid()))
+    assert not lives(os.getpid(), started(os.getppid()))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert started(ended.pid) == ""
+    assert not lives(ended.pid, "")
 
 
 def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_undone(

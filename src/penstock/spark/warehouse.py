@@ -18,6 +18,7 @@ from pyarrow import fs
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import WRITER, EventsTable
 from penstock.spark.problems import NoWarehouse, WarehouseInUse
+from penstock.spark.processes import lives, started
 from penstock.spark.tables import Table, filesystem
 
 _NOTE: Final = "_penstock/writer.json"
@@ -29,7 +30,15 @@ class Owner(msgspec.Struct, frozen=True):
 
     host: str
     process: int
-    started: str = ""
+    started: str = ""  # notes of earlier versions do not say
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is another process of this machine that is still there. What runs elsewhere
+        cannot be seen: it is taken over, and finds out with its next batch."""
+        if self.host != socket.gethostname() or self.process == os.getpid():
+            return False  # an earlier run of this very process
+        return lives(self.process, self.started)
 
 
 class Warehouse:
@@ -74,16 +83,17 @@ class Warehouse:
     def open(self) -> int:
         """Become the one that writes; an error if another one visibly does."""
         owner = self._owner()
-        if owner is not None and owner.host == socket.gethostname() and _lives(owner.process):
+        if owner is not None and owner.is_here:
             raise WarehouseInUse(
                 f"The warehouse {self.path} is written by process {owner.process} of this machine: "
-                "one pipeline writes a warehouse at a time. Stop that one first."
+                "one pipeline writes a warehouse at a time. Stop that one first; or, if it is no "
+                f"pipeline, delete {self.path}/{_NOTE}."
             )
         self.events.table.create({})
         self.events.refresh()
         last = self.events.own_record().writer
         self.writer = max(last, self.events.table.transaction(WRITER) or 0) + 1
-        self._note(Owner(socket.gethostname(), os.getpid()))
+        self._note(Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
         record = msgspec.structs.replace(self.events.record, writer=self.writer)
         if not record.batch:  # nothing to tidy yet
             record = msgspec.structs.replace(record, tidied_s=SYSTEM_CLOCK.now_us() // 1_000_000)
@@ -121,15 +131,3 @@ class Warehouse:
         files.create_dir(f"{root}/_penstock", recursive=True)
         with files.open_output_stream(f"{root}/{_NOTE}") as file:
             file.write(msgspec.json.encode(owner))
-
-
-def _lives(process: int) -> bool:
-    if process == os.getpid():
-        return False  # an earlier run of this very process
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
