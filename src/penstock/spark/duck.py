@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock import limits
 from penstock.spark import views
-from penstock.spark.problems import QueryFailed
+from penstock.spark.problems import QueryFailed, WarehouseBroken
 from penstock.spark.relations import Relations, with_columns
 from penstock.spark.state_table import KeyRange, StateTable, key_ranges
 from penstock.spark.tables import File, filesystem
@@ -55,15 +55,30 @@ class Duck(Relations):
             self.prepare(query)
             found: Any = self._connection.sql(query)
             return pa.table({}) if found is None else found.to_arrow_table()
+        except duckdb.IOException as error:
+            raise self._broken(error) from None
         except duckdb.Error as error:
             raise QueryFailed(self._words(error)) from None
 
     def table(self, query: str) -> pa.Table:
         """The answer to a query of our own."""
-        return self._connection.sql(query).to_arrow_table()
+        try:
+            return self._connection.sql(query).to_arrow_table()
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            raise self._broken(error) from None
 
     def reader(self, query: str, *, rows: int | None = None) -> pa.RecordBatchReader:
-        return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
+        try:
+            return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: duckdb.Error) -> WarehouseBroken:
+        """A file that is gone, or is none: removed while it was read, or damaged."""
+        return WarehouseBroken(
+            f"{self._warehouse.path}: {self._words(error).rstrip('.')}. If the tables were tidied "
+            "up while this looked at them, ask again; else restore the file from a copy."
+        )
 
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
         if not files:

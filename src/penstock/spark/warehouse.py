@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import WRITER, EventsTable
+from penstock.spark.failures import tells, told
 from penstock.spark.problems import NoWarehouse, WarehouseInUse
 from penstock.spark.processes import lives, started
 from penstock.spark.tables import Table, filesystem
@@ -54,6 +55,10 @@ class Warehouse:
         return f"{self.path}/state/{quote(entity, safe=_SAFE)}"
 
     @property
+    def uri(self) -> str:
+        return self.path
+
+    @property
     def outbox_uri(self) -> str:
         return f"{self.path}/outbox"
 
@@ -69,8 +74,9 @@ class Warehouse:
 
     def types(self) -> list[str]:
         """The types that have a state table."""
-        files, root = filesystem(f"{self.path}/state")
-        found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        with told(f"{self.path}/state"):
+            files, root = filesystem(f"{self.path}/state")
+            found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
         folders = (each for each in found if each.type == fs.FileType.Directory)
         return sorted(unquote(each.base_name) for each in folders)
 
@@ -116,6 +122,7 @@ class Warehouse:
             files.delete_file(f"{root}/{_NOTE}")
         self.writer = None
 
+    @tells
     def _owner(self) -> Owner | None:
         files, root = filesystem(self.path)
         if files.get_file_info(f"{root}/{_NOTE}").type == fs.FileType.NotFound:
@@ -126,6 +133,7 @@ class Warehouse:
             except msgspec.DecodeError:
                 return None  # cut short when its writer was killed
 
+    @tells
     def _note(self, owner: Any) -> None:
         files, root = filesystem(self.path)
         files.create_dir(f"{root}/_penstock", recursive=True)
