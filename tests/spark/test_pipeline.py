@@ -193,6 +193,12 @@ def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_pat
     agree()
     ages = views.sql("SELECT _key, name, age FROM state_user").collect()
     assert [tuple(row) for row in ages] == [("d", "Di", None)]
+    kept.batch(put("d", '{"name":"Du"}', stream="t"))
+    views.refresh()
+    found = views.sql("SELECT _key, name, _streams FROM by_key_user").collect()
+    assert [tuple(row) for row in found] == [("d", "Du", 2)]
+    found = views.sql("SELECT * FROM collisions").collect()
+    assert [tuple(row) for row in found] == [("user", "d", 2)]
     kept.duck.close()
 
 

@@ -20,7 +20,7 @@ from penstock.spark import views
 from penstock.spark.duck import Duck
 from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
 from penstock.spark.processes import lives, started
-from penstock.spark.state_table import StateTable, view_names
+from penstock.spark.state_table import StateTable
 from penstock.spark.tables import Table
 from penstock.spark.type_schema import type_schema
 from penstock.spark.warehouse import Warehouse
@@ -323,15 +323,7 @@ def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -
 
 def test_a_wrong_query_says_what_there_is(kept: Kept) -> None:
     kept.batch(put("a", "{}"))
-    with pytest.raises(QueryFailed, match="There are: events, dead_letters, state_user"):
+    with pytest.raises(
+        QueryFailed, match="There are: events, dead_letters, collisions, state_user"
+    ):
         kept.duck.sql("SELECT * FROM nothing")
-
-
-def test_names_of_types_become_names_of_views() -> None:
-    assert view_names(["Order", "order", "a-b"]) == {
-        "Order": "order",
-        "order": "order_2",
-        "a-b": "a_b",
-    }
-    assert views.literal("it's") == "'it''s'"
-    assert views.literal("a\\b'") == "('a' || chr(92) || 'b''')"

@@ -138,11 +138,9 @@ def show(file: Path, name: str, key: str | None, past: bool, limit: int, **given
 
 
 def _query(duck: Duck, name: str, *, past: bool, until: Until | None) -> str:
-    from penstock.spark.state_table import view_names
-
     if name in ("events", "dead_letters"):
         return f"SELECT x.* FROM {name} x"
-    names = view_names(duck.entities())
+    names = duck.view_names()
     if name not in names:
         known = ", ".join(names) or "none yet"
         raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
@@ -176,7 +174,10 @@ def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | 
 @click.argument("query")
 @format_option
 def sql(file: Path, query: str, output: str) -> None:
-    """Ask the tables in SQL: events, dead_letters, state_TYPE, history_TYPE, collisions_TYPE."""
+    """Ask the tables in SQL: events, dead_letters, state_TYPE, by_key_TYPE, history_TYPE.
+
+    collisions_TYPE has the keys of a type that more than one stream has, collisions those of all.
+    """
     duck = _duck(load(file))
     try:
         print_table(duck.sql(query), output)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
+from penstock.spark.names import view_names
 from penstock.spark.tables import File, Table, Written, write_file
 from penstock.spark.type_schema import TypeSchema
 
@@ -87,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     invalid: int = 0  # dead letters: events that were refused, and not replayed since
     dead: list[str] | None = None  # streams that have refused ones; None: too many, or not known
     types: dict[str, Count] = {}
+    names: dict[str, str] = {}  # of types, in SQL
     cut: int = 0  # the last batch with a reset, or the end of a snapshot
     tidied_s: int = 0  # when files that are not needed any more were last removed
     engine: str = "delta-rs"
@@ -95,6 +97,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def dead_streams(self) -> list[str] | None:
         """Streams with events that a schema has refused and another may take; None: any may."""
         return self.dead if self.invalid else []
+
+    def named(self, types: Iterable[str] = ()) -> dict[str, str]:
+        """What SQL calls each type that was met, and these."""
+        return view_names(sorted({*self.types, *types}), self.names)
 
 
 def rows_of(
@@ -300,6 +306,7 @@ class EventsTable:
             invalid=before.invalid + appended.invalid,
             dead=None if dead is None else sorted(dead),
             types=types,
+            names=before.named(types),
             cut=number if appended.controls else before.cut,
         )
 

@@ -46,7 +46,7 @@ def vacuum(
     keep = pipeline.run.keep_hours or limits.PIPELINE_KEEP_HOURS
     chosen = keep if hours is None else hours
     if not dry_run:
-        warehouse.open()
+        warehouse.open(pipeline.types)
     try:
         return {
             table.uri.removeprefix(f"{warehouse.path}/"): len(

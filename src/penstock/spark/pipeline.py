@@ -93,7 +93,7 @@ class PipelineRun:
         else:
             check_match(self._checkpoint, self.warehouse.events.record)
         check_tables(self.warehouse, self._pipeline.types)
-        self.warehouse.open()
+        self.warehouse.open(self._pipeline.types)
         try:
             if resume_from_warehouse:
                 self._checkpoint.put_aside()

@@ -36,7 +36,7 @@ def replay_dead_letters(pipeline: Pipeline) -> Replayed:
     warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
     warehouse.need()
     check_tables(warehouse, pipeline.types)
-    warehouse.open()
+    warehouse.open(pipeline.types)
     duck = Duck(warehouse, pipeline.types, replaces=pipeline.run.snapshots == "replace")
     try:
         return _replay(pipeline, warehouse, duck)

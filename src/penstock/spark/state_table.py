@@ -5,7 +5,7 @@ enough has changed since. Readers add what came later (views.merged), so nobody 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -197,17 +197,3 @@ def _plain(kind: pa.DataType) -> str:
     """A type as it is compared: Delta calls the item of a list by another name."""
     text = re.sub(r"(list|large_list)<\w+: ", "list<", str(kind)).replace("large_", "")
     return text.replace(" not null", "").replace("string_view", "string")
-
-
-def view_names(entities: Sequence[str]) -> dict[str, str]:
-    """The part of a view's name that stands for each type: letters, digits and _ alone."""
-    found: dict[str, str] = {}
-    taken: set[str] = set()
-    for entity in entities:
-        name = plain = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
-        number = 2
-        while name in taken:
-            name, number = f"{plain}_{number}", number + 1
-        taken.add(name)
-        found[entity] = name
-    return found

@@ -322,3 +322,27 @@ def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -
 def collisions(state: str) -> str:
     """Keys of a type that more than one stream has."""
     return f"SELECT s._key, count(*) AS streams FROM {state} s GROUP BY s._key HAVING count(*) > 1"
+
+
+def all_collisions(states: Sequence[tuple[str, str]]) -> str:
+    """Types and keys that more than one stream has, of all types and their states."""
+    none = "SELECT '' AS _type, '' AS _key, CAST(0 AS BIGINT) AS streams WHERE 1 = 0"
+    told = (
+        f"SELECT {literal(entity)} AS _type, c._key, c.streams FROM ({collisions(state)}) c"
+        for entity, state in states
+    )
+    return " UNION ALL ".join([none, *told])
+
+
+def by_key(state: str) -> str:
+    """The state of a type with one row for each key, whatever stream it is of: the one with the
+    latest time, or that came last; `_streams` says how many have the key."""
+    ranked = (
+        "SELECT k._stream, k._key, count(*) OVER (PARTITION BY k._key) AS _streams, row_number() "
+        "OVER (PARTITION BY k._key ORDER BY k._time DESC NULLS LAST, k._batch DESC, k._stream) "
+        f"AS place FROM {state} k"
+    )
+    return (
+        f"SELECT s.*, r._streams FROM {state} s JOIN ({ranked}) r "
+        "ON s._stream = r._stream AND s._key = r._key WHERE r.place = 1"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -86,8 +87,9 @@ class Warehouse:
         tables = (Table(uri, pa.schema([]), self.options) for uri in uris)
         return [each for each in tables if each.exists]
 
-    def open(self) -> int:
-        """Become the one that writes; an error if another one visibly does."""
+    def open(self, types: Iterable[str] = ()) -> int:
+        """Become the one that writes; an error if another one visibly does. Types that are declared
+        get their names, before others come that would be called the same."""
         owner = self._owner()
         if owner is not None and owner.is_here:
             raise WarehouseInUse(
@@ -100,7 +102,8 @@ class Warehouse:
         last = self.events.own_record().writer
         self.writer = max(last, self.events.table.transaction(WRITER) or 0) + 1
         self._note(Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
-        record = msgspec.structs.replace(self.events.record, writer=self.writer)
+        names = self.events.record.named(types)
+        record = msgspec.structs.replace(self.events.record, writer=self.writer, names=names)
         if not record.batch:  # nothing to tidy yet
             record = msgspec.structs.replace(record, tidied_s=SYSTEM_CLOCK.now_us() // 1_000_000)
         self.events.note(record)
