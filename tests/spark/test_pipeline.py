@@ -4,6 +4,7 @@ come to what a replay of the log does.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import urllib.request
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Client
+from penstock import Client, limits
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import make_pipeline
@@ -61,7 +62,7 @@ def test_every_table_view_and_published_stream_is_what_a_replay_comes_to(
 
 
 def test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse(
-    spark: SparkSession, client: Client, make: Make
+    spark: SparkSession, client: Client, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = "test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse"
     pipeline = make()
@@ -72,7 +73,12 @@ def test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehous
     append(client, f"{home}/one", user("5", "d"))
     with pytest.raises(WarehouseMismatch, match="--resume-from-warehouse"):
         run(pipeline, spark)
+    left = Path(pipeline.warehouse.path) / "state" / "user" / "state-left.parquet"
+    left.write_text("by a task that was killed")
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(limits, "PIPELINE_TIDY_INTERVAL_S", 0)
     run(pipeline, spark, resume_from_warehouse=True)
+    assert not left.exists()
     check_cities(pipeline, client, check_warehouse(pipeline))
     shutil.rmtree(pipeline.warehouse.checkpoint)
     shutil.move(pipeline.warehouse.checkpoint + "-away", pipeline.warehouse.checkpoint)
@@ -187,6 +193,12 @@ def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_pat
     agree()
     ages = views.sql("SELECT _key, name, age FROM state_user").collect()
     assert [tuple(row) for row in ages] == [("d", "Di", None)]
+    kept.batch(put("d", '{"name":"Du"}', stream="t"))
+    views.refresh()
+    found = views.sql("SELECT _key, name, _streams FROM by_key_user").collect()
+    assert [tuple(row) for row in found] == [("d", "Du", 2)]
+    found = views.sql("SELECT * FROM collisions").collect()
+    assert [tuple(row) for row in found] == [("user", "d", 2)]
     kept.duck.close()
 
 

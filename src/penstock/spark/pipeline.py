@@ -26,14 +26,16 @@ from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
+from penstock.spark.housekeeping import tidy_now_and_then
 from penstock.spark.options import source_options
 from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, Progress, serve_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.replays import recount
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.state_table import StateTable
+from penstock.spark.state_table import check_tables
 from penstock.spark.warehouse import Warehouse
 from penstock.spark.words import plain
 
@@ -90,9 +92,8 @@ class PipelineRun:
             starting = starting_offsets(positions)
         else:
             check_match(self._checkpoint, self.warehouse.events.record)
-        for entity, schema in self._pipeline.types.items():
-            StateTable(self.warehouse, entity, schema).check()
-        self.warehouse.open()
+        check_tables(self.warehouse, self._pipeline.types)
+        self.warehouse.open(self._pipeline.types)
         try:
             if resume_from_warehouse:
                 self._checkpoint.put_aside()
@@ -109,6 +110,7 @@ class PipelineRun:
 
     def _catch_up(self) -> None:
         """What an earlier run had committed and not carried on, or what was replayed since."""
+        recount(self.warehouse, self._duck)
         self._fold()
         self.meter.published += self._publisher.publish()
 
@@ -217,7 +219,8 @@ class PipelineRun:
             self.meter.folds += 1
 
     def _tidy(self) -> None:
-        """Many small files become few, now and then."""
+        """Many small files become few, now and then, and those that nobody needs are removed."""
+        tidy_now_and_then(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
         if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
             self.warehouse.events.compact()
 

@@ -2,7 +2,7 @@
 
 ClientError
 ├── InvalidPipeline
-├── NoWarehouse · WarehouseMismatch · WarehouseInUse
+├── NoWarehouse · WarehouseMismatch · WarehouseInUse · WarehouseBroken
 └── QueryFailed · PublishFailed · RewriteFailed
 """
 
@@ -33,6 +33,12 @@ class WarehouseInUse(ClientError):
     """Another run writes the same tables, or has taken them over."""
 
     status, code, title = 409, "warehouse-in-use", "Warehouse is in use"
+
+
+class WarehouseBroken(ClientError):
+    """Tables that cannot be read or written: damaged, not allowed, or out of reach."""
+
+    status, code, title = 502, "warehouse-broken", "Warehouse cannot be used"
 
 
 class QueryFailed(ClientError):
