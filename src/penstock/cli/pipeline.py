@@ -93,6 +93,7 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
             master=master,
             resume_from_warehouse=resume_from_warehouse,
             on_progress=show,
+            on_note=line.note,
         )
     note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
 

@@ -59,6 +59,7 @@ class Run(_Section, frozen=True):
     fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
     driver_messages: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_MESSAGES
     driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = limits.PIPELINE_METRICS_HOST
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}
 
