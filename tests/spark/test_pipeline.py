@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Client
+from penstock.errors import ConnectionFailed
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import PublishFailed, QueryFailed, WarehouseMismatch
+from penstock.spark.problems import PublishFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, serving_metrics
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.spark_views import SparkViews
@@ -217,6 +218,6 @@ def test_a_broken_source_is_a_sentence(spark: SparkSession, tmp_path: Path) -> N
             "warehouse": {"path": str(tmp_path)},
         }
     )
-    with pytest.raises(QueryFailed, match=r"127\.0\.0\.1:9") as caught:
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:9") as caught:
         run(pipeline, spark)
     assert "\n" not in caught.value.detail

