@@ -23,7 +23,7 @@ from penstock.errors import InvalidOption, NotWritable
 from penstock.spark.sink import Identity, Sending, batch_writer, sink_options, stream_writer
 from penstock.spark.sink_rows import Encoder
 from penstock.state import insert
-from tests.helpers.server import Server
+from tests.helpers.server import Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +121,23 @@ def test_chunks_are_cut_by_rows_and_bytes_alone(server: Server, client: Client) 
     assert (written.messages, written.chunks) == (25, 3)
     assert send(server, rows, epoch=1, chunkBytes="20").chunks == 13, "two rows of 8 or 9 bytes"
     assert client.stream("sink/direct").read_json() == rows * 2
+
+
+def test_a_row_or_chunk_that_the_server_does_not_take_is_named() -> None:
+    with running_server(memory=True, args=["--max-body", "64k"]) as small:
+        rows = [{"n": n, "text": "x" * 900} for n in range(200)]
+
+        def put(rows: list[dict[str, Any]], epoch: int, size: str) -> Any:
+            given = {"stream": "sink/large", "chunkMessages": "500", "chunkBytes": size}
+            return send(small, rows, epoch, **given)
+
+        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Set the option chunkBytes"):
+            put(rows, 0, "1m")
+        assert put(rows, 0, "60k").chunks == 4
+        with pytest.raises(NotWritable, match=r"a row has 70,0\d\d bytes.*at most 65536"):
+            put([*rows[:3], {"n": 1, "text": "y" * 70_000}], 1, "60k")
+        with Client(small.url) as client:
+            assert client.stream("sink/large").read_json() == [*rows, *rows[:3]]
 
 
 def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
