@@ -245,6 +245,15 @@ def test_dead_letters_are_not_replayed_while_another_process_writes(
     is_one_line(found, CONFLICT, f"process {other.pid}", "Stop that one first")
 
 
+@pytest.mark.parametrize("command", ["replay-dead-letters", "sql", "status"])
+def test_tables_that_cannot_be_read_are_a_line(kept: Kept, tmp_path: Path, command: str) -> None:
+    for file in (tmp_path / "warehouse" / "events" / "_delta_log").glob("*.json"):
+        file.write_text("{ no log")
+    more = ["SELECT * FROM events"] if command == "sql" else []
+    found = pipeline(command, settings(tmp_path), *more)
+    is_one_line(found, FAILURE, "the tables cannot be read or written: ")
+
+
 def test_validate_says_what_a_pipeline_does(tmp_path: Path) -> None:
     found = pipeline("validate", settings(tmp_path))
     assert found.exit_code == OK

@@ -26,8 +26,10 @@ Identifier: [id = 7f36]
     [
         (WRAPPED.format("Python worker failed to connect back."),
          "Python worker failed to connect back."),
-        ("[UNRESOLVED] A column `x` cannot be resolved. SQLSTATE: 42703; line 1",
-         "[UNRESOLVED] A column `x` cannot be resolved. SQLSTATE: 42703; line 1"),
+        ("[UNRESOLVED] A column `x` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;",
+         "[UNRESOLVED] A column `x` cannot be resolved. line 1 pos 7"),
+        ("[PARSE] Syntax error at 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)",
+         "[PARSE] Syntax error at 'SELEC'. (line 1, pos 0)"),
         (WRAPPED.format("x") + "penstock.errors.Unauthorized: Send a token.\n\tat java",
          "Send a token."),
         ("", "RuntimeError"),

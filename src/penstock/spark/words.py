@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 _OURS: Final = re.compile(r"^penstock(?:\.\w+)*\.(\w+): (.+?)$", re.MULTILINE)
 
 _WRAPPER: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
-_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}$")
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?\s*")
 
 
 def plain(error: BaseException) -> str:
@@ -21,7 +21,7 @@ def plain(error: BaseException) -> str:
     if found:
         return str(found[-1][1]).strip()
     first = text.strip().partition("\n")[0]
-    return _SQLSTATE.sub("", _WRAPPER.sub("", first)) or type(error).__name__
+    return _SQLSTATE.sub(" ", _WRAPPER.sub("", first)).strip(" ;") or type(error).__name__
 
 
 def hush() -> None:
