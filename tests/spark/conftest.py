@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
 
     session = penstock.spark.session(
         "tests",
-        master="local[2]",
+        master="local[2,2]",  # a task that fails is run once more, as on a cluster
         memory="2g",  # a message of 100 MB takes several times that
         config={
             "spark.driver.bindAddress": "127.0.0.1",

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Client, limits
+from penstock.errors import ConnectionFailed
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import PublishFailed, QueryFailed, WarehouseMismatch
-from penstock.spark.progress import Meter, serve_metrics
+from penstock.spark.problems import PublishFailed, WarehouseMismatch
+from penstock.spark.progress import Meter, serving_metrics
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.status import status_of
@@ -148,7 +149,6 @@ def test_a_live_run_follows_until_it_is_stopped(
             told.notify_all()
 
     running = PipelineRun(pipeline, spark, on_progress=notify)
-    port = serve_metrics(running.meter, 0)
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
@@ -162,7 +162,10 @@ def test_a_live_run_follows_until_it_is_stopped(
         thread.join(60)
     assert not thread.is_alive()
     check_cities(pipeline, client, check_warehouse(pipeline))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with (
+        serving_metrics(running.meter, "127.0.0.1", 0) as address,
+        urllib.request.urlopen(address, timeout=10) as answer,
+    ):
         assert "penstock_pipeline_events_total 2.0" in answer.read().decode()
 
 
@@ -227,6 +230,6 @@ def test_a_broken_source_is_a_sentence(spark: SparkSession, tmp_path: Path) -> N
             "warehouse": {"path": str(tmp_path)},
         }
     )
-    with pytest.raises(QueryFailed, match=r"127\.0\.0\.1:9") as caught:
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:9") as caught:
         run(pipeline, spark)
     assert "\n" not in caught.value.detail

@@ -35,7 +35,25 @@ format_option: Callable[[Any], Any] = click.option(
 )
 
 
-@click.group("pipeline")
+class _Commands(click.Group):
+    """What the storage of the tables says is one line as well."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in _STORAGE:
+                raise
+            reason = str(error).strip() or type(error).__name__
+            raise Failure(f"the tables cannot be read or written: {reason}", FAILURE) from error
+
+
+# The modules whose errors are about files, folders, credentials and networks; `_internal` is
+# deltalake's. By their names: to import them takes longer than most commands do.
+_STORAGE = frozenset({"_internal", "deltalake", "pyarrow"})
+
+
+@click.group("pipeline", cls=_Commands)
 def command() -> None:
     """Streams into tables and back: run, look at and check a pipeline.
 
@@ -81,7 +99,6 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
     pipeline = load(file)
     from penstock.spark.pipeline import run_pipeline
 
-    note(f"{file}: starting Spark …")
     with Progress(str(file)) as line:
 
         def show(told: Told) -> None:
@@ -93,6 +110,7 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
             master=master,
             resume_from_warehouse=resume_from_warehouse,
             on_progress=show,
+            on_note=line.note,
         )
     note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from penstock.spark.problems import InvalidPipeline
 
 _WINDOW_S: Final = 10.0
 
@@ -120,9 +123,22 @@ class PipelineCollector(Collector):
             yield GaugeMetricFamily(f"penstock_pipeline_{name}", words, value=level)
 
 
-def serve_metrics(meter: Meter, port: int) -> int:
-    """Serve the metrics on this machine; the port, in case any free one was asked for."""
+@contextmanager
+def serving_metrics(meter: Meter, host: str, port: int) -> Iterator[str]:
+    """Serve the metrics meanwhile; their address, in case any free port was asked for."""
     registry = CollectorRegistry()
     registry.register(PipelineCollector(meter))
-    server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
-    return int(server.server_port)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise InvalidPipeline(
+            f"Metrics cannot be served at pipeline.metrics_host {host}, pipeline.metrics_port "
+            f"{port}: {(error.strerror or str(error)).lower()}."
+        ) from None
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OURS: Final = re.compile(r"^penstock(?:\.\w+)+: (.+?)$", re.MULTILINE)
+from penstock import errors
+from penstock.errors import PenstockError
+
+_OURS: Final = re.compile(r"^penstock(?:\.\w+)*\.(\w+): (.+?)$", re.MULTILINE)
+
+_WRAPPER: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?\s*")
 
 
 def plain(error: BaseException) -> str:
@@ -13,5 +19,29 @@ def plain(error: BaseException) -> str:
     text = str(error)
     found = _OURS.findall(text)
     if found:
-        return str(found[-1]).strip()
-    return text.strip().partition("\n")[0] or type(error).__name__
+        return str(found[-1][1]).strip()
+    first = text.strip().partition("\n")[0]
+    return _SQLSTATE.sub(" ", _WRAPPER.sub("", first)).strip(" ;") or type(error).__name__
+
+
+def hush() -> None:
+    """Keep PySpark from printing an error of SQL as a page of JSON before anybody catches it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+def rebuilt(error: BaseException) -> PenstockError | None:
+    """The innermost error of Penstock as what it was, if it is one that has only its sentence."""
+    found = _OURS.findall(str(error))
+    if not found:
+        return None
+    name, words = found[-1]
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        return None
+    try:
+        return kind(words.strip())
+    except TypeError:
+        return None
