@@ -184,6 +184,7 @@ def test_upkeep_of_a_run_that_was_taken_over_buries_nothing(kept: Kept) -> None:
     late = Warehouse(str(kept.path))
     tables = late.tables()
     versions = [late.events.table.version, *(each.version for each in tables)]  # looked at by now
+    assert late.events.record.batch == 3
     kept.warehouse.open()
     kept.batch(put("b", '{"name":"new"}'))
     wanted = kept.warehouse.events.record
