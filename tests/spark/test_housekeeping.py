@@ -41,7 +41,8 @@ def files(folder: Path) -> set[str]:
 
 
 def tidy(kept: Kept, hours: int) -> int:
-    removed = sum(len(each.tidy(hours, keep=24)) for each in kept.warehouse.tables())
+    keep = limits.PIPELINE_KEEP_HOURS
+    removed = sum(len(each.tidy(hours, keep=keep)) for each in kept.warehouse.tables())
     kept.duck.refresh()
     return removed
 
@@ -156,6 +157,51 @@ def test_the_log_stays_short_and_still_says_where_the_tables_stand(kept: Kept) -
     assert kept.warehouse.events.record.events == 109
     kept.batch(put("b", '{"name":"Bob"}'))
     kept.fold()
+    kept.agree()
+
+
+def test_the_log_is_not_cut_off_below_what_it_says_last(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'))
+    wanted, table = kept.warehouse.events.record, kept.warehouse.events.table
+    assert table.version is not None
+    log = kept.path / "events" / "_delta_log"
+    told = {"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE", "engineInfo": "another"}}
+    for number in range(table.version + 1, table.version + 4):
+        (log / f"{number:020d}.json").write_text(json.dumps(told))
+    DeltaTable(table.uri).create_checkpoint()
+    for path in log.iterdir():
+        age(path, 2)
+    tidy(kept, 24)
+    assert len(list(log.glob("*.json"))) == 2
+    assert Warehouse(str(kept.path)).events.record == wanted
+    kept.batch(put("b", '{"name":"Bob"}'))
+    kept.agree()
+
+
+def test_upkeep_of_a_run_that_was_taken_over_buries_nothing(kept: Kept) -> None:
+    for number in range(3):
+        kept.batch(put("a", f'{{"name":"{number}"}}'))
+    late = Warehouse(str(kept.path))
+    tables = late.tables()
+    versions = [late.events.table.version, *(each.version for each in tables)]  # looked at by now
+    assert late.events.record.batch == 3
+    kept.warehouse.open()
+    kept.batch(put("b", '{"name":"new"}'))
+    wanted = kept.warehouse.events.record
+    late.events.compact()
+    assert Warehouse(str(kept.path)).events.record == wanted
+    left = kept.path / "events" / "00000009-left.parquet"
+    left.write_text("x")
+    age(left, 30)
+    for table in tables:
+        table.tidy(24, keep=limits.PIPELINE_KEEP_HOURS)
+    assert not left.exists()
+    again = Warehouse(str(kept.path)).events
+    assert again.record == wanted
+    assert again.table.version is not None
+    assert again.table.version > max(each for each in versions if each is not None) + 3
+    kept.duck.refresh()
+    kept.batch(put("c", '{"name":"newer"}'))
     kept.agree()
 
 

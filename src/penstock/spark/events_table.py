@@ -325,7 +325,7 @@ class EventsTable:
         self._commit(appended.files, record, {})
 
     def compact(self) -> None:
-        self.table.compact(msgspec.to_builtins(self.record))
+        self.table.compact()
 
     def _commit(self, written: list[Written], record: Record, names: dict[str, int]) -> None:
         self.table.commit(written, msgspec.to_builtins(record), {**names, WRITER: record.writer})

@@ -194,9 +194,11 @@ class Table:
         self.handle.update_incremental()
 
     @tells
-    def compact(self, record: dict[str, Any]) -> None:
+    def compact(self) -> None:
         """Make few files of many small ones; no row changes."""
-        self.handle.optimize.compact(commit_properties=_properties(record, {}))
+        # Without a record: delta-rs commits upkeep also on top of what others have committed since,
+        # and a run that was taken over would bury what its successor says.
+        self.handle.optimize.compact(commit_properties=_ONCE)
         self.handle.update_incremental()
 
     @tells
@@ -208,17 +210,30 @@ class Table:
         self.refuse_foreign()
         if dry_run:
             return self._vacuum(hours)
-        properties = _properties(record, {})
         wanted = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
         found = self.handle.metadata().configuration
         if any(found.get(name) != value for name, value in wanted.items()):
             # Else checkpoints forget too early, or too late, which files are gone.
+            properties = _properties(record, {})
             self.handle.alter.set_table_properties(wanted, commit_properties=properties)
             self.handle.update_incremental()
-        removed = self._vacuum(hours, dry_run=False, commit_properties=properties)
+        removed = self._vacuum(hours, dry_run=False, commit_properties=_ONCE)
         self.handle.update_incremental()
+        self._say_again()
         self.handle.cleanup_metadata()
         return removed
+
+    def _say_again(self) -> None:
+        """If upkeep is on top of our last commit, say again what that says: so far back the log may
+        be cut off."""
+        record = self.record()
+        self.refuse_foreign()
+        if RECORD not in self.handle.history(1)[0]:
+            properties = _properties(record, {})
+            self.handle.create_write_transaction(
+                [], "append", self.columns, commit_properties=properties
+            )
+            self.handle.update_incremental()
 
     def _vacuum(self, hours: int, **options: Any) -> list[str]:
         return self.handle.vacuum(hours, enforce_retention_duration=False, full=True, **options)
@@ -235,6 +250,9 @@ def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
             engine = entry.get("engineInfo") or entry.get("clientVersion") or "unknown"
             return f"version {entry['version']}, {operation} by {engine}"
     return None
+
+
+_ONCE: Final = CommitProperties(max_commit_retries=0)
 
 
 def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitProperties:
