@@ -31,6 +31,9 @@ Identifier: [id = 7f36]
          "[PARSE] Syntax error at 'SELEC'. (line 1, pos 0)"),
         (WRAPPED.format("x") + "penstock.errors.Unauthorized: Send a token.\n\tat java",
          "Send a token."),
+        ("An error occurred while calling None.org.apache.X.\n: java.lang.IllegalStateException: "
+         "Cannot call methods on a stopped SparkContext.\nThis stopped",
+         "Cannot call methods on a stopped SparkContext."),
         ("", "RuntimeError"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.starting import check_source, check_tables, tell_unselected
+from penstock.spark.starting import check_master, check_source, check_tables, tell_unselected
 from penstock.spark.warehouse import Warehouse
 from penstock.spark.words import hush, plain, rebuilt
 
@@ -260,8 +260,7 @@ def run_pipeline(
 
     `on_progress` is told of every batch, `on_note` what a person should know beside that.
     """
-    from penstock.spark.sessions import session
-
+    check_master(master)
     meter, tell = Meter(), on_note or _silent
     with _metrics(meter, pipeline.run, tell):
         checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "")
@@ -269,7 +268,7 @@ def run_pipeline(
         check_tables(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
         check_source(pipeline.source, tell)
         tell("starting Spark …")
-        spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
+        spark = _session(pipeline, master)
         # What goes wrong is told once, in words; Spark's own log would be pages of Java.
         spark.sparkContext.setLogLevel("FATAL")
         hush()
@@ -280,6 +279,22 @@ def run_pipeline(
         finally:
             spark.stop()
     return meter.last
+
+
+def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
+    from penstock.spark.sessions import session
+
+    try:
+        return session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
+    except PenstockError:
+        raise
+    except Exception as error:  # of Java, Py4J or Spark
+        hint = "Do the settings in [pipeline.spark] fit?"
+        if master is not None and not master.startswith("local"):
+            hint = "Does the master answer, and does it reach this machine?"
+        raise QueryFailed(
+            f"Spark cannot be started on {master or 'this machine'}: {plain(error)} {hint}"
+        ) from error
 
 
 def _silent(_: str) -> None:
