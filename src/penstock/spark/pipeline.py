@@ -9,7 +9,6 @@ so that a run that ends anywhere goes on where it was.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from penstock.spark.pipeline_config import Pipeline, Run, Source
 from penstock.spark.problems import QueryFailed
 from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.signals import stopped_by_signals
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.starting import check_master, check_source, check_tables, tell_unselected
@@ -105,10 +105,6 @@ class PipelineRun:
         """What an earlier run had committed and not carried on, or what was replayed since."""
         self._fold()
         self.meter.published += self._publisher.publish()
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Ask the run to end after the batch that it is at; also for signal handlers."""
@@ -268,16 +264,19 @@ def run_pipeline(
         check_tables(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
         check_source(pipeline.source, tell)
         tell("starting Spark …")
-        spark = _session(pipeline, master)
-        # What goes wrong is told once, in words; Spark's own log would be pages of Java.
-        spark.sparkContext.setLogLevel("FATAL")
-        hush()
-        try:
-            run = PipelineRun(pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter)
-            with _stopped_by_signals(run, tell):
-                run.run(once=once, resume_from_warehouse=resume_from_warehouse)
-        finally:
-            spark.stop()
+        with stopped_by_signals(tell) as stop:
+            spark = _session(pipeline, master)
+            # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+            spark.sparkContext.setLogLevel("FATAL")
+            hush()
+            try:
+                made = PipelineRun(
+                    pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter
+                )
+                stop.calls(made.stop)
+                made.run(once=once, resume_from_warehouse=resume_from_warehouse)
+            finally:
+                spark.stop()
     return meter.last
 
 
@@ -285,7 +284,8 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
     from penstock.spark.sessions import session
 
     try:
-        return session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
+        config = {"spark.log.level": "FATAL", **pipeline.run.spark}
+        return session("penstock pipeline", master=master, config=config, quiet=True)
     except PenstockError:
         raise
     except Exception as error:  # of Java, Py4J or Spark
@@ -309,25 +309,3 @@ def _metrics(meter: Meter, chosen: Run, tell: Callable[[str], None]) -> Iterator
     with serving_metrics(meter, chosen.metrics_host, chosen.metrics_port) as address:
         tell(f"metrics at {address}")
         yield
-
-
-@contextmanager
-def _stopped_by_signals(run: PipelineRun, tell: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a run after the batch that it is at, a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        if run.is_stopping:
-            raise KeyboardInterrupt
-        run.stop()
-        tell("stopping after this batch; once more stops at once")
-
-    chosen = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, stop) for number in chosen}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
