@@ -315,6 +315,12 @@ def test_metrics_that_cannot_be_served_are_told_before_spark_is_started(tmp_path
         run_fails(file, FAILURE, f"pipeline.metrics_port {port}", "in use")
 
 
+@pytest.mark.parametrize("master", ["spork://x", "spark://", "localhost:7077", "local[2", ""])
+def test_a_master_that_is_none_is_a_line(tmp_path: Path, master: str) -> None:
+    found = pipeline("run", settings(tmp_path), "--master", master)
+    is_one_line(found, FAILURE, f"The master is {master!r}", "spark://host:port")
+
+
 def test_without_java_there_is_a_line_that_says_what_brings_it(
     tmp_path: Path, client: Client, server: Server, home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
@@ -27,6 +30,10 @@ from tests.helpers.server import Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+DUPLICATES = "penstock_duplicates_total"
 
 
 def columns(text: str) -> StructType:
@@ -251,25 +258,47 @@ def test_a_plain_write_has_a_name_of_its_own_each_time(
     assert client.stream("sink/nonce").read_json() == rows * 2
 
 
-def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows whose first attempt breaks off, after most of them have gone to the sink."""
-    for batch in batches:
-        schema = batch.schema
-        yield batch
+def failing_once(
+    batches: Iterator[pa.RecordBatch], url: str, stream: str
+) -> Iterator[pa.RecordBatch]:
+    """Rows whose first attempt breaks off when some of them are in the stream."""
+    yield from batches
     context = TaskContext.get()
     assert context is not None
-    if context.attemptNumber() == 0:
-        raise OSError("the first attempt fails")
-    yield pa.RecordBatch.from_pylist([{"id": -context.attemptNumber()}], schema=schema)
+    if context.attemptNumber() > 0:
+        return
+    with Client(url) as client:
+        nothing, deadline = threading.Event(), time.monotonic() + 60
+        while not client.stream(stream).read(count=1).messages and time.monotonic() < deadline:
+            nothing.wait(0.05)
+    raise OSError("the first attempt fails")
 
 
 def test_a_task_that_fails_after_it_has_sent_is_stored_once(
     spark: SparkSession, client: Client, server: Server
 ) -> None:
-    frame = spark.range(0, 40, 1, 1).mapInArrow(failing_once, "id BIGINT")
-    save(frame, server, "sink/retried", chunkMessages="8")
-    found = [row["id"] for row in client.stream("sink/retried").read_json()]
-    assert found == [*range(40), -1], "the second attempt, and nothing twice"
+    stream = client.stream("sink/retried")
+    stream.create()
+    rows = spark.range(0, 20_000, 1, 1).selectExpr("id", "repeat('x', 100) AS text")
+    failing = partial(failing_once, url=server.url, stream="sink/retried")
+    before = duplicates(server)
+    # In small pieces, since Spark would hold all of them back until the first attempt has failed.
+    spark.conf.set(RECORDS, "500")
+    try:
+        frame = rows.mapInArrow(failing, "id BIGINT, text STRING")
+        save(frame, server, "sink/retried", chunkMessages="500")
+    finally:
+        spark.conf.unset(RECORDS)
+    found = [row["id"] for row in stream.read_json()]
+    assert found == list(range(20_000)), "each once, and in order"
+    assert duplicates(server) > before, "and some came twice"
+
+
+def duplicates(server: Server) -> int:
+    """Appends that the server knew already."""
+    text = httpx2.get(f"{server.url}/metrics").text
+    [line] = [line for line in text.splitlines() if line.startswith(DUPLICATES)]
+    return int(float(line.rpartition(" ")[2]))
 
 
 def test_a_replayed_batch_of_a_query_is_stored_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +31,9 @@ Identifier: [id = 7f36]
          "[PARSE] Syntax error at 'SELEC'. (line 1, pos 0)"),
         (WRAPPED.format("x") + "penstock.errors.Unauthorized: Send a token.\n\tat java",
          "Send a token."),
+        ("An error occurred while calling None.org.apache.X.\n: java.lang.IllegalStateException: "
+         "Cannot call methods on a stopped SparkContext.\nThis stopped",
+         "Cannot call methods on a stopped SparkContext."),
         ("", "RuntimeError"),
     ],
 )  # fmt: skip
@@ -56,19 +58,30 @@ def test_an_error_of_ours_is_what_it_was(text: str, kind: type[Exception] | None
     assert found is None or found.detail == plain(RuntimeError(text))
 
 
-@pytest.fixture
-def hushed() -> Iterator[None]:
+class Collector(logging.Handler):
+    """What would have been printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_an_error_of_sql_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
+    found = Collector()
     hush()
-    yield
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).disabled = False
-
-
-def test_an_error_of_sql_is_not_printed_before_it_is_caught(
-    spark: SparkSession, hushed: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(Exception, match="nowhere"):
-        spark.sql("SELECT * FROM nowhere")
-    with pytest.raises(Exception, match="nothing"):
-        spark.range(1).select("nothing")
-    assert capfd.readouterr().err == ""
+    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    for logger in loggers:
+        logger.addHandler(found)
+    try:
+        with pytest.raises(Exception, match="nowhere"):
+            spark.sql("SELECT * FROM nowhere")
+        with pytest.raises(Exception, match="nothing"):
+            spark.range(1).select("nothing")
+        assert found.records == []
+    finally:
+        for logger in loggers:
+            logger.removeHandler(found)
+            logger.disabled = False

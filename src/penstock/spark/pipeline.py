@@ -9,7 +9,6 @@ so that a run that ends anywhere goes on where it was.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,9 +32,10 @@ from penstock.spark.problems import QueryFailed
 from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
 from penstock.spark.replays import recount
+from penstock.spark.signals import stopped_by_signals
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.starting import check_source, check_warehouse, tell_unselected
+from penstock.spark.starting import check_master, check_source, check_warehouse, tell_unselected
 from penstock.spark.warehouse import Warehouse
 from penstock.spark.words import hush, plain, rebuilt
 
@@ -108,10 +108,6 @@ class PipelineRun:
         recount(self.warehouse, self._duck)
         self._fold()
         self.meter.published += self._publisher.publish()
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Ask the run to end after the batch that it is at; also for signal handlers."""
@@ -265,8 +261,7 @@ def run_pipeline(
 
     `on_progress` is told of every batch, `on_note` what a person should know beside that.
     """
-    from penstock.spark.sessions import session
-
+    check_master(master)
     meter, tell = Meter(), on_note or _silent
     with _metrics(meter, pipeline.run, tell):
         checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "")
@@ -274,17 +269,37 @@ def run_pipeline(
         check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
         check_source(pipeline.source, tell)
         tell("starting Spark …")
-        spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
-        # What goes wrong is told once, in words; Spark's own log would be pages of Java.
-        spark.sparkContext.setLogLevel("FATAL")
-        hush()
-        try:
-            run = PipelineRun(pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter)
-            with _stopped_by_signals(run, tell):
-                run.run(once=once, resume_from_warehouse=resume_from_warehouse)
-        finally:
-            spark.stop()
+        with stopped_by_signals(tell) as stop:
+            spark = _session(pipeline, master)
+            # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+            spark.sparkContext.setLogLevel("FATAL")
+            hush()
+            try:
+                made = PipelineRun(
+                    pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter
+                )
+                stop.calls(made.stop)
+                made.run(once=once, resume_from_warehouse=resume_from_warehouse)
+            finally:
+                spark.stop()
     return meter.last
+
+
+def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
+    from penstock.spark.sessions import session
+
+    try:
+        config = {"spark.log.level": "FATAL", **pipeline.run.spark}
+        return session("penstock pipeline", master=master, config=config, quiet=True)
+    except PenstockError:
+        raise
+    except Exception as error:  # of Java, Py4J or Spark
+        hint = "Do the settings in [pipeline.spark] fit?"
+        if master is not None and not master.startswith("local"):
+            hint = "Does the master answer, and does it reach this machine?"
+        raise QueryFailed(
+            f"Spark cannot be started on {master or 'this machine'}: {plain(error)} {hint}"
+        ) from error
 
 
 def _silent(_: str) -> None:
@@ -299,25 +314,3 @@ def _metrics(meter: Meter, chosen: Run, tell: Callable[[str], None]) -> Iterator
     with serving_metrics(meter, chosen.metrics_host, chosen.metrics_port) as address:
         tell(f"metrics at {address}")
         yield
-
-
-@contextmanager
-def _stopped_by_signals(run: PipelineRun, tell: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a run after the batch that it is at, a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        if run.is_stopping:
-            raise KeyboardInterrupt
-        run.stop()
-        tell("stopping after this batch; once more stops at once")
-
-    chosen = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, stop) for number in chosen}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,10 +4,11 @@ warehouse fit together. Starts no Spark, which takes its time, and changes nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from penstock.errors import ConnectionFailed
+from penstock.errors import ConnectionFailed, InvalidOption
 from penstock.spark.checkpoint import Checkpoint, check_match
 from penstock.spark.driver import Driver
 from penstock.spark.options import SourceOptions
@@ -18,6 +19,7 @@ from penstock.spark.server import Server, Tail, selects
 from penstock.spark.state_table import check_tables
 from penstock.spark.warehouse import Warehouse
 
+_MASTER: Final = re.compile(r"(spark|k8s)://.|(local(-cluster)?(\[.*\])?|yarn)$")
 Tell = Callable[[str], None]
 
 
@@ -36,6 +38,14 @@ def check_source(source: Source, tell: Tell) -> None:
         tell(f"{found.missing[0]}{more} not found on {source.url}: read when it is there")
     elif not found.tails:
         tell(f"no stream of {source.url} matches {', '.join(source.streams)} yet")
+
+
+def check_master(master: str | None) -> None:
+    """Java would answer a name that is none with a page of its own."""
+    if master is not None and not _MASTER.match(master):
+        raise InvalidOption(
+            f"The master is {master!r}: it is spark://host:port, k8s://…, yarn or local[…]."
+        )
 
 
 class _Asked:

@@ -11,6 +11,7 @@ from penstock.errors import PenstockError
 _OURS: Final = re.compile(r"^penstock(?:\.\w+)*\.(\w+): (.+?)$", re.MULTILINE)
 
 _WRAPPER: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_CALL: Final = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?\s*")
 
 
@@ -20,7 +21,7 @@ def plain(error: BaseException) -> str:
     found = _OURS.findall(text)
     if found:
         return str(found[-1][1]).strip()
-    first = text.strip().partition("\n")[0]
+    first = _CALL.sub("", text.strip()).partition("\n")[0]
     return _SQLSTATE.sub(" ", _WRAPPER.sub("", first)).strip(" ;") or type(error).__name__
 
 
