@@ -28,7 +28,7 @@ def replay_of(pipeline: Pipeline) -> Replay:
 def check_warehouse(pipeline: Pipeline, replay: Replay | None = None) -> Replay:
     """Every table and view, row for row."""
     replay = replay or replay_of(pipeline)
-    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    duck = Duck(Warehouse(pipeline.warehouse.path, pipeline.warehouse.options), pipeline.types)
     try:
         events = duck.sql(
             "SELECT stream, generation, ordinal, kind, value, error FROM events "
@@ -61,7 +61,7 @@ def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dic
     """The published stream: each row of the outbox once and in order, adding up to the result."""
     stream = client.stream(pipeline.publish["cities"].target)
     messages = stream.read().messages if replay.state else []
-    outbox = Outbox(Warehouse(pipeline.warehouse.path))
+    outbox = Outbox(Warehouse(pipeline.warehouse.path, pipeline.warehouse.options))
     waiting = [json.loads(text) for chunk in outbox.waiting("cities") for text in chunk.messages]
     assert messages == waiting
     found: dict[str, Any] = {}

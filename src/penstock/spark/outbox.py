@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock.spark.tables import File, Table, filesystem, write_file
+from penstock.spark.storage import filesystem
+from penstock.spark.tables import File, Table, write_file
 from penstock.spark.warehouse import Warehouse
 
 OUTBOX: Final = pa.schema(
@@ -61,6 +62,7 @@ class Outbox:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._table = Table(warehouse.outbox_uri, OUTBOX, warehouse.options)
+        self._options = warehouse.options
         self.mail = Mail()
         self._next: dict[str, int] = {}
 
@@ -104,7 +106,12 @@ class Outbox:
         ]
         made = pa.RecordBatch.from_pylist(rows, schema=OUTBOX)
         written = write_file(
-            self._table.uri, OUTBOX, [made], prefix=f"{publish}-{batch:08d}", statistics=_STATISTICS
+            self._table.uri,
+            OUTBOX,
+            [made],
+            prefix=f"{publish}-{batch:08d}",
+            statistics=_STATISTICS,
+            options=self._options,
         )
         assert written is not None
         self._table.commit([written], msgspec.to_builtins(self.mail), {f"publish/{publish}": batch})
@@ -145,7 +152,7 @@ class Outbox:
     def _rows(self, files: list[File]) -> Iterator[dict[str, Any]]:
         """The rows of files, in the order that they are sent."""
         for file in sorted(files, key=lambda file: file.least["chunk"]):
-            store, path = filesystem(file.path)
+            store, path = filesystem(file.path, self._options)
             rows = ds.dataset(path, schema=OUTBOX, filesystem=store, format="parquet").to_table()
             yield from rows.sort_by([("chunk", "ascending"), ("ordinal", "ascending")]).to_pylist()
 

@@ -31,6 +31,7 @@ from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.problems import QueryFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, Progress, serve_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.sessions import needs_classic, session
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.state_table import StateTable
@@ -57,7 +58,8 @@ class PipelineRun:
         self._spark = spark
         self._on_progress = on_progress
         assert pipeline.warehouse.checkpoint is not None
-        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint)
+        needs_classic(spark, "A pipeline")
+        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
         self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
         replaces = pipeline.run.snapshots == "replace"
         self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
@@ -80,6 +82,9 @@ class PipelineRun:
         # Looked at before it is taken: a run that must not begin leaves no trace.
         self.warehouse.events.refresh()
         starting: Any = self._pipeline.source.starting
+        begun = self.warehouse.events.record.batch > 0 or self._checkpoint.done is not None
+        # Where nothing has begun there is nothing to go on from: the flag may always be given.
+        resume_from_warehouse = resume_from_warehouse and begun
         if resume_from_warehouse:
             positions = self.warehouse.events.record.positions
             if positions is None:
@@ -92,6 +97,7 @@ class PipelineRun:
             check_match(self._checkpoint, self.warehouse.events.record)
         for entity, schema in self._pipeline.types.items():
             StateTable(self.warehouse, entity, schema).check()
+        self._checkpoint.check_reach(self._spark)
         self.warehouse.open()
         try:
             if resume_from_warehouse:
@@ -185,7 +191,8 @@ class PipelineRun:
         """The events of a batch in files that nobody sees yet."""
         events = self.warehouse.events
         number, types = events.record.batch + 1, self._pipeline.types
-        write = writer_of(events.uri, types, number, datetime.now(UTC))
+        options = self.warehouse.options
+        write = writer_of(events.uri, types, number, datetime.now(UTC), options)
         start = self._checkpoint.positions(batch - 1)
         if start is not None and end is not None and self._small.are(start, end):
             made = write(self._small.read(start, end))
@@ -256,8 +263,6 @@ def run_pipeline(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run a pipeline in a Spark session of its own."""
-    from penstock.spark.sessions import session
-
     spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
     # What goes wrong is told once, in words; Spark's own log would be pages of Java.
     spark.sparkContext.setLogLevel("FATAL")

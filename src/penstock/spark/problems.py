@@ -2,7 +2,7 @@
 
 ClientError
 ├── InvalidPipeline
-├── NoWarehouse · WarehouseMismatch · WarehouseInUse
+├── NoWarehouse · WarehouseUnreachable · WarehouseMismatch · WarehouseInUse
 └── QueryFailed · PublishFailed · RewriteFailed
 """
 
@@ -21,6 +21,12 @@ class NoWarehouse(ClientError):
     """There are no tables yet where the pipeline keeps them."""
 
     status, code, title = 404, "no-warehouse", "No warehouse"
+
+
+class WarehouseUnreachable(ClientError):
+    """The object store of a warehouse does not answer, or does not let us in."""
+
+    status, code, title = 502, "warehouse-unreachable", "Warehouse cannot be reached"
 
 
 class WarehouseMismatch(ClientError):

@@ -72,7 +72,14 @@ def _append(warehouse: Warehouse, rows: list[dict[str, Any]], number: int) -> No
     told = Told()
     batch = told.see(pa.RecordBatch.from_pylist(rows, schema=EVENTS))
     events = warehouse.events
-    written = write_file(events.uri, EVENTS, [batch], prefix=f"{number:08d}", statistics=STATISTICS)
+    written = write_file(
+        events.uri,
+        EVENTS,
+        [batch],
+        prefix=f"{number:08d}",
+        statistics=STATISTICS,
+        options=warehouse.options,
+    )
     assert written is not None
     row = pa.RecordBatch.from_pylist([told.row(written)], schema=WRITTEN).to_pylist()
     warehouse.check()

@@ -7,8 +7,7 @@ somebody else has committed in between it fails. Knows no events and no Spark.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,10 +17,10 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
-from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.problems import WarehouseInUse
+from penstock.spark.storage import delta_options, filesystem, reaching
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
@@ -65,7 +64,7 @@ class Table:
     def __init__(self, uri: str, schema: pa.Schema, options: dict[str, str] | None = None) -> None:
         self.uri = uri
         self.schema = schema
-        self._options = options or None
+        self._options = delta_options(uri, options)
         self._handle: DeltaTable | None = None
         self._files: dict[str, File] = {}
         self.foreign: str | None = None
@@ -83,7 +82,8 @@ class Table:
     def _opened(self) -> DeltaTable | None:
         if self._handle is None:
             try:
-                self._handle = DeltaTable(self.uri, storage_options=self._options)
+                with reaching(self.uri):
+                    self._handle = DeltaTable(self.uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
         return self._handle
@@ -91,14 +91,15 @@ class Table:
     def create(self, record: dict[str, Any]) -> None:
         """Make the table if it is not there."""
         if not self.exists:
-            self._handle = DeltaTable.create(
-                self.uri,
-                self.schema,
-                mode="ignore",
-                configuration=_CONFIGURATION,
-                storage_options=self._options,
-                commit_properties=_properties(record, {}),
-            )
+            with reaching(self.uri):
+                self._handle = DeltaTable.create(
+                    self.uri,
+                    self.schema,
+                    mode="ignore",
+                    configuration=_CONFIGURATION,
+                    storage_options=self._options,
+                    commit_properties=_properties(record, {}),
+                )
 
     def refresh(self) -> None:
         if self._opened() is not None:
@@ -226,14 +227,6 @@ def _file(uri: str, row: dict[str, Any]) -> File:
     )
 
 
-def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a table, and the path of it there."""
-    if "://" not in uri:
-        return fs.LocalFileSystem(), str(Path(uri).absolute())
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
-    return found
-
-
 def write_file(
     uri: str,
     schema: pa.Schema,
@@ -241,22 +234,24 @@ def write_file(
     *,
     prefix: str,
     statistics: Sequence[str],
+    options: Mapping[str, str] | None = None,
 ) -> Written | None:
     """Rows as a new file in a table's folder; None if there are none. Runs in executors too."""
     tables = _together(batches, schema)
     first = next(tables, None)
     if first is None:
         return None
-    files, folder = filesystem(uri)
+    files, folder = filesystem(uri, options)
     # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"
     told = _Statistics(statistics)
-    with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd") as writer:
-        for table in _chain(first, tables):
-            writer.write_table(table)
-            told.add(table)
-    return Written(name, files.get_file_info(path).size, told.rows, told.json())
+    with reaching(uri):
+        with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd") as writer:
+            for table in _chain(first, tables):
+                writer.write_table(table)
+                told.add(table)
+        return Written(name, files.get_file_info(path).size, told.rows, told.json())
 
 
 def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
