@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +32,11 @@ from penstock.spark.rewrite import rewrite
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.storage import filesystem
 from penstock.spark.warehouse import Warehouse
+from penstock.state.events import reset
 from tests.helpers.server import Server
 from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.cluster import standalone_cluster
+from tests.spark.drivers import pipeline_process
 from tests.spark.object_store import BUCKET, SECRET, Store, missing, running_store
 from tests.spark.pipelines import append, ask, run, user
 
@@ -43,6 +47,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.xdist_group("spark"),
 ]
+SOAK_TIMEOUT_S = 900.0
 STRICT, LOOSE = "name STRING NOT NULL, city STRING", "name STRING, city STRING"
 
 
@@ -52,23 +57,59 @@ def store() -> Iterator[Store]:
         yield running
 
 
-def write(file: Path, server: Server, store: Store, schema: str) -> Pipeline:
+def write(
+    file: Path, server: Server, store: Store, schema: str, *, home: str = "store"
+) -> Pipeline:
     options = "\n".join(f'{name} = "{value}"' for name, value in store.options.items())
     file.write_text(f"""
 [source]
 url = "{server.url}"
-streams = ["store/**"]
+streams = ["{home}/**"]
 [warehouse]
-path = "s3a://{BUCKET}/shop/"
+path = "s3a://{BUCKET}/{home}/"
 [warehouse.options]
 {options}
 [types.user]
 schema = "{schema}"
 [publish.cities]
 sql = "{CITIES}"
-to = "derived-store/cities"
+to = "derived-{home}/cities"
 """)
     return load_pipeline(file)
+
+
+@pytest.mark.soak
+def test_executors_of_a_cluster_read_and_write_the_store(
+    client: Client, server: Server, store: Store, tmp_path: Path
+) -> None:
+    """Nothing but the master's URL and the path is other than on one machine."""
+    file, used, python = tmp_path / "pipeline.toml", tmp_path / "used", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho run >> {used}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    write(file, server, store, STRICT, home="cluster")
+    with file.open("a") as more:
+        more.write(f"""
+[pipeline]
+driver_messages = 0
+driver_rows = 0
+[pipeline.spark]
+"spark.pyspark.python" = "{python}"
+"spark.executor.memory" = "512m"
+"spark.sql.shuffle.partitions" = "2"
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.driver.host" = "127.0.0.1"
+""")
+    pipeline = load_pipeline(file)
+    changes = [user(str(n % 9), f"c{n % 4}") for n in range(200)]
+    append(client, "cluster/two", *changes, user("late", "c9", name=None))
+    with standalone_cluster() as master:
+        for news in (changes, [reset().to_json(), user("new", "c7")]):
+            append(client, "cluster/one", *news)
+            with pipeline_process(file, "--once", "--master", master) as driver:
+                status = driver.process.wait(SOAK_TIMEOUT_S)
+            assert status == 0, driver.text
+            check_cities(pipeline, client, check_warehouse(pipeline))
+    assert used.exists(), "tasks run in the Python that was named"
 
 
 def cli(*arguments: str) -> str:
@@ -83,7 +124,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
 ) -> None:
     file = tmp_path / "pipeline.toml"
     pipeline = write(file, server, store, STRICT)
-    assert f"keeps      s3://{BUCKET}/shop" in cli("validate", str(file))
+    assert f"keeps      s3://{BUCKET}/store" in cli("validate", str(file))
     append(client, "store/one", *(user(str(n % 5), f"c{n % 3}") for n in range(12)))
     append(client, "store/two", user("1", "c1"), user("late", "c9", name=None))
     run(pipeline, spark, resume_from_warehouse=True)  # which is nothing yet: it begins
@@ -94,7 +135,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     assert (told["dead_letters"], told["lag"], told["published"]) == (1, 0, {"cities": 3})
 
     # The disk of the driver is lost, and with it the checkpoint.
-    place = tmp_path / "_checkpoint" / BUCKET / "shop"
+    place = tmp_path / "_checkpoint" / BUCKET / "store"
     assert pipeline.warehouse.checkpoint == str(place)
     shutil.rmtree(place)
     append(client, "store/one", user("9", "c9"))
@@ -121,7 +162,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     done = rewrite(fixed, "store/one", "store/one-2")
     assert done.entities == 6
     assert sorted(each.name for each in tmp_path.iterdir()) == ["_checkpoint", "pipeline.toml"]
-    listed = store.files.get_file_info(f"{BUCKET}/shop/_penstock/writer.json")
+    listed = store.files.get_file_info(f"{BUCKET}/store/_penstock/writer.json")
     assert not listed.is_file, "nobody writes it now"
 
 

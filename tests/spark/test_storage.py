@@ -23,6 +23,7 @@ from penstock.spark.storage_options import (
     s3_with_place,
 )
 from penstock.spark.tables import File
+from penstock.spark.words import plain
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
 ARROW_KEYS = {"access_key": "k", "secret_key": "s"}
@@ -242,3 +243,16 @@ def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:
         needs_classic(remote, "A pipeline")
     with pytest.raises(InvalidOption, match=r"SparkSession.builder.remote"):
         session(master="sc://127.0.0.1:15002")
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("ERROR\nModuleNotFoundError: No module named 'penstock.spark'\n", "lacks the package pen"),
+        ('java.io.IOException: Cannot run program "/a/python": error=2', "the Python /a/python"),
+    ],
+)
+def test_an_executor_without_the_right_python_is_told_in_a_sentence(told: str, words: str) -> None:
+    found = plain(RuntimeError(f"Job aborted.\n{told}"))
+    assert words in found
+    assert "spark.pyspark.python" in found

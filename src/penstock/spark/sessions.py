@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidOption
 from penstock.spark.java import provide_java
+from penstock.spark.words import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,18 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(DurableStreamsSource)
     spark.dataSource.register(StpSource)
+    if is_connect(spark):
+        _check_server(spark)
+
+
+def _check_server(spark: SparkSession) -> None:
+    """An error now, if the server of Spark Connect cannot make a source: later it would come with
+    pages of Java around it."""
+    reader = spark.read.format("durable_streams").options(url="http://127.0.0.1", streams="any")
+    try:
+        reader.load().schema  # noqa: B018 - asks the server, which asks the source and nobody else
+    except Exception as error:
+        raise InvalidOption(f"Spark Connect: {plain(error)}") from error
 
 
 _LOCAL: Final = {
