@@ -61,11 +61,9 @@ def measure_all(
         measured("memory", lambda: spark_latency.measure_memory(spark, many))
         events = 1_000_000 // scale
         measured("catch-up", lambda: spark_pipeline.measure_catch_up(spark, folder, rounds, events))
-        measured("source", lambda: spark_source.measure(spark, rounds, events // 2))
+        measured("source", lambda: spark_source.measure(spark, rounds, events))
         spark.stop()
-    measured(
-        "scaling", lambda: spark_pipeline.measure_scaling(max(1, rounds - 1), 300_000 // scale)
-    )
+    measured("scaling", lambda: spark_pipeline.measure_scaling(rounds, 500_000 // scale))
     return rows
 
 

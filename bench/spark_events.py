@@ -54,13 +54,19 @@ def fill(url: str, count: int, keys: int, folder: Path | None = None) -> int:
 
 
 def pipeline(
-    url: str, folder: Path, *, source: dict[str, Any] | None = None, **run: Any
+    url: str,
+    folder: Path,
+    *,
+    source: dict[str, Any] | None = None,
+    publish: dict[str, Any] | None = None,
+    **run: Any,
 ) -> Pipeline:
     return make_pipeline(
         {
             "source": {"url": url, "streams": [STREAM], **(source or {})},
             "warehouse": {"path": str(folder)},
             "types": {"user": {"schema": SCHEMA}},
+            "publish": publish or {},
             "pipeline": run,
         }
     )

@@ -89,9 +89,11 @@ def _from_files(spark: SparkSession, folder: Path, warehouse: Warehouse) -> None
 
 
 def measure_scaling(rounds: int, events: int) -> list[Row]:
-    """No other Spark session may run. Server, driver and executors share this machine's cores."""
+    """No other Spark session may run. An executor is held to one processor; server and driver have
+    their share of both.
+    """
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with running_server() as server, standalone_cluster() as master:
+    with running_server() as server, standalone_cluster(held=True) as master:
         size = spark_events.fill(server.url, events, events // 10)
         options = {"url": server.url, "streams": STREAM, "partitionBytes": str(size // 8 + 1)}
 

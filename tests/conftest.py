@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
+
 import pytest
 from hypothesis import settings
+
+from tests.helpers.java_classes import java_options
 
 # Tests run side by side on few cores: how long one example takes says nothing.
 settings.register_profile("penstock", deadline=None)
@@ -22,3 +27,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
         if groups and not item.nodeid.endswith(f"@{'_'.join(groups)}"):
             item._id = item.id.parse(f"{item.nodeid}@{'_'.join(groups)}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if any("spark" in mark.args for mark in item.iter_markers("xdist_group")):
+        _quicken_spark()
+
+
+@cache
+def _quicken_spark() -> None:
+    """Every Spark that tests start inherits this."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())

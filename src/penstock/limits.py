@@ -72,14 +72,22 @@ PIPELINE_FOLD_ROWS: Final = 10_000  # rows of a type up to which every batch fol
 PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
 PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
 PIPELINE_BUCKETS_MAX: Final = 64
+PIPELINE_TASK_ROWS: Final = 100_000  # of a relation that one task of a published query reads
 PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
+PIPELINE_KEEP_HOURS: Final = 6  # that files of old versions stay for their readers
+PIPELINE_TIDY_INTERVAL_S: Final = 900  # between two looks for files that are not needed any more
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
+PIPELINE_DEAD_STREAMS_MAX: Final = 1000  # with refused events that a commit names
 PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
 PIPELINE_SWITCH_HOLD_S: Final = 2  # that writers wait, if a stream never rests by itself
 PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that
 PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
+PIPELINE_METRICS_HOST: Final = "127.0.0.1"  # scraped from this machine alone
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
+PIPELINE_PUBLISH_NAME_MAX: Final = 128  # characters of a [publish] section's name
+PIPELINE_OUTBOX_FILES: Final = 64  # of the outbox, for each result, before they are made one
+PIPELINE_OUTBOX_BYTES: Final = 64 * MIB  # by which it may grow before that
 
 # Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version

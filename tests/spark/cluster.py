@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.spark.java import provide_java
+from tests.helpers.java_classes import java_options
 
 START_TIMEOUT_S = 120.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -22,8 +23,11 @@ _JOINED = "Successfully registered with master"
 
 
 @contextmanager
-def standalone_cluster(workers: int = 2) -> Iterator[str]:
-    """The URL of a master whose workers have joined; all of it is gone in the end."""
+def standalone_cluster(workers: int = 2, *, held: bool = False) -> Iterator[str]:
+    """The URL of a master whose workers have joined; all of it is gone in the end.
+
+    With `held` each worker has one processor of this machine, as if it were a machine of its own.
+    """
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-spark-")))
         common = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -46,6 +50,7 @@ def standalone_cluster(workers: int = 2) -> Iterator[str]:
                         str(scratch / f"work-{number}"),
                         url,
                     ],
+                    processor=number if held else None,
                 )
             )
             for number in range(workers)
@@ -56,7 +61,7 @@ def standalone_cluster(workers: int = 2) -> Iterator[str]:
 
 
 @contextmanager
-def _running(log: Path, arguments: list[str]) -> Iterator[Path]:
+def _running(log: Path, arguments: list[str], *, processor: int | None = None) -> Iterator[Path]:
     """One daemon of Spark's, as a process; its log is what it writes to stderr."""
     home = Path(pyspark.__file__).parent
     environ = {
@@ -64,7 +69,7 @@ def _running(log: Path, arguments: list[str]) -> Iterator[Path]:
         "JAVA_HOME": provide_java(),
         "SPARK_HOME": str(home),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": java_options(),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     with log.open("w") as file:
@@ -79,6 +84,9 @@ def _running(log: Path, arguments: list[str]) -> Iterator[Path]:
             stderr=file,
             env=environ,
         )
+    if processor is not None:  # its executors inherit that
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(process.pid, {allowed[processor % len(allowed)]})
     try:
         yield log
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,6 @@ from tests.spark.pipelines import Make, maker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# Java's second compiler pays for itself after minutes; no test runs that long. Processes that tests
-# start inherit it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
@@ -39,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
 
     session = penstock.spark.session(
         "tests",
-        master="local[2]",
+        master="local[2,2]",  # a task that fails is run once more, as on a cluster
         memory="2g",  # a message of 100 MB takes several times that
         config={
             "spark.driver.bindAddress": "127.0.0.1",

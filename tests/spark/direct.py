@@ -63,6 +63,12 @@ class Query:
         assert isinstance(reader, StreamReader)
         self.reader = reader
 
+    def change(self, streams: str, **options: Any) -> None:
+        """Go on with other settings from the same checkpoint."""
+        url, _, before = self._given
+        self._given = (url, streams, {**before, **options})
+        self.restart()
+
     def step(self, limit: ReadLimit | None = None) -> list[Row]:
         """The rows of the next batch; none if there is nothing new."""
         limit = limit or self.reader.getDefaultReadLimit()

@@ -17,11 +17,12 @@ from tests.helpers.server import ROOT
 
 POINT_TIMEOUT_S = 240.0
 # What a batch leaves behind, in this order: planned, events committed, state folded, results
-# committed to the outbox (and after that sent), known as done by Spark.
+# written and committed to the outbox (and after that sent), known as done by Spark.
 POINTS = {
     "planned": "_checkpoint/offsets/[0-9]*",
     "events": "events/_delta_log/*.json",
     "state": "state/user/_delta_log/*.json",
+    "results": "outbox/*.parquet",
     "outbox": "outbox/_delta_log/*.json",
     "done": "_checkpoint/commits/[0-9]*",
 }

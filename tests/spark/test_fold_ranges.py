@@ -5,6 +5,7 @@ doubled or out of order where two ranges meet.
 from __future__ import annotations
 
 import random
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -77,4 +78,42 @@ def test_a_fold_in_pieces_comes_to_what_a_replay_does(
         state = kept.fold(entity)
         assert kept.state(entity) == kept.replay.state_rows(entity)
         assert state.folded.rows == len(kept.replay.state_rows(entity))
+    kept.duck.close()
+
+
+TENANT = "tenant-00000000-0000-4000-8000-000000000000/user-"
+
+
+@pytest.mark.parametrize("kind", ["uuid", "prefix"])
+def test_a_fold_goes_range_by_range_whatever_the_keys_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_BUCKET_ROWS", ROWS)
+    monkeypatch.setattr(duck_module, "_ROWS_AT_ONCE", ROWS)
+    chance = random.Random(7)
+    made = (f"{chance.getrandbits(128):032x}" for _ in range(4 * ROWS))
+    keys = [
+        str(uuid.UUID(each)) if kind == "uuid" else f"{TENANT}{each}-with-a-tail" for each in made
+    ]
+    kept = Kept(tmp_path / "warehouse", {})
+    kept.batch(*(put(key, "1") for key in keys))
+    kept.fold()
+    kept.batch(*(put(key, "2") for key in keys[::3]), *(gone(key) for key in keys[1::3]))
+    pieces = [kept.duck.table(piece) for piece in kept.duck.merged_in_order("user")]
+    assert len(pieces) > 2
+    assert max(piece.num_rows for piece in pieces) < 2 * ROWS
+    assert kept.fold().folded.rows == len(kept.replay.state_rows("user"))
+    assert kept.state() == kept.replay.state_rows("user")
+    kept.duck.close()
+
+
+def test_one_key_of_very_many_streams_is_one_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_BUCKET_ROWS", 10)
+    kept = Kept(tmp_path / "warehouse", {})
+    kept.batch(*(put("one", "1", stream=f"s{number}") for number in range(50)), put("two", "2"))
+    kept.fold()
+    kept.fold()
+    assert kept.state() == kept.replay.state_rows("user")
     kept.duck.close()

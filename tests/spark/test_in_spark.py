@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
 def stream_of(spark: SparkSession, server: Server, streams: str, **options: Any) -> DataFrame:
     reader = spark.readStream.format("durable_streams").option("url", server.url)
     return reader.option("streams", streams).options(**options).load()
@@ -127,6 +130,42 @@ def test_state_is_what_the_events_add_up_to(
     assert [(row.stream, row.type, row.key) for row in now] == [("in/state", "user", "new")]
     with pytest.raises(ValueError, match="one offset is for one stream"):
         penstock.spark.state(spark, server.url, "in/*", at=middle)
+
+
+def test_one_liners_give_frames(spark: SparkSession, client: Client, server: Server) -> None:
+    for name in ("one", "two"):
+        fill(client, f"in/line/{name}", [insert("user", "a", {"n": 1})])
+    middle = client.stream("in/line/one").head().offset
+    fill(client, "in/line/one", [update("user", "a", {"n": 2}), update("user", "a", {"n": 2})])
+    fill(client, "in/line/two", [delete("user", "a")])
+    names = ["in/line/one", "in/line/two"]
+    past = penstock.spark.history(spark, server.url, names).orderBy("stream", "valid_from_position")
+    assert [(row.stream[8:], row.value, row.is_current) for row in past.collect()] == [
+        ("one", '{"n":1}', False), ("one", '{"n":2}', True), ("two", '{"n":1}', False),
+    ]  # fmt: skip
+    at = {"in/line/one": middle}
+    then = penstock.spark.history(spark, server.url, names, at=at).where("is_current").collect()
+    assert [(row.stream[8:], row.value) for row in then] == [("one", '{"n":1}')]
+    assert penstock.spark.events(spark, server.url, "/in/line/one", at=middle).count() == 1
+    assert penstock.spark.events(spark, server.url, "in/line/*", mode="raw").count() == 5
+    state = penstock.spark.state(spark, server.url, names, at=at).collect()
+    assert [(row.stream[8:], row.key, row.value) for row in state] == [("one", "a", '{"n":1}')]
+
+
+def test_register_lets_readers_take_filters(
+    spark: SparkSession, client: Client, server: Server
+) -> None:
+    fill(client, "in/filters", users(2))
+    spark.conf.set(PUSHDOWN, "false")
+    try:
+        reader = spark.read.format("durable_streams").options(url=server.url, streams="in/filters")
+        with pytest.raises(Exception, match="filterPushdown"):
+            reader.load().where("type = 'user'").count()
+        penstock.spark.register(spark)
+        assert spark.conf.get(PUSHDOWN) == "true"
+        assert reader.load().where("type = 'user'").count() == 2
+    finally:
+        spark.conf.set(PUSHDOWN, "true")
 
 
 def test_stp_tables_in_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import Client
-from penstock.errors import InvalidOption
+from penstock.errors import DataLost, InvalidOption
 from tests.conformance.reference import Reference, reference_server
 from tests.spark.direct import Query, plan, read
+from tests.spark.replay import Replay
 from tests.spark.test_batch_reads import fill, users
 from tests.spark.test_stream_reads import keys
 
@@ -92,3 +93,53 @@ def test_a_stream_can_be_named_by_its_url(other: Client, reference: Reference) -
 def test_patterns_need_a_listing(reference: Reference) -> None:
     with pytest.raises(InvalidOption, match="cannot list its streams"):
         plan(reference.url, "any/**")
+
+
+def test_a_query_that_starts_where_another_stood_goes_on_counting(
+    other: Client, reference: Reference
+) -> None:
+    fill(other, "stood", users(5))
+    first = Query(reference.url, "stood", maxMessagesPerTrigger=3)
+    first.step()
+    stood = json.dumps(first.offset)
+    assert "+3" in stood, "inside an answer of the server"
+    fill(other, "stood", users(1, first=5))
+    rows = Query(reference.url, "stood", startingOffsets=stood).step()
+    assert [(row["seq"], row["key"]) for row in rows] == [(3, "u3"), (4, "u4"), (5, "u5")]
+
+
+def test_a_stream_that_rests_goes_on_where_it_was(other: Client, reference: Reference) -> None:
+    fill(other, "rests-a", users(1))
+    fill(other, "rests-b", users(2))
+    query = Query(reference.url, "rests-a,rests-b")
+    query.step()
+    query.change("rests-a")
+    fill(other, "rests-b", users(1, first=2))
+    assert query.step() == []
+    query.change("rests-a,rests-b")
+    assert [(row["seq"], row["key"]) for row in query.step()] == [(2, "u2")]
+
+
+def test_a_stream_made_anew_is_counted_on_from_the_reset(
+    other: Client, reference: Reference
+) -> None:
+    """There are no generations to tell the two streams apart: the numbers have to."""
+    fill(other, "anew", users(3))
+    strict = Query(reference.url, "anew")
+    query = Query(reference.url, "anew", failOnDataLoss="false")
+    seen, _ = query.step(), strict.step()
+    other.stream("anew").delete()
+    with pytest.raises(DataLost, match="anew: It was deleted"):
+        strict.step()
+    lost = query.step()
+    assert [(row["seq"], row["position"], row["generation"], row["offset"]) for row in lost] == [
+        (3, 3, None, None)
+    ]
+    assert query.step() == []
+    query.restart()
+    fill(other, "anew", users(2, first=8))
+    rows = query.step()
+    assert [(row["seq"], row["key"]) for row in rows] == [(4, "u8"), (5, "u9")]
+    replay = Replay()
+    replay.see(sorted(seen + lost + rows, key=lambda row: int(row["seq"])))
+    assert [row[1] for row in replay.state_rows("user")] == ["u8", "u9"]

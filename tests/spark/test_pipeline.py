@@ -4,6 +4,7 @@ come to what a replay of the log does.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import urllib.request
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Client
+from penstock import Client, limits
+from penstock.errors import ConnectionFailed
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import PublishFailed, QueryFailed, WarehouseMismatch
-from penstock.spark.progress import Meter, serve_metrics
+from penstock.spark.problems import PublishFailed, WarehouseMismatch
+from penstock.spark.progress import Meter, serving_metrics
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.status import status_of
@@ -61,7 +63,7 @@ def test_every_table_view_and_published_stream_is_what_a_replay_comes_to(
 
 
 def test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse(
-    spark: SparkSession, client: Client, make: Make
+    spark: SparkSession, client: Client, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = "test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehouse"
     pipeline = make()
@@ -72,7 +74,12 @@ def test_a_lost_checkpoint_stops_the_pipeline_until_it_resumes_from_the_warehous
     append(client, f"{home}/one", user("5", "d"))
     with pytest.raises(WarehouseMismatch, match="--resume-from-warehouse"):
         run(pipeline, spark)
+    left = Path(pipeline.warehouse.path) / "state" / "user" / "state-left.parquet"
+    left.write_text("by a task that was killed")
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(limits, "PIPELINE_TIDY_INTERVAL_S", 0)
     run(pipeline, spark, resume_from_warehouse=True)
+    assert not left.exists()
     check_cities(pipeline, client, check_warehouse(pipeline))
     shutil.rmtree(pipeline.warehouse.checkpoint)
     shutil.move(pipeline.warehouse.checkpoint + "-away", pipeline.warehouse.checkpoint)
@@ -142,7 +149,6 @@ def test_a_live_run_follows_until_it_is_stopped(
             told.notify_all()
 
     running = PipelineRun(pipeline, spark, on_progress=notify)
-    port = serve_metrics(running.meter, 0)
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
@@ -156,7 +162,10 @@ def test_a_live_run_follows_until_it_is_stopped(
         thread.join(60)
     assert not thread.is_alive()
     check_cities(pipeline, client, check_warehouse(pipeline))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with (
+        serving_metrics(running.meter, "127.0.0.1", 0) as address,
+        urllib.request.urlopen(address, timeout=10) as answer,
+    ):
         assert "penstock_pipeline_events_total 2.0" in answer.read().decode()
 
 
@@ -187,6 +196,12 @@ def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_pat
     agree()
     ages = views.sql("SELECT _key, name, age FROM state_user").collect()
     assert [tuple(row) for row in ages] == [("d", "Di", None)]
+    kept.batch(put("d", '{"name":"Du"}', stream="t"))
+    views.refresh()
+    found = views.sql("SELECT _key, name, _streams FROM by_key_user").collect()
+    assert [tuple(row) for row in found] == [("d", "Du", 2)]
+    found = views.sql("SELECT * FROM collisions").collect()
+    assert [tuple(row) for row in found] == [("user", "d", 2)]
     kept.duck.close()
 
 
@@ -215,6 +230,6 @@ def test_a_broken_source_is_a_sentence(spark: SparkSession, tmp_path: Path) -> N
             "warehouse": {"path": str(tmp_path)},
         }
     )
-    with pytest.raises(QueryFailed, match=r"127\.0\.0\.1:9") as caught:
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:9") as caught:
         run(pipeline, spark)
     assert "\n" not in caught.value.detail

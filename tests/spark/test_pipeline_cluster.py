@@ -17,6 +17,7 @@ from penstock import Client
 from penstock.spark.pipeline_config import Pipeline, load_pipeline
 from penstock.spark.server import close_clients
 from penstock.state.events import delete, reset, upsert
+from tests.helpers.java_classes import java_options
 from tests.helpers.server import ROOT, running_server
 from tests.spark.checking import CITIES, check_cities, check_warehouse, replay_of
 from tests.spark.cluster import standalone_cluster
@@ -45,8 +46,10 @@ driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
-"spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.executor.extraJavaOptions" = "{java_options()}"
 "spark.sql.shuffle.partitions" = "2"
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
 "spark.databricks.delta.snapshotPartitions" = "1"
 "spark.driver.bindAddress" = "127.0.0.1"
 "spark.driver.host" = "127.0.0.1"

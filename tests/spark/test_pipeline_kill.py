@@ -37,6 +37,7 @@ max_messages = 20
 path = "warehouse"
 [pipeline]
 interval_s = 0
+outbox_files = 2
 [pipeline.spark]
 "spark.sql.shuffle.partitions" = "1"
 "spark.sql.codegen.wholeStage" = "false"

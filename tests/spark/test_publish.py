@@ -6,75 +6,33 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from penstock import Client
 from penstock.spark.outbox import Outbox
-from penstock.spark.pipeline_config import Publish, make_pipeline
+from penstock.spark.pipeline_config import Publish
 from penstock.spark.problems import PublishFailed
-from penstock.spark.publish import Publisher, differences, keyed
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.publish import Publisher
+from penstock.spark.results import differences, keyed
 from penstock.stp import Table
 from tests.helpers.server import Server
+from tests.spark.publishing import Run
 from tests.spark.stp_server import stp_server
 
 EVENTS = Publish(to="derived/x", sql="…")
 ROWS = Publish(to="table:derived/x", sql="…")
 
 
-class Results:
-    """In the place of Spark: the rows that a query is to have."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def refresh(self) -> None:
-        pass
-
-    def sql(self, query: str) -> Results:
-        return self
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        return pa.Table.from_pylist(self.rows, pa.schema([("key", pa.string()), ("n", pa.int64())]))
-
-
-class Run:
-    """A publisher over a warehouse with one more batch each time."""
-
-    def __init__(self, url: str, folder: Path, to: str) -> None:
-        self.pipeline = make_pipeline(
-            {
-                "source": {"url": url, "streams": ["x"], "attempts": 2},
-                "warehouse": {"path": str(folder)},
-                "publish": {"p": {"sql": "…", "to": to, "chunk": 2}},
-            }
-        )
-        self.warehouse = Warehouse(str(folder))
-        self.warehouse.open()
-        self.results = Results()
-        views: Any = self.results
-        self.publisher = Publisher(self.pipeline, self.warehouse, views)
-        self.publisher.open()
-
-    def publish(self, rows: dict[str, int]) -> int:
-        from penstock.spark.events_table import Appended
-
-        self.results.rows = [{"key": key, "n": n} for key, n in rows.items()]
-        self.warehouse.events.add(Appended([], 0, 0, {}))
-        return self.publisher.publish()
-
-
 @pytest.fixture
 def run(server: Server, tmp_path: Path) -> Run:
-    return Run(server.url, tmp_path, f"derived/{tmp_path.name}")
+    return Run(server.url, tmp_path)
 
 
 def test_a_result_is_published_as_what_changed_in_it(run: Run, client: Client) -> None:
     assert run.publish({"a": 1, "b": 1, "c": 1}) == 3
     assert run.publish({"a": 1, "b": 2}) == 2
     assert run.publish({"a": 1, "b": 2}) == 0
-    found = client.stream(run.pipeline.publish["p"].target).read().messages
+    found = client.stream(run.target()).read().messages
     told = [(each["headers"]["operation"], each["key"]) for each in found]
     assert told[:3] == [("insert", "a"), ("insert", "b"), ("insert", "c")]
     assert told[3:] == [("delete", "c"), ("update", "b")]
@@ -89,19 +47,18 @@ def test_a_result_is_published_as_what_changed_in_it(run: Run, client: Client) -
 
 def test_what_is_sent_again_is_stored_once(run: Run, client: Client, tmp_path: Path) -> None:
     run.publish({str(number): number for number in range(7)})
-    stream = client.stream(run.pipeline.publish["p"].target)
+    stream = client.stream(run.target())
     before = stream.read().messages
     assert len(before) == 7
     # Killed after it was sent, and before it was written down: the next run sends it all again.
-    again = Run(run.pipeline.source.url, tmp_path, run.pipeline.publish["p"].to)
+    again = Run(run.pipeline.source.url, tmp_path)
     assert again.publish({"0": 0}) == 6
     assert stream.read().messages[:7] == before
     assert len(stream.read().messages) == 13
     again.publisher.close()
-    assert list(Outbox(again.warehouse).waiting("p")) != []  # not opened: it knows of no sending
-    opened = Outbox(again.warehouse)
-    opened.open()
-    assert list(opened.waiting("p")) == []
+    outbox = Outbox(again.warehouse)
+    outbox.look()
+    assert list(outbox.waiting("p")) == [], "it is written down in the end"
 
 
 def test_what_was_committed_and_not_sent_is_sent_by_the_next_run(
@@ -114,15 +71,15 @@ def test_what_was_committed_and_not_sent_is_sent_by_the_next_run(
     with pytest.raises(KeyboardInterrupt):
         run.publish({"a": 1, "b": 2, "c": 3})
     monkeypatch.undo()
-    Run(run.pipeline.source.url, tmp_path, run.pipeline.publish["p"].to)
-    found = client.stream(run.pipeline.publish["p"].target).read().messages
+    Run(run.pipeline.source.url, tmp_path)
+    found = client.stream(run.target()).read().messages
     assert [each["key"] for each in found] == ["a", "b", "c"]
 
 
 def test_a_target_that_was_deleted_is_an_error_that_says_so(run: Run, client: Client) -> None:
     run.publish({"a": 1})
-    client.stream(run.pipeline.publish["p"].target).delete()
-    client.stream(run.pipeline.publish["p"].target).create()
+    client.stream(run.target()).delete()
+    client.stream(run.target()).create()
     with pytest.raises(PublishFailed, match="made anew"):
         run.publish({"a": 2})
 
@@ -135,7 +92,7 @@ def test_a_table_of_this_server_gets_rows(
     table = Table(client, path)
     if escape:
         table.create("mine", record="json", escape=True)
-    run = Run(server.url, tmp_path, f"table:{path}")
+    run = Run(server.url, tmp_path, to=f"table:{path}")
     assert run.publish({"a": 1, "b": 2, "c": 3}) == 3
     assert run.publish({"a": 1, "c": 4}) == 2
     rows = [(row.action, row.key, row.record) for row in table.read()]
@@ -154,7 +111,7 @@ def test_a_table_of_this_server_gets_rows(
 
 def test_where_there_are_no_tables_is_said(tmp_path: Path) -> None:
     with stp_server() as plain:
-        run = Run(plain.url, tmp_path, "table:derived/x")
+        run = Run(plain.url, tmp_path, to="table:derived/x")
         with pytest.raises(PublishFailed, match="serves no STP tables"):
             run.publish({"a": 1})
 
@@ -171,13 +128,14 @@ def test_a_result_needs_one_row_for_each_key(rows: list[dict[str, Any]], words: 
         keyed("p", rows)
 
 
-def test_keys_are_texts_and_rows_without_one_are_left_out() -> None:
+def test_keys_are_texts_and_rows_without_one_are_left_out_and_counted() -> None:
     rows: list[dict[str, Any]] = [
         {"key": 7, "n": 1},
         {"key": None, "n": 2},
+        {"key": "", "n": 2},
         {"key": "k", "n": None},
     ]
-    assert keyed("p", rows) == {"7": '{"n":1}', "k": '{"n":null}'}
+    assert keyed("p", rows) == ({"7": '{"n":1}', "k": '{"n":null}'}, 2)
 
 
 def test_differences_lead_from_one_result_to_the_other() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, LongType, NullType, StringType, StructField, StructType
 
 import penstock.spark
@@ -19,7 +23,7 @@ from penstock.errors import InvalidOption, NotWritable
 from penstock.spark.sink import Identity, Sending, batch_writer, sink_options, stream_writer
 from penstock.spark.sink_rows import Encoder
 from penstock.state import insert
-from tests.helpers.server import Server
+from tests.helpers.server import Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +123,23 @@ def test_chunks_are_cut_by_rows_and_bytes_alone(server: Server, client: Client) 
     assert client.stream("sink/direct").read_json() == rows * 2
 
 
+def test_a_row_or_chunk_that_the_server_does_not_take_is_named() -> None:
+    with running_server(memory=True, args=["--max-body", "64k"]) as small:
+        rows = [{"n": n, "text": "x" * 900} for n in range(200)]
+
+        def put(rows: list[dict[str, Any]], epoch: int, size: str) -> Any:
+            given = {"stream": "sink/large", "chunkMessages": "500", "chunkBytes": size}
+            return send(small, rows, epoch, **given)
+
+        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Set the option chunkBytes"):
+            put(rows, 0, "1m")
+        assert put(rows, 0, "60k").chunks == 4
+        with pytest.raises(NotWritable, match=r"a row has 70,0\d\d bytes.*at most 65536"):
+            put([*rows[:3], {"n": 1, "text": "y" * 70_000}], 1, "60k")
+        with Client(small.url) as client:
+            assert client.stream("sink/large").read_json() == [*rows, *rows[:3]]
+
+
 def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
     server: Server, client: Client
 ) -> None:
@@ -131,6 +152,21 @@ def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
     send(server, rows[:2], epoch=4, stream="")
     with pytest.raises(NotWritable, match="has written batch 4 there already"):
         send(server, rows, epoch=3, stream="")
+
+
+def test_two_attempts_at_once_double_nothing(server: Server, client: Client) -> None:
+    """As Spark's speculative copies do: the same chunks under the same numbers, from two tasks."""
+    rows = [{"n": n} for n in range(400)]
+    together = threading.Barrier(4)
+
+    def attempt() -> Any:
+        together.wait(30)
+        return send(server, rows, epoch=7, stream="sink/twice", chunkMessages="5")
+
+    with ThreadPoolExecutor(4) as tasks:
+        done = [task.result() for task in [tasks.submit(attempt) for _ in range(4)]]
+    assert [(each.messages, each.chunks) for each in done] == [(400, 80)] * 4
+    assert client.stream("sink/twice").read_json() == rows
 
 
 def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
@@ -203,6 +239,37 @@ def test_batch_writes(spark: SparkSession, client: Client, server: Server) -> No
     with pytest.raises(Exception, match="a txnVersion that was overtaken") as caught:
         save(frame.limit(1).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="4")
     assert penstock.spark.plain(caught.value).startswith("sink/txn: batch 4 was refused")
+
+
+def test_a_plain_write_has_a_name_of_its_own_each_time(
+    spark: SparkSession, client: Client, server: Server
+) -> None:
+    frame = spark.range(0, 3, 1, 1)
+    for _ in range(2):
+        save(frame, server, "sink/nonce")
+    rows = [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert client.stream("sink/nonce").read_json() == rows * 2
+
+
+def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows whose first attempt breaks off, after most of them have gone to the sink."""
+    for batch in batches:
+        schema = batch.schema
+        yield batch
+    context = TaskContext.get()
+    assert context is not None
+    if context.attemptNumber() == 0:
+        raise OSError("the first attempt fails")
+    yield pa.RecordBatch.from_pylist([{"id": -context.attemptNumber()}], schema=schema)
+
+
+def test_a_task_that_fails_after_it_has_sent_is_stored_once(
+    spark: SparkSession, client: Client, server: Server
+) -> None:
+    frame = spark.range(0, 40, 1, 1).mapInArrow(failing_once, "id BIGINT")
+    save(frame, server, "sink/retried", chunkMessages="8")
+    found = [row["id"] for row in client.stream("sink/retried").read_json()]
+    assert found == [*range(40), -1], "the second attempt, and nothing twice"
 
 
 def test_a_replayed_batch_of_a_query_is_stored_once(

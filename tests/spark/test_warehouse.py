@@ -4,8 +4,11 @@ equal to a replay in plain Python.
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import socket
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +19,8 @@ from deltalake import DeltaTable
 from penstock.spark import views
 from penstock.spark.duck import Duck
 from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
-from penstock.spark.state_table import StateTable, view_names
+from penstock.spark.processes import lives, started
+from penstock.spark.state_table import StateTable
 from penstock.spark.tables import Table
 from penstock.spark.type_schema import type_schema
 from penstock.spark.warehouse import Warehouse
@@ -232,9 +236,35 @@ def test_a_commit_on_what_is_no_longer_the_newest_fails(kept: Kept) -> None:
 
 def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
     note = kept.path / "_penstock" / "writer.json"
-    note.write_text(note.read_text().replace(f'"process":{os.getpid()}', '"process":1'))
-    with pytest.raises(WarehouseInUse, match="process 1"):
-        Warehouse(str(kept.path)).open()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            owner = {"host": socket.gethostname(), "process": other.pid}
+            for moment in ("", started(other.pid)):  # earlier versions wrote none
+                note.write_text(json.dumps({**owner, "started": moment}))
+                with pytest.raises(WarehouseInUse, match=rf"process {other.pid} .* delete {note}"):
+                    Warehouse(str(kept.path)).open()
+            # The number was given again, to a process that has nothing to do with it.
+            note.write_text(json.dumps({**owner, "started": started(os.getpid())}))
+            Warehouse(str(kept.path)).open()
+        finally:
+            other.kill()
+    note.write_text(json.dumps({**owner, "started": ""}))
+    Warehouse(str(kept.path)).open()
+    told = json.loads(note.read_text())
+    assert (told["process"], told["started"]) == (os.getpid(), started(os.getpid()))
+    note.write_text(json.dumps({**owner, "host": "another", "process": 1}))
+    Warehouse(str(kept.path)).open()
+
+
+def test_processes_are_told_apart_by_when_they_were_started() -> None:
+    assert started(os.getpid()) == started(os.getpid()) != ""
+    assert started(os.getpid()) != started(os.getppid())
+    assert lives(os.getpid(), started(os.getpid()))
+    assert not lives(os.getpid(), started(os.getppid()))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert started(ended.pid) == ""
+    assert not lives(ended.pid, "")
 
 
 def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_undone(
@@ -264,6 +294,21 @@ def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_un
         StateTable(kept.warehouse, "user", USER).check()
 
 
+@pytest.mark.parametrize("count", [3, 70, 1100])
+def test_any_number_of_upkeep_commits_does_not_bury_the_record(kept: Kept, count: int) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'))
+    version = kept.warehouse.events.table.version
+    assert version is not None
+    told = {"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE", "engineInfo": "another"}}
+    for number in range(version + 1, version + 1 + count):
+        path = kept.path / "events" / "_delta_log" / f"{number:020d}.json"
+        path.write_text(json.dumps(told))
+    again = Warehouse(str(kept.path))
+    assert again.events.record.batch == 1
+    kept.batch(put("b", '{"name":"Bob"}'))
+    kept.agree()
+
+
 def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -> None:
     for number in range(5):
         kept.batch(put(str(number), '{"name":"x"}'))
@@ -278,15 +323,7 @@ def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -
 
 def test_a_wrong_query_says_what_there_is(kept: Kept) -> None:
     kept.batch(put("a", "{}"))
-    with pytest.raises(QueryFailed, match="There are: events, dead_letters, state_user"):
+    with pytest.raises(
+        QueryFailed, match="There are: events, dead_letters, collisions, state_user"
+    ):
         kept.duck.sql("SELECT * FROM nothing")
-
-
-def test_names_of_types_become_names_of_views() -> None:
-    assert view_names(["Order", "order", "a-b"]) == {
-        "Order": "order",
-        "order": "order_2",
-        "a-b": "a_b",
-    }
-    assert views.literal("it's") == "'it''s'"
-    assert views.literal("a\\b'") == "('a' || chr(92) || 'b''')"

@@ -21,7 +21,7 @@ NOT_THE_STORE = {
     "cli/demo_pipeline.py",  # writes the pipeline.toml of the demo
     "client/checkpoint.py",
     "spark/duck.py",  # names a temporary folder for DuckDB
-    "spark/warehouse.py",  # asks whether the process that wrote last still lives
+    "spark/processes.py",  # asks whether the process that wrote a warehouse last still lives
     "spark/pipeline_config.py",  # reads pipeline.toml and the schemas that it names
     "spark/java.py",  # puts a starter script for Java into the user's cache
     "spark/sessions.py",  # tells Spark its Python by environment variables

@@ -11,17 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli import Failure
+from penstock.cli import Failure, main
 from penstock.cli.exits import FAILURE
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
+    from penstock.spark.pipeline_config import Pipeline
 
 ROUNDS = 5
 USERS = 8
@@ -78,7 +80,7 @@ def show(url: str, folder: Path, *, stay: bool) -> None:
         for _ in range(ROUNDS):
             _change(client, chance)
             time.sleep(ROUND_INTERVAL_S)  # the pace of the demo: changes come while it runs
-        _catch_up(file, process)
+        _catch_up(client, file, process)
         _tour(url, file)
         if stay:
             click.echo("\nServer and pipeline run on. Ctrl-C stops them.")
@@ -151,19 +153,52 @@ def _change(client: Client, chance: random.Random) -> None:
     client.stream(STREAMS[0]).append({"not": "an event"})
 
 
-def _catch_up(file: Path, process: subprocess.Popen[str]) -> None:
+def _catch_up(client: Client, file: Path, process: subprocess.Popen[str]) -> None:
     """Until the pipeline has read everything, and published what follows from it."""
+    from penstock.spark.pipeline_config import load_pipeline
+    from penstock.spark.problems import NoWarehouse
+    from penstock.spark.status import status_of
+
+    pipeline = load_pipeline(file)
     deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise _ended(file)
-        done = _run("status", file, "--json", capture=True)
-        if done.returncode == 0:
-            status = json.loads(done.stdout)
-            if status["lag"] == 0 and status["published"].get("users_by_city"):
+        try:
+            status = status_of(pipeline)
+        except NoWarehouse:
+            pass  # nothing is committed yet
+        else:
+            if status.lag == 0 and _published(client) == _cities(pipeline):
                 return
         time.sleep(POLL_INTERVAL_S)  # another process: its status can only be asked for
     raise Failure(f"the pipeline did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s", FAILURE)
+
+
+def _published(client: Client) -> dict[str, int]:
+    """The derived table, as its readers have it."""
+    from penstock.errors import StreamNotFound
+    from penstock.state import MaterializedState
+
+    state = MaterializedState()
+    try:
+        state.apply_json(json.dumps(client.stream(DERIVED).read_json()))
+    except StreamNotFound:
+        return {}
+    return {city: value["users"] for city, value in state.get_type("users_by_city").items()}
+
+
+def _cities(pipeline: Pipeline) -> dict[str, int]:
+    """The same from the tables."""
+    from penstock.spark.duck import Duck
+    from penstock.spark.warehouse import Warehouse
+
+    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    try:
+        rows = duck.sql(pipeline.publish["users_by_city"].sql or "").to_pylist()
+        return {row["key"]: row["users"] for row in rows if row["key"] is not None}
+    finally:
+        duck.close()
 
 
 def _tour(url: str, file: Path) -> None:
@@ -186,20 +221,13 @@ def _tour(url: str, file: Path) -> None:
 
 
 def _tell(words: list[str]) -> None:
+    """A command and what it prints. It is run here: a process for each would take a second more."""
     shown = " ".join(f'"{word}"' if " " in word else word for word in words)
     click.echo(f"   $ penstock {shown}")
-    done = subprocess.run([*_PENSTOCK, *words], stdout=subprocess.PIPE, text=True, check=True)
-    for line in done.stdout.splitlines():
+    with redirect_stdout(StringIO()) as printed:
+        main.main(words, prog_name="penstock", standalone_mode=False)
+    for line in printed.getvalue().splitlines():
         click.echo(f"   {line}")
-
-
-def _run(name: str, file: Path, *more: str, capture: bool) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_PENSTOCK, "pipeline", name, str(file), *more],
-        capture_output=capture,
-        text=True,
-        check=False,
-    )
 
 
 _PENSTOCK = (sys.executable, "-m", "penstock.cli")

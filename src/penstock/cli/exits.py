@@ -30,6 +30,7 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.FollowNotFound, NOT_FOUND),
     (errors.SubscriptionNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
+    (errors.DataLost, NOT_FOUND),
     (problems.NoWarehouse, NOT_FOUND),
     (problems.WarehouseMismatch, CONFLICT),
     (problems.WarehouseInUse, CONFLICT),

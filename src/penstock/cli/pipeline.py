@@ -14,7 +14,7 @@ from penstock.cli import Failure
 from penstock.cli.connection import json_option
 from penstock.cli.exits import FAILURE
 from penstock.cli.pipeline_output import print_status, print_table
-from penstock.cli.tables import amount
+from penstock.cli.tables import aligned, amount
 from penstock.cli.terminal import Progress, note, printable
 
 if TYPE_CHECKING:
@@ -35,7 +35,25 @@ format_option: Callable[[Any], Any] = click.option(
 )
 
 
-@click.group("pipeline")
+class _Commands(click.Group):
+    """What the storage of the tables says is one line as well."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in _STORAGE:
+                raise
+            reason = str(error).strip() or type(error).__name__
+            raise Failure(f"the tables cannot be read or written: {reason}", FAILURE) from error
+
+
+# The modules whose errors are about files, folders, credentials and networks; `_internal` is
+# deltalake's. By their names: to import them takes longer than most commands do.
+_STORAGE = frozenset({"_internal", "deltalake", "pyarrow"})
+
+
+@click.group("pipeline", cls=_Commands)
 def command() -> None:
     """Streams into tables and back: run, look at and check a pipeline.
 
@@ -81,7 +99,6 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
     pipeline = load(file)
     from penstock.spark.pipeline import run_pipeline
 
-    note(f"{file}: starting Spark …")
     with Progress(str(file)) as line:
 
         def show(told: Told) -> None:
@@ -93,6 +110,7 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
             master=master,
             resume_from_warehouse=resume_from_warehouse,
             on_progress=show,
+            on_note=line.note,
         )
     note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
 
@@ -138,11 +156,9 @@ def show(file: Path, name: str, key: str | None, past: bool, limit: int, **given
 
 
 def _query(duck: Duck, name: str, *, past: bool, until: Until | None) -> str:
-    from penstock.spark.state_table import view_names
-
     if name in ("events", "dead_letters"):
         return f"SELECT x.* FROM {name} x"
-    names = view_names(duck.entities())
+    names = duck.view_names()
     if name not in names:
         known = ", ".join(names) or "none yet"
         raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
@@ -176,7 +192,10 @@ def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | 
 @click.argument("query")
 @format_option
 def sql(file: Path, query: str, output: str) -> None:
-    """Ask the tables in SQL: events, dead_letters, state_TYPE, history_TYPE, collisions_TYPE."""
+    """Ask the tables in SQL: events, dead_letters, state_TYPE, by_key_TYPE, history_TYPE.
+
+    collisions_TYPE has the keys of a type that more than one stream has, collisions those of all.
+    """
     duck = _duck(load(file))
     try:
         print_table(duck.sql(query), output)
@@ -193,6 +212,36 @@ def replay_dead_letters(file: Path) -> None:
 
     done, left = replay_dead_letters(pipeline)
     click.echo(f"{done:,} replayed, {left:,} still invalid")
+
+
+@command.command("vacuum")
+@file_argument
+@click.option(
+    "--hours",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Versions so old may still be read.  [default: keep_hours of the pipeline, or 6]",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+def vacuum(file: Path, hours: int | None, dry_run: bool) -> None:
+    """Remove files of the tables that nobody needs; not while the pipeline runs.
+
+    A running pipeline does this by itself. Files of versions that were the newest within the last N
+    hours stay, for those who still read them; all others go, also what a killed run has left.
+
+    \b
+    Examples:
+      penstock pipeline vacuum pipeline.toml --dry-run
+      penstock pipeline vacuum pipeline.toml --hours 1
+    """
+    pipeline = load(file)
+    from penstock.spark.housekeeping import vacuum
+
+    found = vacuum(pipeline, hours=hours, dry_run=dry_run)
+    for line in aligned([(name, f"{count:,}") for name, count in found.items()], right={1}):
+        click.echo(printable(line))
+    files = amount(sum(found.values()), "file")
+    click.echo(f"{files} would be removed" if dry_run else f"{files} removed")
 
 
 @command.command("rewrite")

@@ -98,6 +98,10 @@ def print_status(status: Status, *, as_json: bool) -> None:
             click.echo(printable(line))
     if status.published:
         click.echo()
-        keys = [(name, f"{count:,}") for name, count in status.published.items()]
-        for line in aligned([("PUBLISHED", "KEYS"), *keys], right={1}):
+        results = [
+            (name, f"{count:,}", f"{status.unkeyed[name]:,}")
+            for name, count in status.published.items()
+        ]
+        titles = ("PUBLISHED", "KEYS", "ROWS WITHOUT KEY")
+        for line in aligned([titles, *results], right={1, 2}):
             click.echo(printable(line))

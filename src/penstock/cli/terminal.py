@@ -78,6 +78,12 @@ class Progress:
         if self._due():
             self._write(f"{self._label}  {text}")
 
+    def note(self, text: str) -> None:
+        """A line that stays, above the one that is rewritten."""
+        if self._shown and self._next_s:
+            sys.stderr.write(_CLEAR)
+        note(f"{self._label}: {text}")
+
     def _due(self) -> bool:
         now_s = time.monotonic()
         if not self._shown or now_s < self._next_s:

@@ -13,7 +13,6 @@ from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import Record
-from penstock.spark.positions import Position, parse
 from penstock.spark.problems import InvalidPipeline, WarehouseMismatch
 from penstock.spark.storage import filesystem, move_folder, place_of
 
@@ -128,17 +127,3 @@ def _mismatch(what: str, checkpoint: Checkpoint) -> WarehouseMismatch:
     return WarehouseMismatch(
         f"Checkpoint {checkpoint.location} and warehouse do not match: {what}. {_ADVICE}"
     )
-
-
-def starting_offsets(positions: dict[str, Any]) -> dict[str, str]:
-    """Where a new query has to begin to go on after these positions."""
-    found: dict[str, str] = {}
-    for stream, spelled in positions["streams"].items():
-        place: Position = parse(spelled)
-        if place.skip:
-            raise WarehouseMismatch(
-                f"The warehouse ends inside an answer of {stream}, and its server has no offset "
-                "for that place: the checkpoint is needed to go on."
-            )
-        found[stream] = place.offset
-    return found

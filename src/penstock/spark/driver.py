@@ -18,7 +18,7 @@ from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions
 from penstock.spark.patterns import is_pattern
 from penstock.spark.planning import is_recreated, lost
 from penstock.spark.positions import BEGINNING, Kind, Place, Position
-from penstock.spark.server import Server, Tail
+from penstock.spark.server import Server, Tail, selects
 
 
 class Limits(NamedTuple):
@@ -29,6 +29,7 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
+_KINDS: Final = {"penstock": "is Penstock's", "other": "is none of Penstock's"}
 _ENDLESS: Final = "\uffff"  # sorts after every offset
 
 
@@ -39,6 +40,7 @@ class Driver:
         self._server = server
         self._options = options
         self._kind: Kind | None = None
+        self.unselected: list[str] = []  # streams that were read, and are not any more
 
     @property
     def kind(self) -> Kind:
@@ -67,7 +69,10 @@ class Driver:
 
     def starting(self, tails: Mapping[str, Tail]) -> Place:
         """Where the query begins. A stream that is not in it is read from its beginning."""
-        chosen = self._chosen(self._options.starting, tails, EARLIEST)
+        given = self._options.starting
+        if isinstance(given, Place):
+            return given
+        chosen = self._chosen(given, tails, EARLIEST)
         places = {name: self._place(name, chosen[name], tail) for name, tail in tails.items()}
         return Place(self.kind, {name: at for name, at in places.items() if at != BEGINNING})
 
@@ -124,12 +129,14 @@ class Driver:
 
     def advance(self, start: Place, tails: Mapping[str, Tail], limits: Limits) -> Place:
         """The end of the batch that begins at `start`."""
-        streams: dict[str, Position] = {}
-        for name, before in start.streams.items():
-            if name in tails:
-                streams[name] = before
-            elif self._options.fail_on_data_loss:
-                raise lost(name, "It was deleted.")
+        if start.kind != self.kind:
+            raise InvalidOption(
+                f"The offsets of this query are of a server that {_KINDS[start.kind]}, and "
+                f"{self._server.url} {_KINDS[self.kind]}: it is another one. Begin with a new "
+                "checkpoint, or set the url back."
+            )
+        streams = {name: at for name, at in start.streams.items() if name in tails}
+        streams.update(self._left(start, tails))
         fresh = {name: self._before(name, start, tail) for name, tail in tails.items()}
         if self.kind == "other":
             moved = self._advance_counting(fresh, tails, limits)
@@ -139,6 +146,27 @@ class Driver:
             if place != BEGINNING and (place.seq > 0 or name in streams):
                 streams[name] = place
         return Place(self.kind, streams)
+
+    def _left(self, start: Place, tails: Mapping[str, Tail]) -> dict[str, Position]:
+        """What stays known of streams that are not among those of the query.
+
+        One that is not selected any more is kept as it is, to go on from there if it is selected
+        again; of one that was deleted nothing is, but the number to go on from where the server
+        has no generations.
+        """
+        away = {name: at for name, at in start.streams.items() if name not in tails}
+        unselected = [name for name in away if not selects(self.kind, self._options.streams, name)]
+        there = self._server.existing(self.kind, unselected) if unselected else set()
+        self.unselected = sorted(there)
+        kept = {}
+        for name, before in away.items():
+            if name in there or before.begins_anew:
+                kept[name] = before
+            elif self._options.fail_on_data_loss:
+                raise lost(name, "It was deleted.")
+            elif self.kind == "other":
+                kept[name] = before.after_deletion()
+        return kept
 
     def _before(self, stream: str, start: Place, tail: Tail) -> Position:
         """Where the batch begins in a stream: the start of it if it was made anew."""
@@ -214,11 +242,18 @@ class Driver:
         moved = {}
         left = limits
         for name, before in fresh.items():
-            target = tails[name].position.offset
-            moved[name] = self._count(name, before, target, left)
+            moved[name] = self._counted(name, before, tails[name].position.offset, left)
             if left.messages is not None:
                 left = left._replace(messages=left.messages - (moved[name].seq - before.seq))
         return moved
+
+    def _counted(self, stream: str, before: Position, target: str, limits: Limits) -> Position:
+        try:
+            return self._count(stream, before, target, limits)
+        except (Gone, StreamNotFound) as error:
+            if self._options.fail_on_data_loss:
+                raise lost(stream, error.detail) from error
+            return before.after_deletion()  # and what is there now is for the next batch
 
     def _between(self, stream: str, start: Position, end: str) -> int:
         """How many messages are from a place to an offset, on a server that ends answers elsewhere:

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock import limits
 from penstock.spark import views
-from penstock.spark.problems import QueryFailed
+from penstock.spark.problems import QueryFailed, WarehouseBroken
 from penstock.spark.relations import Relations, with_columns
-from penstock.spark.state_table import key_ranges
+from penstock.spark.state_table import KeyRange, StateTable, key_ranges
 from penstock.spark.storage import filesystem, is_remote
 from penstock.spark.tables import File
 from penstock.spark.type_schema import TypeSchema
@@ -24,6 +24,7 @@ from penstock.spark.warehouse import Warehouse
 
 _MEMORY: Final = "1GB"
 _ROWS_AT_ONCE: Final = 64 * 1024
+_KEYS_FOR_A_PART: Final = 256  # that are looked at: parts then differ by some ten per cent
 
 
 class Duck(Relations):
@@ -55,15 +56,30 @@ class Duck(Relations):
             self.prepare(query)
             found: Any = self._connection.sql(query)
             return pa.table({}) if found is None else found.to_arrow_table()
+        except duckdb.IOException as error:
+            raise self._broken(error) from None
         except duckdb.Error as error:
             raise QueryFailed(self._words(error)) from None
 
     def table(self, query: str) -> pa.Table:
         """The answer to a query of our own."""
-        return self._connection.sql(query).to_arrow_table()
+        try:
+            return self._connection.sql(query).to_arrow_table()
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            raise self._broken(error) from None
 
     def reader(self, query: str, *, rows: int | None = None) -> pa.RecordBatchReader:
-        return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
+        try:
+            return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: duckdb.Error) -> WarehouseBroken:
+        """A file that is gone, or is none: removed while it was read, or damaged."""
+        return WarehouseBroken(
+            f"{self._warehouse.path}: {self._words(error).rstrip('.')}. If the tables were tidied "
+            "up while this looked at them, ask again; else restore the file from a copy."
+        )
 
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
         if not files:
@@ -86,14 +102,35 @@ class Duck(Relations):
         """The state of a type up to now, deleted keys included, in pieces: later ones have later
         keys, and each is small enough to be sorted in memory, however large the whole is."""
         state = self.stored(entity)
-        ranges = key_ranges(state.files(), limits.PIPELINE_BUCKET_ROWS)
+        ranges = self._ranges(state)
         cut = self.held(self.cuts()) if len(ranges) > 1 else f"({self.cuts()})"
         fresh = self._fresh(state, views.everything(cut))
         schema = self._types.get(entity)
         rows = self.held(fresh) if schema is None else self.typed(fresh, schema)
-        for files, low, high in ranges:
-            base = self._rows(state, files)
-            yield views.merged(base, views.between(rows, low, high), views.everything(cut))
+        for each in ranges:
+            fresh = views.between(rows, each.low, each.high)
+            yield views.merged(self._piece(state, each), fresh, views.everything(cut))
+
+    def _ranges(self, state: StateTable) -> list[KeyRange]:
+        """Ranges of keys by what is told of the files; where that does not tell them apart, as if
+        long keys begin alike, by the keys themselves."""
+        rows = limits.PIPELINE_BUCKET_ROWS
+        found: list[KeyRange] = []
+        for each in key_ranges(state.files(), rows):
+            parts = each.rows // rows
+            found += [each] if parts < 2 else each.split(self._quantiles(state, each.files, parts))
+        return found
+
+    def _quantiles(self, state: StateTable, files: Sequence[File], parts: int) -> list[str]:
+        """Keys that are about as far from each other as so many parts make it."""
+        keys = views.sample(self.files(files, state.stored), parts * _KEYS_FOR_A_PART)
+        taken = sorted(self.table(keys)["_key"].to_pylist())
+        return [taken[len(taken) * number // parts] for number in range(1, parts)]
+
+    def _piece(self, state: StateTable, part: KeyRange) -> str:
+        if not part.is_part:
+            return self._rows(state, part.files)
+        return self._rows(state, part.files, low=part.low, high=part.high)
 
     def held(self, query: str) -> str:
         """The rows of a query, computed once, as something to select from."""

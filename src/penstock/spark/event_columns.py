@@ -70,7 +70,7 @@ def state_batch(messages: Messages, body: bytes | None) -> pa.RecordBatch:
 
 
 def reset_batch(
-    stream: str, generation: int | None, position: int, seq: int, offset: str, reason: str
+    stream: str, generation: int | None, position: int, seq: int, offset: str | None, reason: str
 ) -> pa.RecordBatch:
     """The row that says: what was known of this stream no longer holds."""
     row = _Row("control", control="reset", value=msgspec.json.encode({"reason": reason}).decode())

@@ -7,7 +7,7 @@ had reached. Rows are made here from those of the source; nothing here needs a S
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import limits
+from penstock.spark.names import view_names
 from penstock.spark.tables import File, Table, Written, write_file
 from penstock.spark.type_schema import TypeSchema
 
@@ -54,14 +56,16 @@ WRITTEN: Final = pa.schema(
         ("invalid", pa.int64()),
         ("controls", pa.int64()),
         ("types", pa.string()),
+        ("dead", pa.string()),
     ]
 )
 WRITTEN_DDL: Final = (
     "name STRING, size BIGINT, rows BIGINT, statistics STRING, invalid BIGINT, controls BIGINT, "
-    "types STRING"
+    "types STRING, dead STRING"
 )
 _compute: Any = pc
 _CUTS: Final = pa.array(["reset", "snapshot-end"])  # may end what was there before
+_LAST_MARK: Final = "snapshot-start"  # of the controls by name; later ones say nothing of the state
 _STRING: Final = pa.string()
 
 
@@ -81,10 +85,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     positions: dict[str, Any] | None = None  # of the source, after this batch
     writer: int = 0
     events: int = 0
-    invalid: int = 0
+    invalid: int = 0  # dead letters: events that were refused, and not replayed since
+    dead: list[str] | None = None  # streams that have refused ones; None: too many, or not known
     types: dict[str, Count] = {}
+    names: dict[str, str] = {}  # of types, in SQL
     cut: int = 0  # the last batch with a reset, or the end of a snapshot
+    tidied_s: int = 0  # when files that are not needed any more were last removed
     engine: str = "delta-rs"
+
+    @property
+    def dead_streams(self) -> list[str] | None:
+        """Streams with events that a schema has refused and another may take; None: any may."""
+        return self.dead if self.invalid else []
+
+    def named(self, types: Iterable[str] = ()) -> dict[str, str]:
+        """What SQL calls each type that was met, and these."""
+        return view_names(sorted({*self.types, *types}), self.names)
 
 
 def rows_of(
@@ -92,7 +108,7 @@ def rows_of(
 ) -> pa.RecordBatch:
     """Rows of the source as rows of the table: checked against the schemas, with time as such."""
     count = batch.num_rows
-    kind, error, version = _checked(batch, types)
+    kind, error, version = checked(batch, types)
     made = {
         "generation": _compute.fill_null(batch["generation"], 0),
         "ordinal": batch["seq"],
@@ -108,7 +124,7 @@ def rows_of(
     return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 
-def _checked(
+def checked(
     batch: pa.RecordBatch, types: Mapping[str, TypeSchema]
 ) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Kind, error and schema version of each row."""
@@ -183,6 +199,7 @@ class Told:
     def __init__(self) -> None:
         self.invalid = self.controls = 0
         self.types: Counter[str] = Counter()
+        self.dead: set[str] | None = set()
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.invalid += batch.num_rows - batch["error"].null_count
@@ -190,12 +207,23 @@ class Told:
         changes = batch["type"].filter(_compute.equal(batch["kind"], "change"))
         for each in _compute.value_counts(changes).to_pylist():
             self.types[each["values"]] += each["counts"]
+        refused = _compute.and_(_compute.equal(batch["kind"], "invalid"), batch["type"].is_valid())
+        self.dead = few(self.dead, batch["stream"].filter(refused).unique().to_pylist())
         return batch
 
     def row(self, written: Written) -> dict[str, Any]:
         types = msgspec.json.encode(self.types).decode()
-        counts = {"invalid": self.invalid, "controls": self.controls, "types": types}
+        dead = None if self.dead is None else msgspec.json.encode(sorted(self.dead)).decode()
+        counts = {"invalid": self.invalid, "controls": self.controls, "types": types, "dead": dead}
         return {**written._asdict(), **counts}
+
+
+def few(streams: Iterable[str] | None, more: Iterable[str] | None) -> set[str] | None:
+    """Streams and some more; None if they are too many to be named."""
+    if streams is None or more is None:
+        return None
+    found = {*streams, *more}
+    return found if len(found) <= limits.PIPELINE_DEAD_STREAMS_MAX else None
 
 
 class Appended(NamedTuple):
@@ -205,17 +233,21 @@ class Appended(NamedTuple):
     invalid: int
     controls: int
     types: Mapping[str, int]
+    dead: Set[str] | None = frozenset()
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> Appended:
         types: Counter[str] = Counter()
+        dead: set[str] | None = set()
         files, invalid, controls = [], 0, 0
         for row in rows:
             files.append(Written(*(row[name] for name in Written._fields)))
             invalid += row["invalid"]
             controls += row["controls"]
             types.update(msgspec.json.decode(row["types"], type=dict[str, int]))
-        return cls(files, invalid, controls, types)
+            told = row["dead"]
+            dead = few(dead, None if told is None else msgspec.json.decode(told, type=list[str]))
+        return cls(files, invalid, controls, types, dead)
 
     @property
     def rows(self) -> int:
@@ -272,12 +304,15 @@ class EventsTable:
         types = dict(before.types)
         for name, count in appended.types.items():
             types[name] = Count(count + (types[name].changes if name in types else 0), number)
+        dead = few(before.dead_streams, appended.dead)
         return msgspec.structs.replace(
             before,
             batch=number,
             events=before.events + appended.rows,
             invalid=before.invalid + appended.invalid,
+            dead=None if dead is None else sorted(dead),
             types=types,
+            names=before.named(types),
             cut=number if appended.controls else before.cut,
         )
 
@@ -286,8 +321,14 @@ class EventsTable:
         self._commit([], record, {})
 
     def add(self, appended: Appended) -> None:
-        """Rows that no query brought: dead letters that were replayed."""
+        """Rows that no query brought."""
         self._commit(appended.files, self.after(appended), {})
+
+    def mend(self, appended: Appended, *, left: int, dead: Iterable[str] | None) -> None:
+        """Dead letters that were replayed; so many are left, of these streams."""
+        streams = None if dead is None else sorted(dead)
+        record = msgspec.structs.replace(self.after(appended), invalid=left, dead=streams)
+        self._commit(appended.files, record, {})
 
     def compact(self) -> None:
         self.table.compact(msgspec.to_builtins(self.record))
@@ -303,6 +344,7 @@ class EventsTable:
             for file in self.table.files()
             if file.most.get("batch", after + 1) > after
             and (column is None or file.may_have(column))
+            and (column != "control" or file.least.get("control", "") <= _LAST_MARK)
         ]
 
 

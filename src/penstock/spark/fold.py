@@ -33,10 +33,9 @@ WRITTEN_DDL: Final = "name STRING, size BIGINT, rows BIGINT, statistics STRING"
 def fold_here(duck: Duck, entity: str, record: Record) -> StateTable:
     """Fold in this process, one range of keys after the other."""
     state = duck.stored(entity)
-    dead = duck.held(_dead(duck.events(column="error")))
     written: list[Written] = []
     for merged in duck.merged_in_order(entity):
-        kept = views.without_tombstones(merged, views.everything(dead))
+        kept = views.without_tombstones(merged, record.dead_streams)
         reader = duck.reader(f"SELECT k.* FROM ({kept}) k ORDER BY k._key, k._stream")
         written += _buckets(state, reader, record.batch)
     state.commit(written, record)
@@ -52,7 +51,7 @@ def fold_in_spark(spark: SparkViews, entity: str, record: Record) -> StateTable:
     buckets = min(max(-(-most // limits.PIPELINE_BUCKET_ROWS), 1), limits.PIPELINE_BUCKETS_MAX)
     shuffled = spark.shuffled(rows, buckets)
     latest = views.latest(shuffled, spark.cuts())
-    kept = views.without_tombstones(latest, _dead(spark.events(column="error")))
+    kept = views.without_tombstones(latest, record.dead_streams)
     columns = spark.session.sql(kept).select(*state.schema.names)
     write = bucket_writer(state.table.uri, state.schema, record.batch, state.options)
     written = columns.mapInArrow(write, WRITTEN_DDL).collect()
@@ -100,7 +99,3 @@ def _buckets(state: StateTable, reader: Iterable[pa.RecordBatch], batch: int) ->
 
 def _bucket(state: StateTable, held: list[pa.RecordBatch], batch: int) -> Written | None:
     return _write(state.table.uri, state.schema, held, batch, state.options)
-
-
-def _dead(events: str) -> str:
-    return f"SELECT DISTINCT x.stream FROM {events} x WHERE x.kind = 'invalid'"

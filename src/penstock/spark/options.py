@@ -11,12 +11,14 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidOption
+from penstock.spark.positions import Place, from_spark
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 Mode = Literal["raw", "state"]
 Offsets = str | dict[str, str]
+Starting = Offsets | Place
 T = TypeVar("T", bound=str)
 
 SOURCE_NAMES: Final = frozenset(
@@ -48,7 +50,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     mode: Mode = "state"
     types: tuple[str, ...] | None = None
-    starting: Offsets = EARLIEST
+    starting: Starting = EARLIEST
     ending: Offsets = LATEST
     messages_max: int | None = None
     bytes_max: int | None = None
@@ -73,7 +75,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         streams=streams,
         mode=options.one_of("mode", ("state", "raw")),
         types=options.names("types") or None,
-        starting=_offsets(options, "startingOffsets", EARLIEST),
+        starting=_place(options) or _offsets(options, "startingOffsets", EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
         messages_max=options.number("maxMessagesPerTrigger"),
         bytes_max=options.size("maxBytesPerTrigger"),
@@ -162,6 +164,23 @@ class Given:
     def json(self, name: str, kind: Any) -> Any:
         text = self.text(name)
         return None if text is None else self._json(name, text, kind)
+
+
+def _place(options: Given) -> Place | None:
+    """Where a query stood, if that is what it is to start from: as its progress shows it."""
+    text = options.text("startingOffsets")
+    if text is None or not text.lstrip().startswith("{"):
+        return None
+    found = options.json("startingOffsets", dict[str, Any])
+    if not isinstance(found.get("streams"), dict):
+        return None
+    try:
+        return from_spark(found)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InvalidOption(
+            "Option startingOffsets looks like where a query stood, and is not: it takes the "
+            "endOffset that its progress shows, as it is."
+        ) from None
 
 
 def _offsets(options: Given, name: str, default: str) -> Offsets:

@@ -20,23 +20,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import limits
-from penstock.errors import DataLost, PenstockError
-from penstock.spark.checkpoint import Checkpoint, check_match, starting_offsets
+from penstock.errors import PenstockError
+from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.fold import fold_here, fold_in_spark
 from penstock.spark.frames import lag
+from penstock.spark.housekeeping import tidy_now_and_then
 from penstock.spark.options import source_options
-from penstock.spark.pipeline_config import Pipeline, Source
-from penstock.spark.problems import QueryFailed, WarehouseMismatch
-from penstock.spark.progress import Meter, Progress, serve_metrics
+from penstock.spark.pipeline_config import Pipeline, Run, Source
+from penstock.spark.problems import QueryFailed
+from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
+from penstock.spark.replays import recount
 from penstock.spark.sessions import needs_classic, session
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
-from penstock.spark.state_table import StateTable
+from penstock.spark.starting import check_source, check_warehouse, tell_unselected
 from penstock.spark.warehouse import Warehouse
-from penstock.spark.words import plain
+from penstock.spark.words import hush, plain, rebuilt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,10 +55,13 @@ class PipelineRun:
         spark: SparkSession,
         *,
         on_progress: Callable[[Progress], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark
         self._on_progress = on_progress
+        self._tell = on_note or _silent
         assert pipeline.warehouse.checkpoint is not None
         needs_classic(spark, "A pipeline")
         self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
@@ -74,31 +79,19 @@ class PipelineRun:
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
+        self._refused = False  # a batch that came after the stop
         self._busy = threading.Lock()  # held while a batch is worked on
-        self.meter = Meter()
+        self.meter = meter or Meter()
 
     def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
         """Read on until stopped; with `once` to the end that the streams have now."""
         # Looked at before it is taken: a run that must not begin leaves no trace.
-        self.warehouse.events.refresh()
-        starting: Any = self._pipeline.source.starting
-        begun = self.warehouse.events.record.batch > 0 or self._checkpoint.done is not None
-        # Where nothing has begun there is nothing to go on from: the flag may always be given.
-        resume_from_warehouse = resume_from_warehouse and begun
-        if resume_from_warehouse:
-            positions = self.warehouse.events.record.positions
-            if positions is None:
-                raise WarehouseMismatch(
-                    f"The warehouse {self.warehouse.path} does not say where it stands: there is "
-                    "nothing to resume from."
-                )
-            starting = starting_offsets(positions)
-        else:
-            check_match(self._checkpoint, self.warehouse.events.record)
-        for entity, schema in self._pipeline.types.items():
-            StateTable(self.warehouse, entity, schema).check()
+        starting = check_warehouse(
+            self._pipeline, self.warehouse, self._checkpoint, resume=resume_from_warehouse
+        )
+        tell_unselected(self._pipeline.source, self.warehouse, self._tell)
         self._checkpoint.check_reach(self._spark)
-        self.warehouse.open()
+        self.warehouse.open(self._pipeline.types)
         try:
             if resume_from_warehouse:
                 self._checkpoint.put_aside()
@@ -115,8 +108,13 @@ class PipelineRun:
 
     def _catch_up(self) -> None:
         """What an earlier run had committed and not carried on, or what was replayed since."""
+        recount(self.warehouse, self._duck)
         self._fold()
         self.meter.published += self._publisher.publish()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Ask the run to end after the batch that it is at; also for signal handlers."""
@@ -124,15 +122,18 @@ class PipelineRun:
 
     def _follow(self, starting: Any, *, once: bool) -> None:
         query = self._query = self._stream(starting, once=once).start()
+        stopped = False
         try:
             # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
             while query.isActive:
                 if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
                     with self._busy:
+                        stopped = bool(query.isActive)
                         query.stop()
             query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in its own
-            if self._failure is None and not self._stopping.is_set():
+            # What Spark says of a query that was stopped is about the stop.
+            if self._failure is None and not stopped and not self._refused:
                 self._failure = _sentence(error)
 
     def _raise_failure(self) -> None:
@@ -153,13 +154,13 @@ class PipelineRun:
         try:
             with self._busy:
                 if self._stopping.is_set():
+                    self._refused = True
                     # Not a return: Spark would take the batch for done.
                     raise QueryFailed("The pipeline was stopped before this batch.")
                 self._take(rows, batch)
         except BaseException as error:
-            if self._stopping.is_set():
-                raise
-            self._failure = error if isinstance(error, PenstockError) else _sentence(error)
+            if not self._refused:
+                self._failure = error if isinstance(error, PenstockError) else _sentence(error)
             raise
 
     def _take(self, rows: DataFrame, batch: int) -> None:
@@ -174,6 +175,7 @@ class PipelineRun:
             events.append(appended, query=query, batch=batch, positions=positions)
         self._fold()
         self.meter.published += self._publisher.publish()
+        self.meter.unkeyed = self._publisher.unkeyed
         self._tidy()
         record = events.record
         told = self.meter.batch(
@@ -223,7 +225,8 @@ class PipelineRun:
             self.meter.folds += 1
 
     def _tidy(self) -> None:
-        """Many small files become few, now and then."""
+        """Many small files become few, now and then, and those that nobody needs are removed."""
+        tidy_now_and_then(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
         if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
             self.warehouse.events.compact()
 
@@ -245,13 +248,12 @@ def _source_options(source: Source, starting: Any) -> dict[str, str]:
     return options
 
 
-def _text(starting: str | dict[str, str]) -> str:
+def _text(starting: str | dict[str, Any]) -> str:
     return starting if isinstance(starting, str) else msgspec.json.encode(starting).decode()
 
 
 def _sentence(error: BaseException) -> PenstockError:
-    words = plain(error)
-    return DataLost(words) if "failOnDataLoss" in words else QueryFailed(words)
+    return rebuilt(error) or QueryFailed(plain(error))
 
 
 def run_pipeline(
@@ -261,30 +263,61 @@ def run_pipeline(
     master: str | None = None,
     resume_from_warehouse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Progress:
-    """Run a pipeline in a Spark session of its own."""
-    spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
-    # What goes wrong is told once, in words; Spark's own log would be pages of Java.
-    spark.sparkContext.setLogLevel("FATAL")
-    run = PipelineRun(pipeline, spark, on_progress=on_progress)
-    if pipeline.run.metrics_port is not None:
-        serve_metrics(run.meter, pipeline.run.metrics_port)
-    try:
-        with _stopped_by_signals(run):
-            run.run(once=once, resume_from_warehouse=resume_from_warehouse)
-    finally:
-        spark.stop()
-    return run.meter.last
+    """Run a pipeline in a Spark session of its own.
+
+    `on_progress` is told of every batch, `on_note` what a person should know beside that.
+    """
+    meter, tell = Meter(), on_note or _silent
+    with _metrics(meter, pipeline.run, tell):
+        checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "", pipeline.warehouse.options)
+        warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
+        check_source(pipeline.source, tell)
+        tell("starting Spark …")
+        spark = session("penstock pipeline", master=master, config=pipeline.run.spark, quiet=True)
+        # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+        spark.sparkContext.setLogLevel("FATAL")
+        hush()
+        try:
+            run = PipelineRun(pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter)
+            with _stopped_by_signals(run, tell):
+                run.run(once=once, resume_from_warehouse=resume_from_warehouse)
+        finally:
+            spark.stop()
+    return meter.last
+
+
+def _silent(_: str) -> None:
+    """For callers who want no notes."""
 
 
 @contextmanager
-def _stopped_by_signals(run: PipelineRun) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a run after the batch that it is at."""
+def _metrics(meter: Meter, chosen: Run, tell: Callable[[str], None]) -> Iterator[None]:
+    if chosen.metrics_port is None:
+        yield
+        return
+    with serving_metrics(meter, chosen.metrics_host, chosen.metrics_port) as address:
+        tell(f"metrics at {address}")
+        yield
+
+
+@contextmanager
+def _stopped_by_signals(run: PipelineRun, tell: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a run after the batch that it is at, a second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+
+    def stop(*_: object) -> None:
+        if run.is_stopping:
+            raise KeyboardInterrupt
+        run.stop()
+        tell("stopping after this batch; once more stops at once")
+
     chosen = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: run.stop()) for number in chosen}
+    before = {number: signal.signal(number, stop) for number in chosen}
     try:
         yield
     finally:

@@ -60,6 +60,9 @@ class Run(_Section, frozen=True):
     fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
     driver_messages: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_MESSAGES
     driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    outbox_files: _Positive = limits.PIPELINE_OUTBOX_FILES
+    keep_hours: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_KEEP_HOURS
+    metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = limits.PIPELINE_METRICS_HOST
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}
 
@@ -76,6 +79,8 @@ class Publish(_Section, frozen=True):
     function: str | None = None
     type: str | None = None
     chunk: _Positive = limits.SPARK_CHUNK_MESSAGES
+    chunk_bytes: _Positive = limits.SPARK_CHUNK_BYTES
+    body_bytes_max: _Positive = limits.BODY_BYTES_MAX
 
     @property
     def is_table(self) -> bool:
@@ -165,6 +170,10 @@ def _check_publish(name: str, publish: Publish) -> None:
     where = f"publish.{name}"
     if not (name.isascii() and name.replace("_", "").replace("-", "").isalnum()):
         raise InvalidPipeline(f"{where}: the name takes letters, digits, _ and - alone.")
+    if len(name) > limits.PIPELINE_PUBLISH_NAME_MAX:
+        raise InvalidPipeline(
+            f"{where}: the name has more than {limits.PIPELINE_PUBLISH_NAME_MAX} characters."
+        )
     if (publish.sql is None) == (publish.function is None):
         raise InvalidPipeline(f"{where} needs either sql or function.")
     if publish.function is not None and publish.function.count(":") != 1:

@@ -35,11 +35,13 @@ def ranges_between(start: Place, end: Place) -> list[Range]:
     found = []
     for stream in sorted({*start.streams, *end.streams}):
         before, after = start.of(stream), end.streams.get(stream)
-        if after is None:
+        if after == before:
+            continue
+        if after is None or after.begins_anew:
             found.append(Range(stream, before, before, "stream-deleted"))
-        elif is_recreated(before, after):
+        elif end.kind == "penstock" and is_recreated(before, after):
             found.append(Range(stream, BEGINNING, after, "stream-recreated"))
-        elif after != before:
+        else:
             found.append(Range(stream, before, after))
     return found
 

@@ -4,8 +4,8 @@ object. Pure values; asks no server.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from penstock.errors import InvalidOffset, InvalidOption
 from penstock.protocol.offsets import START, Offset, parse_offset
@@ -45,6 +45,17 @@ class Position(NamedTuple):
         parsed = self.parsed
         return None if parsed is None or parsed == (0, 0) else parsed.generation
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it is after the end of a stream that was deleted: what is made there next is read
+        from its start, and counted from here."""
+        return self.offset == START and self.seq > 0 and self.skip == 0
+
+    def after_deletion(self) -> Position:
+        """Where another stream at the same path is counted from: after the reset, which has the
+        number of this place. For servers that have no generations to tell the two apart."""
+        return Position(START, self.seq + 1)
+
     def within(self, stream: Position) -> Position:
         """The same place, spelled with the generation of the stream that the other one is of.
 
@@ -72,9 +83,8 @@ class Place(NamedTuple):
     def of(self, stream: str) -> Position:
         return self.streams.get(stream, BEGINNING)
 
-    def only(self, names: Container[str]) -> Place:
-        kept = {name: place for name, place in self.streams.items() if name in names}
-        return Place(self.kind, kept)
+    def where(self, wanted: Callable[[str], bool]) -> Place:
+        return Place(self.kind, {name: at for name, at in self.streams.items() if wanted(name)})
 
     def to_spark(self) -> dict[str, Any]:
         """As Spark keeps it. Ordered, since Spark sees by the text whether there is news."""
@@ -88,6 +98,8 @@ def from_spark(kept: Mapping[str, Any]) -> Place:
             f"The checkpoint has offsets of version {kept.get('version')!r}, and this one reads "
             f"version {VERSION}: it was written by another source, or a newer Penstock."
         )
+    if kept["server"] not in get_args(Kind):
+        raise ValueError(f"unknown kind of server {kept['server']!r}")
     return Place(kept["server"], {name: parse(text) for name, text in kept["streams"].items()})
 
 

@@ -2,7 +2,7 @@
 
 ClientError
 ├── InvalidPipeline
-├── NoWarehouse · WarehouseUnreachable · WarehouseMismatch · WarehouseInUse
+├── NoWarehouse · WarehouseMismatch · WarehouseInUse · WarehouseBroken
 └── QueryFailed · PublishFailed · RewriteFailed
 """
 
@@ -23,12 +23,6 @@ class NoWarehouse(ClientError):
     status, code, title = 404, "no-warehouse", "No warehouse"
 
 
-class WarehouseUnreachable(ClientError):
-    """The object store of a warehouse does not answer, or does not let us in."""
-
-    status, code, title = 502, "warehouse-unreachable", "Warehouse cannot be reached"
-
-
 class WarehouseMismatch(ClientError):
     """The tables of a pipeline do not stand where its checkpoint does."""
 
@@ -39,6 +33,12 @@ class WarehouseInUse(ClientError):
     """Another run writes the same tables, or has taken them over."""
 
     status, code, title = 409, "warehouse-in-use", "Warehouse is in use"
+
+
+class WarehouseBroken(ClientError):
+    """Tables that cannot be read or written: damaged, not allowed, or out of reach."""
+
+    status, code, title = 502, "warehouse-broken", "Warehouse cannot be used"
 
 
 class QueryFailed(ClientError):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from penstock.spark.problems import InvalidPipeline
 
 _WINDOW_S: Final = 10.0
 
@@ -28,12 +31,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     seconds: float  # that the last batch took
     folds: int
+    unkeyed: int = 0  # rows of published results that have no key
 
     def line(self) -> str:
         return (
             f"batch {self.batch:,}  {self.events_total:,} events  {self.events_per_s:,.0f}/s  "
             f"lag {self.lag:,}  dead letters {self.invalid_total:,}"
             + (f"  published {self.published:,}" if self.published else "")
+            + (f"  rows without key {self.unkeyed:,}" if self.unkeyed else "")
             + f"  last batch {self.seconds:.2f} s"
         )
 
@@ -47,6 +52,7 @@ class Meter:
         self._begun_s = time.monotonic()
         self.folds = 0
         self.published = 0
+        self.unkeyed = 0
         self.last = Progress(
             batches=0,
             batch=0,
@@ -81,6 +87,7 @@ class Meter:
                 lag=lag,
                 seconds=seconds,
                 folds=self.folds,
+                unkeyed=self.unkeyed,
             )
             return self.last
 
@@ -110,14 +117,28 @@ class PipelineCollector(Collector):
             "dead_letters": (last.invalid_total, "Invalid events in the warehouse."),
             "lag_messages": (last.lag, "Messages that are in the streams and not yet read."),
             "batch_seconds": (last.seconds, "How long the last batch took."),
+            "unkeyed_rows": (last.unkeyed, "Rows of published results that have no key."),
         }
         for name, (level, words) in gauges.items():
             yield GaugeMetricFamily(f"penstock_pipeline_{name}", words, value=level)
 
 
-def serve_metrics(meter: Meter, port: int) -> int:
-    """Serve the metrics on this machine; the port, in case any free one was asked for."""
+@contextmanager
+def serving_metrics(meter: Meter, host: str, port: int) -> Iterator[str]:
+    """Serve the metrics meanwhile; their address, in case any free port was asked for."""
     registry = CollectorRegistry()
     registry.register(PipelineCollector(meter))
-    server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
-    return int(server.server_port)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise InvalidPipeline(
+            f"Metrics cannot be served at pipeline.metrics_host {host}, pipeline.metrics_port "
+            f"{port}: {(error.strerror or str(error)).lower()}."
+        ) from None
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -4,33 +4,24 @@ STP table. What changed in the result is committed to the outbox, then sent, exa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
+import pyarrow as pa
 
 from penstock import limits
 from penstock.client import _requests
 from penstock.client._requests import JSON, ProducerId
-from penstock.errors import (
-    InvalidEvent,
-    InvalidRow,
-    PenstockError,
-    SequenceGap,
-    StaleEpoch,
-    TableExists,
-)
-from penstock.spark.outbox import Change, Chunk, Outbox
+from penstock.errors import PenstockError, SequenceGap, StaleEpoch, TableExists
+from penstock.spark.outbox import Outbox
+from penstock.spark.outbox_rows import Change, Chunk, body_bytes, cut
 from penstock.spark.problems import PublishFailed
+from penstock.spark.results import Result, differences, keyed
 from penstock.spark.server import shared_client
 from penstock.spark.words import plain
-from penstock.state.events import change
 from penstock.stp.client._requests import ROWS, table_url
 from penstock.stp.client.table import Table
-from penstock.stp.rows import Change as Row
-from penstock.stp.rows import format_change
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline_config import Pipeline, Publish
@@ -38,7 +29,8 @@ if TYPE_CHECKING:
     from penstock.spark.warehouse import Warehouse
 
 _UNKNOWN_METHOD_OR_PATH: Final = (404, 405, 501)
-_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+_TOO_LARGE: Final = 413
+_ROWS_AT_ONCE: Final = 10_000
 
 
 class Publisher:
@@ -48,7 +40,7 @@ class Publisher:
         self._pipeline = pipeline
         self._warehouse = warehouse
         self._views = views
-        self._outbox = Outbox(warehouse)
+        self._outbox = Outbox(warehouse, files_max=pipeline.run.outbox_files)
         self._published: dict[str, dict[str, str]] = {}
         self._there: dict[str, bool] = {}  # targets that exist, and whether their rows are escaped
 
@@ -60,6 +52,13 @@ class Publisher:
         for name in self._pipeline.publish:
             self._published[name] = self._outbox.published(name)
             self._send(name)
+        self._outbox.tidy()
+
+    @property
+    def unkeyed(self) -> int:
+        """Rows of the results, as they are now, that have no key and are not published."""
+        told = self._outbox.mail.unkeyed
+        return sum(told.get(name, 0) for name in self._pipeline.publish)
 
     def publish(self) -> int:
         """Bring every result up to the last batch; how many messages that took."""
@@ -70,26 +69,36 @@ class Publisher:
             self._views.refresh()
         sent = 0
         for name in due:
-            publish = self._pipeline.publish[name]
-            result = self._result(name, publish)
-            if publish.is_table and result != self._published[name]:
-                self._prepare(name, publish)  # which rows it takes, only the table can tell
-            escape = self._there.get(name, False)
-            before = self._published[name]
-            changes = list(differences(name, publish, before, result, escape=escape))
-            self._outbox.computed(name, batch)
-            if changes:
-                self._outbox.add(name, publish.to, batch, changes, chunk=publish.chunk)
-            self._published[name] = result
+            self._bring_up(name, batch)
             sent += self._send(name)
+        if sent:
+            self._outbox.tidy()
         return sent
+
+    def _bring_up(self, name: str, batch: int) -> None:
+        """Commit what has changed in a result to the outbox."""
+        publish, before = self._pipeline.publish[name], self._published[name]
+        result = self._result(name, publish)
+        if publish.is_table and result.values != before:
+            self._prepare(name, publish)  # which rows it takes, only the table can tell
+        escape = self._there.get(name, False)
+        changes = differences(name, publish, before, result.values, escape=escape)
+        chunks = list(_cut(name, publish, changes))
+        unkeyed = self._outbox.mail.unkeyed.get(name, 0)
+        self._outbox.computed(name, batch, result.unkeyed)
+        if chunks:
+            self._outbox.add(name, publish.to, batch, chunks)
+        elif result.unkeyed != unkeyed:
+            self._outbox.note()
+        self._published[name] = result.values
 
     def close(self) -> None:
         if self._pipeline.publish:
-            self._outbox.close()
+            self._outbox.note()
 
-    def _result(self, name: str, publish: Publish) -> dict[str, str]:
+    def _result(self, name: str, publish: Publish) -> Result:
         """The result of a query by its keys, as JSON."""
+        most = limits.PIPELINE_PUBLISH_KEYS_MAX
         try:
             if publish.sql is not None:
                 rows = self._views.sql(publish.sql)
@@ -97,12 +106,17 @@ class Publisher:
                 self._views.prepare(" ".join(self._views.names()))
                 module, _, function = (publish.function or "").partition(":")
                 rows = getattr(import_module(module), function)(self._views.session)
-            found = rows.toArrow()
+            found: pa.Table = rows.limit(most + 1).toArrow()  # never more than the driver can hold
         except PenstockError:
             raise
         except Exception as error:  # whatever Spark or the user's own function raises
             raise PublishFailed(f"publish.{name}: {plain(error)}") from error
-        return keyed(name, found.to_pylist(maps_as_pydicts="strict"))
+        if found.num_rows > most:
+            raise PublishFailed(
+                f"publish.{name}: the result has more than {most:,} rows, which is the most that "
+                "can be published. Group by something coarser, or publish a part of it."
+            )
+        return keyed(name, _rows(found))
 
     def _send(self, name: str) -> int:
         """Send what waits in the outbox."""
@@ -123,6 +137,10 @@ class Publisher:
                     "it was deleted, or made anew. Name a new [publish] section to publish the "
                     "whole result again."
                 ) from error
+            except PenstockError as error:
+                if error.status != _TOO_LARGE:
+                    raise
+                raise PublishFailed(_stuck(name, publish, chunk)) from error
             self._outbox.mark(name, chunk.number)
             sent += len(chunk.messages)
         return sent
@@ -151,7 +169,9 @@ class Publisher:
         table = Table(self._client, publish.target)
         try:
             try:
-                table.create(name, type=publish.type or name, record="json", exist_ok=True)
+                table.create(
+                    name.strip("-"), type=publish.type or name, record="json", exist_ok=True
+                )
                 self._there[name] = False
             except TableExists:  # and is declared otherwise
                 self._there[name] = table.head().escape
@@ -168,79 +188,40 @@ class Publisher:
         return shared_client(source.url, source.token, source.attempts)
 
 
-def keyed(name: str, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Rows by their column `key`, the others as a JSON object."""
-    if len(rows) > limits.PIPELINE_PUBLISH_KEYS_MAX:
-        raise PublishFailed(
-            f"publish.{name}: the result has {len(rows):,} rows; at most "
-            f"{limits.PIPELINE_PUBLISH_KEYS_MAX:,} can be published."
-        )
-    found: dict[str, str] = {}
-    for row in rows:
-        if "key" not in row:
-            raise PublishFailed(
-                f"publish.{name}: the result needs a column called key; it has {', '.join(row)}."
-            )
-        key = row.pop("key")
-        if key is None or key == "":
-            continue  # what has no key cannot be told from others, as SQL's NULL group
-        text = key if isinstance(key, str) else _encode(key).decode()
-        if text in found:
-            raise PublishFailed(
-                f"publish.{name}: the result has the key {text!r} twice; group by it."
-            )
-        found[text] = _encode(row).decode()
-    return found
+def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:
+    """Row by row, so that only some of them are Python's at a time."""
+    for part in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from part.to_pylist(maps_as_pydicts="strict")
 
 
-def differences(
-    name: str,
-    publish: Publish,
-    before: Mapping[str, str],
-    after: Mapping[str, str],
-    *,
-    escape: bool = False,
-) -> Iterator[Change]:
-    """What turns one result into the other: at most one change for each key."""
-    encode = partial(row_of, escape=escape) if publish.is_table else event_of
-    entity = publish.type or name
-    for key in before:
-        if key not in after:
-            yield Change("delete", key, None, encode(entity, "delete", key, None, before[key]))
-    for key, value in after.items():
-        old = before.get(key)
-        if old is None:
-            yield Change("insert", key, value, encode(entity, "insert", key, value, None))
-        elif old != value:
-            yield Change("update", key, value, encode(entity, "update", key, value, old))
+def _cut(name: str, publish: Publish, changes: Iterator[Change]) -> Iterator[list[Change]]:
+    """Changes in chunks that the server takes; one that it cannot take is refused here, since what
+    is in the outbox stays as it is."""
+
+    def checked() -> Iterator[Change]:
+        for change in changes:
+            size = body_bytes(change)
+            if size > publish.body_bytes_max:
+                raise PublishFailed(
+                    f"publish.{name}: the {change.operation} of {change.key[:100]!r} takes "
+                    f"{size:,} bytes, with the value before it, and a request may have "
+                    f"{publish.body_bytes_max:,}. Publish less in a row; or let the server take "
+                    f"more (its body_bytes_max) and set publish.{name}.body_bytes_max to that."
+                )
+            yield change
+
+    return cut(
+        checked(),
+        messages_max=min(publish.chunk, limits.MESSAGES_PER_APPEND_MAX),
+        bytes_max=min(publish.chunk_bytes, publish.body_bytes_max),
+    )
 
 
-def event_of(entity: str, operation: Any, key: str, value: str | None, old: str | None) -> str:
-    """A change as a state event."""
-    try:
-        event = change(operation, entity, key, _raw(value), old_value=_raw(old))
-    except InvalidEvent as error:
-        raise PublishFailed(f"{entity} {key!r} is no state event: {error.detail}") from None
-    return event.to_json().decode()
-
-
-def row_of(
-    entity: str,
-    operation: str,
-    key: str,
-    value: str | None,
-    old: str | None,
-    *,
-    escape: bool = False,
-) -> str:
-    """A change as a line that an STP table takes."""
-    deletes = operation == "delete"
-    row = Row("-" if deletes else "+", key, "" if deletes else value or "")
-    try:
-        return format_change(row, escape=escape).decode()
-    except InvalidRow as error:
-        raise PublishFailed(f"{entity} {key!r} is no row of STP: {error.detail}") from None
-
-
-def _raw(value: str | None) -> Any:
-    return msgspec.UNSET if value is None else msgspec.Raw(value.encode())
+def _stuck(name: str, publish: Publish, chunk: Chunk) -> str:
+    size = sum(len(message.encode()) + 1 for message in chunk.messages) + 1
+    return (
+        f"publish.{name}: the server does not take {size:,} bytes in one request, and what was "
+        f"committed to be sent to {publish.to} stays as it is. Let the server, and proxies before "
+        f"it, take that much (penstock serve --max-body {size}) until this run has sent it; "
+        "or name a new [publish] section with a new `to`, which publishes the whole result again."
+    )

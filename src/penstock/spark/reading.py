@@ -145,7 +145,10 @@ class RangeReader:
         position = start.byte if deleted else start.byte - 1
         seq = start.seq if deleted else start.seq - 1
         generation = (wanted.end if start.generation is None else start).generation
-        yield reset_batch(wanted.stream, generation, position, seq, wanted.start.offset, reason)
+        offset: str | None = start.offset
+        if not self._measured:
+            generation, position, offset = None, seq, None  # as in its other rows
+        yield reset_batch(wanted.stream, generation, position, seq, offset, reason)
 
     def _messages(self, wanted: Range) -> Iterator[tuple[pa.RecordBatch, Position]]:
         """The batches of a range, each with the place after it."""

@@ -1,5 +1,6 @@
-"""The relations of a warehouse that queries may name: events, dead_letters, and state_…,
-history_… and collisions_… for each type. What engine they are made in is for the subclasses.
+"""The relations of a warehouse that queries may name: events, dead_letters, collisions, and
+state_…, by_key_…, history_… and collisions_… for each type. What engine they are made in is for the
+subclasses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from penstock.spark import views
 from penstock.spark.events_table import EVENTS
-from penstock.spark.state_table import StateTable, view_names
+from penstock.spark.state_table import StateTable
 from penstock.spark.tables import File
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import Warehouse
@@ -61,15 +62,22 @@ class Relations(ABC):
     def prepare(self, query: str) -> None:
         """Make the relations that a query names."""
         named = {word.lower() for word in _WORD.findall(query)}
-        for entity, name in view_names(self.entities()).items():
-            if named & {f"state_{name}", f"collisions_{name}"}:
+        names = self.view_names()
+        for entity, name in names.items():
+            if named & {f"state_{name}", f"collisions_{name}", f"by_key_{name}", "collisions"}:
                 self._define(f"state_{name}", self.state(entity))
+            if f"collisions_{name}" in named:
                 self._define(f"collisions_{name}", views.collisions(f"state_{name}"))
+            if f"by_key_{name}" in named:
+                self._define(f"by_key_{name}", views.by_key(f"state_{name}"))
             if f"history_{name}" in named:
                 self._define(f"history_{name}", views.everything(self.history(entity)))
+        if "collisions" in named:
+            states = [(entity, f"state_{name}") for entity, name in names.items()]
+            self._define("collisions", views.all_collisions(states))
         if named & {"events", "dead_letters"}:
             self._define("events", views.everything(self.events()))
-            self._define("dead_letters", views.dead_letters(self.events()))
+            self._define("dead_letters", self.dead_letters())
 
     def _define(self, name: str, query: str) -> None:
         if name not in self._made:
@@ -80,9 +88,22 @@ class Relations(ABC):
         """Every type there is, declared or met."""
         return sorted({*self._types, *self._warehouse.events.record.types})
 
+    def view_names(self) -> dict[str, str]:
+        """What each of them is called in SQL."""
+        names = self._warehouse.events.record.named(self._types)
+        return {entity: names[entity] for entity in self.entities()}
+
     def events(self, *, after: int = 0, column: str | None = None) -> str:
         """The events of later batches; with a column: of those that have it."""
         return self.files(self._warehouse.events.files(after=after, column=column), EVENTS)
+
+    def dead_letters(self, columns: Sequence[str] | None = None) -> str:
+        """The invalid events that have not been replayed; with the columns that a reader sees, or
+        some of events."""
+        refused, every = self.events(column="error"), self.events()
+        if columns is None:
+            return views.dead_letters(refused, every)
+        return views.dead_letters(refused, every, columns=columns)
 
     def merged(self, entity: str) -> tuple[StateTable, str]:
         """The state of a type up to now, deleted keys included."""
@@ -109,9 +130,19 @@ class Relations(ABC):
         state = self.stored(entity)
         return state, self._rows(state, state.files())
 
-    def _rows(self, state: StateTable, files: Sequence[File]) -> str:
-        """The rows of some files of a state table, with the columns that it has now."""
+    def _rows(
+        self,
+        state: StateTable,
+        files: Sequence[File],
+        *,
+        low: str | None = None,
+        high: str | None = None,
+    ) -> str:
+        """The rows of some files of a state table, with the columns that it has now; with bounds:
+        those with keys from one up to the other."""
         base = self.files(files, state.stored)
+        if low is not None or high is not None:
+            base = views.between(base, low, high)
         if state.is_outgrown:
             return self.typed(views.own_columns(base), self._types.get(state.entity))
         return base
@@ -139,9 +170,9 @@ class Relations(ABC):
         return self.typed(query, self._types.get(entity))
 
     def names(self) -> list[str]:
-        found = ["events", "dead_letters"]
-        for name in view_names(self.entities()).values():
-            found += [f"state_{name}", f"history_{name}", f"collisions_{name}"]
+        found = ["events", "dead_letters", "collisions"]
+        for name in self.view_names().values():
+            found += [f"{kind}_{name}" for kind in ("state", "by_key", "history", "collisions")]
         return found
 
 

@@ -67,12 +67,7 @@ class Server:
         return _requests.stream_url(self.url, stream)
 
     def path(self, kind: Kind, name: str) -> str:
-        """A name as the listing spells it."""
-        if kind == "other":
-            return name
-        # The client's rules for escaping: only the path of the URL that it makes is of interest.
-        path = _requests.stream_url("http://any", name).partition(_requests.STREAM_PREFIX)[2]
-        return parse_stream_path(path.encode())
+        return path_of(kind, name)
 
     def send(self, request: Request) -> Answer:
         return self.client.request(request)
@@ -101,13 +96,19 @@ class Server:
                     f"Option streams names {name} by its URL: name it by its path on {self.url}."
                 )
             if not is_pattern(name):
-                literal.append(self.path(kind, name))
+                literal.append(path_of(kind, name))
                 continue
             for info in self._list(literal_prefix(name)):
                 if matches(name, info.path):
                     found[info.path] = _tail(info)
         found.update(self._find(sorted(set(literal) - set(found))))
         return found
+
+    def existing(self, kind: Kind, names: Iterable[str]) -> set[str]:
+        """Which of these streams exist, by the names that their tails have."""
+        if kind == "other":
+            return set(self._tails_one_by_one(names))
+        return {name for name, _ in self._find(sorted(names))}
 
     def _list(self, prefix: str, after: str = "") -> Iterator[StreamInfo]:
         while True:
@@ -175,6 +176,23 @@ class Server:
             raise ProtocolError(
                 f"The cuts of {stream} are not what was expected: {error}"
             ) from error
+
+
+def path_of(kind: Kind, name: str) -> str:
+    """A name as the listing spells it."""
+    if kind == "other":
+        return name
+    # The client's rules for escaping: only the path of the URL that it makes is of interest.
+    path = _requests.stream_url("http://any", name).partition(_requests.STREAM_PREFIX)[2]
+    return parse_stream_path(path.encode())
+
+
+def selects(kind: Kind, names: Iterable[str], stream: str) -> bool:
+    """Whether a stream is one of those that are named, or matches a pattern."""
+    return any(
+        matches(name, stream) if is_pattern(name) else path_of(kind, name) == stream
+        for name in names
+    )
 
 
 def _tail(info: StreamInfo) -> Tail:

@@ -44,8 +44,10 @@ def session(
             "remote(…), and make Penstock's sources known to it with penstock.spark.register()."
         )
     provide_java(quiet=quiet)
-    settings = {**_defaults(memory), **({} if master else _LOCAL), **(config or {})}
-    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    master = master or "local[*]"
+    here = _LOCAL if master.startswith("local") else {}
+    settings = {**_defaults(memory), **here, **(config or {})}
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _told(python_of(master, settings, os.environ)):

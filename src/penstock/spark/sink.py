@@ -25,6 +25,7 @@ from penstock import limits
 from penstock.client import _requests
 from penstock.client._requests import JSON, ProducerId
 from penstock.errors import (
+    BodyTooLarge,
     InvalidOption,
     NotWritable,
     SequenceGap,
@@ -60,6 +61,7 @@ SINK_NAMES: Final = frozenset(
     }
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SHOWN_BYTES: Final = 80
 _APP_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -248,8 +250,25 @@ class Sending:
             ) from error
         except StreamNotFound as error:
             raise NotWritable(f"{target} does not exist on {self._options.url}.") from error
+        except BodyTooLarge as error:
+            raise self._too_large(target, messages, error) from error
         self._sent[target] = seq + 1
         self._messages += len(messages)
+
+    def _too_large(self, target: str, messages: list[bytes], error: BodyTooLarge) -> NotWritable:
+        size = sum(map(len, messages))
+        if len(messages) == 1:
+            shown = messages[0][:_SHOWN_BYTES].decode(errors="replace")
+            return NotWritable(
+                f"{target}: a row has {size:,} bytes as a message, which is more than the server "
+                f"takes: {shown}… Leave it out or make it smaller, or let the server take more "
+                f"(body_bytes_max). {error.detail}"
+            )
+        return NotWritable(
+            f"{target}: a chunk of {len(messages):,} rows has {size:,} bytes, which is more than "
+            f"the server takes. Set the option chunkBytes (now {self._options.chunk_bytes:,}) to "
+            f"less. {error.detail}"
+        )
 
     def _request(
         self, target: str, messages: list[bytes], producer: ProducerId

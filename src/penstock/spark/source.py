@@ -106,7 +106,7 @@ class BatchReader(DataSourceReader):
                 "option streams."
             )
         wanted = {name: tail for name, tail in tails.items() if self._filters.wants(name)}
-        start = driver.starting(tails).only(wanted)
+        start = driver.starting(tails).where(self._filters.wants)
         end = driver.ending(start, driver.advance(start, wanted, NO_LIMITS), wanted)
         planned = partitions_of(server, start, end, self._options)
         found: list[InputPartition] = []
@@ -168,7 +168,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._end is None:
             return None
         ends = Place(self._driver.kind, {name: tail.position for name, tail in self._seen.items()})
-        return {**ends.to_spark(), "lag": lag(self._end, self._seen)}
+        shown = {**ends.to_spark(), "lag": lag(self._end, self._seen)}
+        if self._driver.unselected:
+            shown["unselected"] = self._driver.unselected
+        return shown
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         place = from_spark(end)

@@ -5,7 +5,8 @@ enough has changed since. Readers add what came later (views.merged), so nobody 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -100,17 +101,28 @@ class StateTable:
         """A schema may get more columns, and nothing else; and nobody else writes the rows."""
         self.table.refuse_foreign()
         declared = {field.name: field.type for field in self.schema}
+        gone = [field.name for field in self.stored if field.name not in declared]
+        if gone and self._version is None:
+            raise InvalidPipeline(
+                f"types.{self.entity} is no longer there, and the table has the columns "
+                f"{', '.join(gone)} from it. {self._way_out('Put the section back')}"
+            )
+        if gone:
+            raise InvalidPipeline(
+                f"types.{self.entity}: the column {gone[0]} is in the table and no longer in the "
+                "schema. Columns can be added, not removed. "
+                f"{self._way_out('Put it back')}"
+            )
         for field in self.stored:
-            if field.name not in declared:
-                raise InvalidPipeline(
-                    f"types.{self.entity}: the column {field.name} is in the table and no longer "
-                    "in the schema. Columns can be added, not removed: put it back."
-                )
             if _plain(declared[field.name]) != _plain(field.type):
                 raise InvalidPipeline(
                     f"types.{self.entity}: the column {field.name} is {field.type} in the table "
-                    f"and {declared[field.name]} in the schema. Columns can be added, not changed."
+                    f"and {declared[field.name]} in the schema. Columns can be added, not changed. "
+                    f"{self._way_out('Change it back')}"
                 )
+
+    def _way_out(self, words: str) -> str:
+        return f"{words}; or delete {self.table.uri}, and the next run makes it anew from events."
 
     def files(self) -> list[File]:
         return self.table.files()
@@ -133,12 +145,31 @@ class StateTable:
         self.stored = self.schema
 
 
+def check_tables(warehouse: Warehouse, types: Mapping[str, TypeSchema]) -> None:
+    """Whether every state table can be written with these schemas, also those of types that have
+    none any more."""
+    for entity in sorted({*types, *warehouse.types()}):
+        StateTable(warehouse, entity, types.get(entity)).check()
+
+
 class KeyRange(NamedTuple):
     """Files that have all the rows with keys from `low` up to `high`; None is no bound."""
 
     files: list[File]
     low: str | None
     high: str | None
+    is_part: bool = False  # the files have rows with other keys, too
+
+    @property
+    def rows(self) -> int:
+        """Of the files."""
+        return sum(each.rows for each in self.files)
+
+    def split(self, keys: Iterable[str]) -> list[KeyRange]:
+        """The range in pieces, each from one of these keys up to the next."""
+        chosen = {key for key in keys if "\0" not in key and key > (self.low or "")}
+        bounds = [self.low, *sorted(chosen), self.high]
+        return [KeyRange(self.files, low, high, is_part=True) for low, high in pairwise(bounds)]
 
 
 def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
@@ -157,24 +188,13 @@ def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
         groups[-1].append(file)
         most = max(most, file.most["_key"])
     bounds = [None, *(group[0].least["_key"] for group in groups[1:]), None]
-    return [KeyRange(*each) for each in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)]
+    return [
+        KeyRange(files, low, high)
+        for files, low, high in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)
+    ]
 
 
 def _plain(kind: pa.DataType) -> str:
     """A type as it is compared: Delta calls the item of a list by another name."""
     text = re.sub(r"(list|large_list)<\w+: ", "list<", str(kind)).replace("large_", "")
     return text.replace(" not null", "").replace("string_view", "string")
-
-
-def view_names(entities: Sequence[str]) -> dict[str, str]:
-    """The part of a view's name that stands for each type: letters, digits and _ alone."""
-    found: dict[str, str] = {}
-    taken: set[str] = set()
-    for entity in entities:
-        name = plain = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
-        number = 2
-        while name in taken:
-            name, number = f"{plain}_{number}", number + 1
-        taken.add(name)
-        found[entity] = name
-    return found

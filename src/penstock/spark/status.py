@@ -40,6 +40,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None
     types: list[TypeStatus]
     published: dict[str, int]
+    unkeyed: dict[str, int]  # rows of these results that have no key, and are not published
 
 
 def status_of(pipeline: Pipeline) -> Status:
@@ -49,6 +50,7 @@ def status_of(pipeline: Pipeline) -> Status:
     behind, trouble = _lag(pipeline, record.positions)
     positions: dict[str, Any] = record.positions or {"streams": {}}
     entities = sorted({*pipeline.types, *record.types})
+    published, unkeyed = _published(warehouse, pipeline)
     return Status(
         warehouse=warehouse.path,
         batch=record.batch,
@@ -59,7 +61,8 @@ def status_of(pipeline: Pipeline) -> Status:
         lag=behind,
         trouble=trouble,
         types=[_type(warehouse, pipeline, entity) for entity in entities],
-        published=_published(warehouse, pipeline),
+        published=published,
+        unkeyed=unkeyed,
     )
 
 
@@ -91,11 +94,10 @@ def _lag(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[int | No
         return None, error.detail
 
 
-def _published(warehouse: Warehouse, pipeline: Pipeline) -> dict[str, int]:
-    """Keys of each published result."""
-    if not pipeline.publish:
-        return {}
+def _published(warehouse: Warehouse, pipeline: Pipeline) -> tuple[dict[str, int], dict[str, int]]:
+    """Keys of each published result, and its rows without one."""
     outbox = Outbox(warehouse)
-    if not outbox.exists:
-        return dict.fromkeys(pipeline.publish, 0)
-    return {name: len(outbox.published(name)) for name in pipeline.publish}
+    if pipeline.publish:
+        outbox.look()
+    keys = {name: outbox.keys(name) for name in pipeline.publish}
+    return keys, {name: outbox.mail.unkeyed.get(name, 0) for name in pipeline.publish}

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.spark.problems import InvalidPipeline, WarehouseUnreachable
+from penstock.spark.problems import InvalidPipeline
 from penstock.spark.storage_options import (
     azure_arguments,
     gcs_arguments,
@@ -29,7 +28,6 @@ from penstock.spark.storage_options import (
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/{1,3})(.*)", re.DOTALL)
 _SPELLINGS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 _STORES: Final = ("s3", "gs", "abfss", "hdfs")
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _AZURE_HOST: Final = ".dfs.core.windows.net"
 
 
@@ -132,29 +130,6 @@ def delta_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str]
 def options_for_tasks(uri: str, options: Mapping[str, str]) -> dict[str, str]:
     """What tasks are told, who may run on machines that know less than the driver."""
     return s3_with_place(options, os.environ) if place_of(uri).scheme == "s3" else dict(options)
-
-
-@contextmanager
-def reaching(uri: str) -> Iterator[None]:
-    """Around what asks an object store: what goes wrong there is told in a sentence."""
-    try:
-        yield
-    except OSError as error:
-        if place_of(uri).scheme is None:
-            raise
-        raise WarehouseUnreachable(f"{uri} cannot be used: {_words(str(error))}") from error
-
-
-def _words(told: str) -> str:
-    """The innermost reason of a chain of them, and what to look at."""
-    lines = [line.strip() for line in _COLOURS.sub("", told).replace("↳", "\n").splitlines()]
-    reason = next((line for line in reversed(lines) if line and not line.startswith("<")), told)
-    reason = re.sub(r" \(Request ID.*?\)", "", reason).rstrip(". ")
-    if re.search(r"403|Forbidden|ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE", told, re.IGNORECASE):
-        return f"{reason}. Are the credentials right, on driver and executors?"
-    if re.search(r"404|NoSuchBucket|NO_SUCH_BUCKET", told, re.IGNORECASE):
-        return f"{reason}. Does the bucket exist?"
-    return f"{reason}. Is the endpoint right, and can this machine reach it?"
 
 
 def move_folder(files: fs.FileSystem, source: str, target: str) -> None:

@@ -12,23 +12,30 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction
 
+from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
+from penstock.spark.failures import tells, told
+from penstock.spark.file_statistics import Statistics
 from penstock.spark.problems import WarehouseInUse
-from penstock.spark.storage import delta_options, filesystem, reaching
+from penstock.spark.storage import delta_options, filesystem
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
-_TEXT_MAX: Final = 32  # longer texts are left out of the statistics
-_HISTORY_MAX: Final = 64
-# Reader 1, writer 2: every engine reads it. Old versions stay long enough for slow readers.
-_CONFIGURATION: Final = {"delta.checkpointInterval": "20"}
-_compute: Any = pc
+_LOOK_BACK: Final = (1, 64, 1024, None)  # commits, until one of ours is found; None: all
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+# Reader 1, writer 2: every engine reads it. Each commit lists the whole log on a local disk, so it
+# is kept short, and not by each commit but now and then (`tidy`).
+_CONFIGURATION: Final = {
+    "delta.checkpointInterval": "50",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 1 hours",
+    _RETENTION: f"interval {limits.PIPELINE_KEEP_HOURS} hours",
+}
 
 
 class Written(NamedTuple):
@@ -79,28 +86,29 @@ class Table:
         assert handle is not None, f"{self.uri} is no table yet"
         return handle
 
+    @tells
     def _opened(self) -> DeltaTable | None:
         if self._handle is None:
             try:
-                with reaching(self.uri):
-                    self._handle = DeltaTable(self.uri, storage_options=self._options)
+                self._handle = DeltaTable(self.uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
         return self._handle
 
+    @tells
     def create(self, record: dict[str, Any]) -> None:
         """Make the table if it is not there."""
         if not self.exists:
-            with reaching(self.uri):
-                self._handle = DeltaTable.create(
-                    self.uri,
-                    self.schema,
-                    mode="ignore",
-                    configuration=_CONFIGURATION,
-                    storage_options=self._options,
-                    commit_properties=_properties(record, {}),
-                )
+            self._handle = DeltaTable.create(
+                self.uri,
+                self.schema,
+                mode="ignore",
+                configuration=_CONFIGURATION,
+                storage_options=self._options,
+                commit_properties=_properties(record, {}),
+            )
 
+    @tells
     def refresh(self) -> None:
         if self._opened() is not None:
             self.handle.update_incremental()
@@ -115,14 +123,17 @@ class Table:
         """The schema as it is stored."""
         return pa.schema(self.handle.schema().to_arrow())
 
+    @tells
     def transaction(self, name: str) -> int | None:
         """The last version that was committed under a name."""
         return self.handle.transaction_version(name)
 
+    @tells
     def record(self) -> dict[str, Any]:
-        """What the last commit with a record says."""
+        """What the last commit with a record says. All commits of ours have one; others' upkeep may
+        be on top of it."""
         self.foreign = None
-        for most in (1, _HISTORY_MAX):  # all commits of ours have one; others may be on top
+        for most in _LOOK_BACK:
             above: list[dict[str, Any]] = []
             for entry in self.handle.history(most):
                 if RECORD in entry:
@@ -130,7 +141,9 @@ class Table:
                     found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
                     return found
                 above.append(entry)
-        self.foreign = f"the last {_HISTORY_MAX} versions"
+            if most is None or len(above) < most:
+                break
+        self.foreign = "all versions that its log has"
         return {}
 
     def refuse_foreign(self) -> None:
@@ -141,6 +154,7 @@ class Table:
                 "are written by the pipeline alone. RESTORE it to the version before that."
             )
 
+    @tells
     def files(self) -> list[File]:
         if not self.exists:
             return []
@@ -154,6 +168,7 @@ class Table:
         self._files = {path: known.get(path) or made[path] for path in paths}
         return list(self._files.values())
 
+    @tells
     def commit(
         self,
         files: Iterable[Written],
@@ -169,24 +184,43 @@ class Table:
             )
             for each in files
         ]
-        try:
-            self.handle.create_write_transaction(
-                actions,
-                "overwrite" if overwrite else "append",
-                self.schema,
-                commit_properties=_properties(record, transactions),
-            )
-        except CommitFailedError as error:
-            raise WarehouseInUse(
-                f"Another writer has changed {self.uri} at the same moment: one pipeline writes a "
-                "warehouse at a time. Stop the other one."
-            ) from error
+        self.handle.create_write_transaction(
+            actions,
+            "overwrite" if overwrite else "append",
+            self.schema,
+            commit_properties=_properties(record, transactions),
+        )
         self.handle.update_incremental()
 
+    @tells
     def compact(self, record: dict[str, Any]) -> None:
         """Make few files of many small ones; no row changes."""
         self.handle.optimize.compact(commit_properties=_properties(record, {}))
         self.handle.update_incremental()
+
+    @tells
+    def tidy(self, hours: int, *, keep: int, dry_run: bool = False) -> list[str]:
+        """Remove files that no version of the last so many hours has, also those that were written
+        and never committed, and expired entries of the log; tells the files. Readers may look at an
+        old version for `keep` hours, which the table remembers."""
+        record = self.record()
+        self.refuse_foreign()
+        if dry_run:
+            return self._vacuum(hours)
+        properties = _properties(record, {})
+        wanted = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
+        found = self.handle.metadata().configuration
+        if any(found.get(name) != value for name, value in wanted.items()):
+            # Else checkpoints forget too early, or too late, which files are gone.
+            self.handle.alter.set_table_properties(wanted, commit_properties=properties)
+            self.handle.update_incremental()
+        removed = self._vacuum(hours, dry_run=False, commit_properties=properties)
+        self.handle.update_incremental()
+        self.handle.cleanup_metadata()
+        return removed
+
+    def _vacuum(self, hours: int, **options: Any) -> list[str]:
+        return self.handle.vacuum(hours, enforce_retention_duration=False, full=True, **options)
 
 
 def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
@@ -197,8 +231,8 @@ def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
         if operation == "RESTORE" and str(parameters.get("version")) == str(ours["version"]):
             return None
         if operation not in _UPKEEP:
-            told = entry.get("engineInfo") or entry.get("clientVersion") or "unknown"
-            return f"version {entry['version']}, {operation} by {told}"
+            engine = entry.get("engineInfo") or entry.get("clientVersion") or "unknown"
+            return f"version {entry['version']}, {operation} by {engine}"
     return None
 
 
@@ -211,7 +245,7 @@ def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitP
 
 
 def _file(uri: str, row: dict[str, Any]) -> File:
-    def told(prefix: str) -> dict[str, Any]:
+    def values(prefix: str) -> dict[str, Any]:
         return {
             name.removeprefix(prefix): value
             for name, value in row.items()
@@ -221,9 +255,9 @@ def _file(uri: str, row: dict[str, Any]) -> File:
     return File(
         f"{uri}/{row['path']}",
         row["num_records"] or 0,
-        told("min."),
-        told("max."),
-        told("null_count."),
+        values("min."),
+        values("max."),
+        values("null_count."),
     )
 
 
@@ -245,13 +279,15 @@ def write_file(
     # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"
-    told = _Statistics(statistics)
-    with reaching(uri):
-        with pq.ParquetWriter(path, schema, filesystem=files, compression="zstd") as writer:
-            for table in _chain(first, tables):
+    noted = Statistics(statistics)
+    with told(uri):
+        file = pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
+    with file as writer:
+        for table in _chain(first, tables):
+            with told(uri):  # not around the rows: what goes wrong with those is no matter of files
                 writer.write_table(table)
-                told.add(table)
-        return Written(name, files.get_file_info(path).size, told.rows, told.json())
+            noted.add(table)
+    return Written(name, files.get_file_info(path).size, noted.rows, noted.json())
 
 
 def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -273,39 +309,3 @@ def _together(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
             held, rows = [], 0
     if held:
         yield pa.Table.from_batches(held, schema)
-
-
-class _Statistics:
-    """Least, most and nulls of some columns, by which readers pass over files."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.rows = 0
-        self._nulls = dict.fromkeys(columns, 0)
-        self._least: dict[str, Any] = {}
-        self._most: dict[str, Any] = {}
-
-    def add(self, table: pa.Table) -> None:
-        self.rows += table.num_rows
-        for name in self._nulls:
-            column = table[name]
-            self._nulls[name] += column.null_count
-            if column.null_count == len(column):
-                continue
-            found = _compute.min_max(column).as_py()
-            self._least[name] = min(self._least.get(name, found["min"]), found["min"])
-            self._most[name] = max(self._most.get(name, found["max"]), found["max"])
-
-    def json(self) -> str:
-        short = {name for name in self._most if _is_short(self._least[name], self._most[name])}
-        return msgspec.json.encode(
-            {
-                "numRecords": self.rows,
-                "minValues": {name: self._least[name] for name in self._least if name in short},
-                "maxValues": {name: self._most[name] for name in self._most if name in short},
-                "nullCount": self._nulls,
-            }
-        ).decode()
-
-
-def _is_short(*values: Any) -> bool:
-    return all(not isinstance(value, str) or len(value) <= _TEXT_MAX for value in values)

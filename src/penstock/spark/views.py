@@ -206,12 +206,13 @@ def merged(base: str, fresh: str, cut: str) -> str:
     )
 
 
-def without_tombstones(rows: str, dead: str) -> str:
-    """Rows to be kept: a deleted key only while a dead letter of its stream may come before it."""
-    return (
-        f"SELECT t.* FROM ({rows}) t LEFT JOIN ({dead}) d ON t._stream = d.stream "
-        "WHERE t._operation <> 'delete' OR d.stream IS NOT NULL"
-    )
+def without_tombstones(rows: str, streams: Sequence[str] | None) -> str:
+    """Rows to be kept: a deleted key only of these streams, whose dead letters may come before it;
+    None: of all."""
+    if streams is None:
+        return rows
+    named = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
+    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{named}"
 
 
 def between(rows: str, low: str | None, high: str | None) -> str:
@@ -219,6 +220,12 @@ def between(rows: str, low: str | None, high: str | None) -> str:
     bounds = [] if low is None else [f"i._key >= {literal(low)}"]
     bounds += [] if high is None else [f"i._key < {literal(high)}"]
     return f"(SELECT i.* FROM {rows} i WHERE {' AND '.join(bounds) or 'TRUE'})"
+
+
+def sample(rows: str, count: int) -> str:
+    """The keys of so many rows, by chance. DuckDB's words: where the driver folds."""
+    keys = f"SELECT i._key FROM {rows} i"
+    return f"SELECT s._key FROM ({keys}) s USING SAMPLE reservoir({int(count)} ROWS)"
 
 
 def everything(rows: str) -> str:
@@ -295,11 +302,16 @@ def history(events: str, entity: str, *, until: Until = NOW, replaces: bool = Fa
     )
 
 
-def dead_letters(events: str) -> str:
+_DEAD: Final = (
+    "stream", "generation", "ordinal", "offset", "type", "key", "operation", "value", "error",
+    "schema_version", "batch", "ingested",
+)  # fmt: skip
+
+
+def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -> str:
     """The invalid events that have not been replayed since."""
     return (
-        "SELECT d.stream, d.generation, d.ordinal, d.offset, d.type, d.key, d.operation, d.value, "
-        f"d.error, d.schema_version, d.batch, d.ingested FROM {events} d LEFT JOIN ("
+        f"SELECT {', '.join(f'd.{name}' for name in columns)} FROM {refused} d LEFT JOIN ("
         f"SELECT DISTINCT e.stream, e.generation, e.ordinal FROM {events} e "
         "WHERE e.kind = 'change' AND e.replayed) r ON d.stream = r.stream "
         "AND d.generation = r.generation AND d.ordinal = r.ordinal "
@@ -310,3 +322,27 @@ def dead_letters(events: str) -> str:
 def collisions(state: str) -> str:
     """Keys of a type that more than one stream has."""
     return f"SELECT s._key, count(*) AS streams FROM {state} s GROUP BY s._key HAVING count(*) > 1"
+
+
+def all_collisions(states: Sequence[tuple[str, str]]) -> str:
+    """Types and keys that more than one stream has, of all types and their states."""
+    none = "SELECT '' AS _type, '' AS _key, CAST(0 AS BIGINT) AS streams WHERE 1 = 0"
+    told = (
+        f"SELECT {literal(entity)} AS _type, c._key, c.streams FROM ({collisions(state)}) c"
+        for entity, state in states
+    )
+    return " UNION ALL ".join([none, *told])
+
+
+def by_key(state: str) -> str:
+    """The state of a type with one row for each key, whatever stream it is of: the one with the
+    latest time, or that came last; `_streams` says how many have the key."""
+    ranked = (
+        "SELECT k._stream, k._key, count(*) OVER (PARTITION BY k._key) AS _streams, row_number() "
+        "OVER (PARTITION BY k._key ORDER BY k._time DESC NULLS LAST, k._batch DESC, k._stream) "
+        f"AS place FROM {state} k"
+    )
+    return (
+        f"SELECT s.*, r._streams FROM {state} s JOIN ({ranked}) r "
+        "ON s._stream = r._stream AND s._key = r._key WHERE r.place = 1"
+    )

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import pyarrow as pa
 from pyarrow import fs
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import WRITER, EventsTable
+from penstock.spark.failures import tells, told
 from penstock.spark.problems import NoWarehouse, WarehouseInUse
+from penstock.spark.processes import lives, started
 from penstock.spark.storage import canonical, filesystem, options_for_tasks
+from penstock.spark.tables import Table
 
 _NOTE: Final = "_penstock/writer.json"
 _SAFE: Final = "-_"
@@ -27,7 +33,15 @@ class Owner(msgspec.Struct, frozen=True):
 
     host: str
     process: int
-    started: str = ""
+    started: str = ""  # notes of earlier versions do not say
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is another process of this machine that is still there. What runs elsewhere
+        cannot be seen: it is taken over, and finds out with its next batch."""
+        if self.host != socket.gethostname() or self.process == os.getpid():
+            return False  # an earlier run of this very process
+        return lives(self.process, self.started)
 
 
 class Warehouse:
@@ -47,6 +61,10 @@ class Warehouse:
         return filesystem(f"{self.path}/{place}".rstrip("/"), self.options)
 
     @property
+    def uri(self) -> str:
+        return self.path
+
+    @property
     def outbox_uri(self) -> str:
         return f"{self.path}/outbox"
 
@@ -62,25 +80,38 @@ class Warehouse:
 
     def types(self) -> list[str]:
         """The types that have a state table."""
-        files, root = self.files("state")
-        found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        with told(f"{self.path}/state"):
+            files, root = self.files("state")
+            found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
         folders = (each for each in found if each.type == fs.FileType.Directory)
         return sorted(unquote(each.base_name) for each in folders)
 
-    def open(self) -> int:
-        """Become the one that writes; an error if another one visibly does."""
+    def tables(self) -> list[Table]:
+        """Every table there is, by a handle of its own."""
+        uris = [self.events.uri, self.outbox_uri, *map(self.state_uri, self.types())]
+        tables = (Table(uri, pa.schema([]), self.options) for uri in uris)
+        return [each for each in tables if each.exists]
+
+    def open(self, types: Iterable[str] = ()) -> int:
+        """Become the one that writes; an error if another one visibly does. Types that are declared
+        get their names, before others come that would be called the same."""
         owner = self._owner()
-        if owner is not None and owner.host == socket.gethostname() and _lives(owner.process):
+        if owner is not None and owner.is_here:
             raise WarehouseInUse(
                 f"The warehouse {self.path} is written by process {owner.process} of this machine: "
-                "one pipeline writes a warehouse at a time. Stop that one first."
+                "one pipeline writes a warehouse at a time. Stop that one first; or, if it is no "
+                f"pipeline, delete {self.path}/{_NOTE}."
             )
         self.events.table.create({})
         self.events.refresh()
         last = self.events.own_record().writer
         self.writer = max(last, self.events.table.transaction(WRITER) or 0) + 1
-        self._note(Owner(socket.gethostname(), os.getpid()))
-        self.events.note(msgspec.structs.replace(self.events.record, writer=self.writer))
+        self._note(Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
+        names = self.events.record.named(types)
+        record = msgspec.structs.replace(self.events.record, writer=self.writer, names=names)
+        if not record.batch:  # nothing to tidy yet
+            record = msgspec.structs.replace(record, tidied_s=SYSTEM_CLOCK.now_us() // 1_000_000)
+        self.events.note(record)
         return self.writer
 
     def check(self) -> None:
@@ -99,6 +130,7 @@ class Warehouse:
             files.delete_file(f"{root}/{_NOTE}")
         self.writer = None
 
+    @tells
     def _owner(self) -> Owner | None:
         files, root = self.files()
         if files.get_file_info(f"{root}/{_NOTE}").type == fs.FileType.NotFound:
@@ -109,20 +141,9 @@ class Warehouse:
             except msgspec.DecodeError:
                 return None  # cut short when its writer was killed
 
+    @tells
     def _note(self, owner: Any) -> None:
         files, root = self.files()
         files.create_dir(f"{root}/_penstock", recursive=True)
         with files.open_output_stream(f"{root}/{_NOTE}") as file:
             file.write(msgspec.json.encode(owner))
-
-
-def _lives(process: int) -> bool:
-    if process == os.getpid():
-        return False  # an earlier run of this very process
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,0 +1,104 @@
+"""The relations that SQL can name: what they are called, for good, and what happens where keys of
+several streams meet. Without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.spark import views
+from penstock.spark.duck import Duck
+from penstock.spark.names import view_names
+from penstock.spark.warehouse import Warehouse
+from tests.spark.kept import USER, Kept, gone, put
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    found = Kept(tmp_path / "warehouse", {"user": USER})
+    yield found
+    found.duck.close()
+
+
+def test_names_of_types_become_names_of_views() -> None:
+    assert view_names(["Order", "order", "a-b"]) == {
+        "Order": "order",
+        "order": "order_2",
+        "a-b": "a_b",
+    }
+    assert view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
+    assert views.literal("it's") == "'it''s'"
+    assert views.literal("a\\b'") == "('a' || chr(92) || 'b''')"
+
+
+def test_a_relation_by_key_has_each_key_once_and_says_where_keys_collide(kept: Kept) -> None:
+    early, late = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    kept.batch(
+        put("a", '{"name":"late"}', timestamp=late),
+        put("a", '{"name":"early"}', timestamp=early, stream="t"),
+        put("b", '{"name":"old"}', stream="t"),
+        put("c", '{"name":"alone"}', stream="t"),
+        put("x", "1", type="flag"),
+        put("x", "2", type="flag", stream="t"),
+    )
+    kept.fold()
+    kept.batch(put("b", '{"name":"new"}'), put("d", "{}"), put("d", "{}", stream="t"))
+    kept.batch(gone("d"))
+    rows = kept.duck.sql("SELECT _key, _stream, name, _streams FROM by_key_user ORDER BY _key")
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        ("a", "s", "late", 2),
+        ("b", "s", "new", 2),
+        ("c", "t", "alone", 1),
+        ("d", "t", None, 1),
+    ]
+    rows = kept.duck.sql("SELECT * FROM collisions ORDER BY _type, _key")
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        ("flag", "x", 2),
+        ("user", "a", 2),
+        ("user", "b", 2),
+    ]
+    columns = kept.duck.sql("SELECT * FROM by_key_user").column_names
+    assert columns == [*kept.duck.sql("SELECT * FROM state_user").column_names, "_streams"]
+
+
+def test_no_types_have_no_collisions(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {})
+    assert kept.duck.sql("SELECT * FROM collisions").num_rows == 0
+    kept.duck.close()
+
+
+def test_a_type_keeps_its_name_whatever_types_come_later(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {})
+    kept.warehouse.open(["c_d"])  # declared, and not met yet
+    kept.batch(put("k", "1", type="a_b"))
+    kept.batch(put("k", "2", type="a-b"), put("k", "3", type="C-D"), put("k", "4", type="A_B"))
+    kept.batch(put("k", "5", type="c_d"))
+
+    def value(view: str) -> list[str]:
+        return [row["_value"] for row in kept.duck.sql(f"SELECT * FROM {view}").to_pylist()]
+
+    assert value("state_a_b") == ["1"]
+    assert value("state_c_d") == ["5"]
+    assert sorted(value("state_a_b_2") + value("state_a_b_3")) == ["2", "4"]
+    assert value("state_c_d_2") == ["3"]
+    again = Duck(Warehouse(str(kept.path)), {"a*b": USER})
+    assert again.view_names()["a_b"] == "a_b", "nor whatever types are declared later"
+    again.close()
+    kept.duck.close()
+
+
+def test_names_of_warehouses_of_earlier_versions_stay_as_they_were(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {})
+    for name in ("b", "a_b", "a-b"):
+        kept.batch(put("k", "1", type=name))
+    kept.warehouse.events.note(msgspec.structs.replace(kept.warehouse.events.record, names={}))
+    wanted = {"a-b": "a_b", "a_b": "a_b_2", "b": "b"}  # by their order
+    assert kept.duck.view_names() == wanted
+    kept.warehouse.open()
+    kept.duck.refresh()
+    assert kept.warehouse.events.record.names == kept.duck.view_names() == wanted
+    kept.duck.close()
