@@ -41,7 +41,7 @@ from tests.spark.object_store import BUCKET, SECRET, Store, missing, running_sto
 from tests.spark.pipelines import append, ask, run, user
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
@@ -112,6 +112,14 @@ driver_rows = 0
     assert used.exists(), "tasks run in the Python that was named"
 
 
+def options_in_plan(rows: DataFrame) -> str:
+    """What anybody who sees a query could see of its sources."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    found = [leaves.apply(number) for number in range(leaves.size())]
+    relations = [each for each in found if "V2" in each.nodeName()]
+    return " ".join(str(each.options().asCaseSensitiveMap()) for each in relations)
+
+
 def cli(*arguments: str) -> str:
     done = CliRunner().invoke(main, ["pipeline", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -155,10 +163,11 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     views = SparkViews(spark, warehouse, fixed.types)
     found = views.sql(keys)
     assert [row["_key"] for row in found.collect()] == ["9", "late"]
-    plan = str(found._jdf.queryExecution())
-    assert "penstock_files" in plan
-    assert not [each for each in store.options.values() if each in plan]
+    told = options_in_plan(found)
+    assert f"s3://{BUCKET}/store/events/" in told
+    assert not [each for each in store.options.values() if each in told]
 
+    assert "events" in cli("vacuum", str(file), "--dry-run")
     done = rewrite(fixed, "store/one", "store/one-2")
     assert done.entities == 6
     assert sorted(each.name for each in tmp_path.iterdir()) == ["_checkpoint", "pipeline.toml"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from penstock.errors import InvalidOption
 from penstock.spark.java import provide_java
@@ -113,8 +114,9 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(DurableStreamsSource)
     spark.dataSource.register(StpSource)
-    if is_connect(spark):
+    if is_connect(spark) and spark not in _CHECKED:
         _check_server(spark)
+        _CHECKED.add(spark)
 
 
 def _check_server(spark: SparkSession) -> None:
@@ -126,6 +128,8 @@ def _check_server(spark: SparkSession) -> None:
     except Exception as error:
         raise InvalidOption(f"Spark Connect: {plain(error)}") from error
 
+
+_CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can make our sources
 
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
