@@ -4,15 +4,18 @@ several streams meet. Without Spark.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from penstock.spark import views
 from penstock.spark.duck import Duck
 from penstock.spark.names import view_names
+from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, gone, put
 
@@ -101,4 +104,78 @@ def test_names_of_warehouses_of_earlier_versions_stay_as_they_were(tmp_path: Pat
     kept.warehouse.open()
     kept.duck.refresh()
     assert kept.warehouse.events.record.names == kept.duck.view_names() == wanted
+    kept.duck.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        ("SELECT count(*) AS n FROM history_user", 0),
+        ("SELECT * FROM history_user WHERE _key = '7'", 1),
+        ("SELECT name, age FROM history_user LIMIT 3", 3),
+        ("SELECT * FROM state_user WHERE _key = '8'", 1),
+    ],
+)
+def test_only_values_that_are_asked_for_are_read(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, query: str, most: int
+) -> None:
+    kept.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
+    read = 0
+    columns = TypeSchema.columns
+
+    def counted(self: TypeSchema, values: list[str | None]) -> list[pa.Array]:
+        nonlocal read
+        read += len(values)
+        return columns(self, values)
+
+    monkeypatch.setattr(TypeSchema, "columns", counted)
+    assert kept.duck.sql(query).num_rows == max(most, 1)
+    assert read <= (2048 if "LIMIT" in query else most), "DuckDB takes 2048 rows at a time"
+
+
+def test_what_is_chosen_is_chosen_before_values_are_read(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
+    seen: list[str | None] = []
+    columns = TypeSchema.columns
+
+    def counted(self: TypeSchema, values: list[str | None]) -> list[pa.Array]:
+        seen.extend(values)
+        return columns(self, values)
+
+    monkeypatch.setattr(TypeSchema, "columns", counted)
+    for rows in (
+        kept.duck.history("user", chosen="ORDER BY x._from_ordinal DESC LIMIT 2"),
+        kept.duck.state_at("user", views.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
+    ):
+        found = kept.duck.table(f"SELECT x.age FROM {rows} x ORDER BY x.age")
+        assert found["age"].to_pylist() == [4998, 4999]
+    assert len(seen) == 4
+
+
+def test_columns_of_every_kind_come_as_they_are_declared(tmp_path: Path) -> None:
+    kinds = {
+        "Text": "STRING", "whole": "BIGINT", "part": "DOUBLE", "is it": "BOOLEAN",
+        "sum": "DECIMAL(10, 2)", "day": "DATE", "at": "TIMESTAMP", "list": "ARRAY<INT>",
+        "map": "MAP<STRING, INT>", "nested": "STRUCT<a: INT, b: STRING>",
+    }  # fmt: skip
+    schema = type_schema(", ".join(f"`{name}` {kind}" for name, kind in kinds.items()))
+    value = {
+        "Text": "t", "whole": 2**60, "part": 0.5, "is it": True, "sum": "1.25", "day": "2026-01-02",
+        "at": "2026-01-02T03:04:05Z", "list": [1, None], "map": {"k": 1}, "nested": {"a": 1},
+    }  # fmt: skip
+    kept = Kept(tmp_path / "warehouse", {"user": schema})
+    kept.batch(put("a", json.dumps(value)), put("b", "{}"))
+    names = ", ".join(f'"{name}"' for name in kinds)
+    query = f"SELECT {names} FROM %s ORDER BY _key"
+    before = [kept.duck.sql(query % name) for name in ("state_user", "history_user", "by_key_user")]
+    kept.fold()
+    after = kept.duck.sql(query % "state_user")
+    assert all(each.to_pylist() == after.to_pylist() for each in before)
+    first, second = after.to_pylist()
+    assert set(second.values()) == {None}
+    assert first["nested"] == {"a": 1, "b": None}
+    assert (first["Text"], first["whole"], first["list"]) == ("t", 2**60, [1, None])
+    assert str(first["sum"]) == "1.25"
     kept.duck.close()

@@ -143,32 +143,35 @@ def show(file: Path, name: str, key: str | None, past: bool, limit: int, **given
     duck = _duck(pipeline)
     try:
         until = _until(**given)
-        query = _query(duck, name, past=past, until=until)
+        chosen = ""
         if key is not None:
             from penstock.spark.views import literal
 
             column = "key" if name in ("events", "dead_letters") else "_key"
-            query += f" WHERE x.{column} = {literal(key)}"
-        query += f" ORDER BY {_order(name, past=past)} LIMIT {max(limit, 0)}"
+            chosen = f"WHERE x.{column} = {literal(key)} "
+        order = f"ORDER BY {_order(name, past=past)}"
+        rows = _rows(duck, name, f"{chosen}{order} LIMIT {max(limit, 0)}", past=past, until=until)
+        query = f"SELECT x.* FROM {rows} x {order}"
         print_table(duck.sql(query), output)
     finally:
         duck.close()
 
 
-def _query(duck: Duck, name: str, *, past: bool, until: Until | None) -> str:
+def _rows(duck: Duck, name: str, chosen: str, *, past: bool, until: Until | None) -> str:
+    """The rows to be shown, as something to select from."""
     if name in ("events", "dead_letters"):
-        return f"SELECT x.* FROM {name} x"
+        return f"(SELECT x.* FROM {name} x {chosen})"
     names = duck.view_names()
     if name not in names:
         known = ", ".join(names) or "none yet"
         raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
     if past:
-        if until is not None:
-            return f"SELECT x.* FROM {duck.history(name, until)} x"
-        return f"SELECT x.* FROM history_{names[name]} x"
+        from penstock.spark.views import NOW
+
+        return duck.history(name, until or NOW, chosen=chosen)
     if until is not None:
-        return f"SELECT x.* FROM {duck.state_at(name, until)} x"
-    return f"SELECT x.* FROM state_{names[name]} x"
+        return duck.state_at(name, until, chosen=chosen)
+    return f"(SELECT x.* FROM state_{names[name]} x {chosen})"
 
 
 def _order(name: str, *, past: bool) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import limits
 from penstock.spark import views
 from penstock.spark.problems import QueryFailed, WarehouseBroken
-from penstock.spark.relations import Relations, with_columns
+from penstock.spark.relations import Relations
 from penstock.spark.state_table import KeyRange, StateTable, key_ranges
 from penstock.spark.storage import filesystem, is_remote
 from penstock.spark.tables import File
@@ -35,6 +35,7 @@ class Duck(Relations):
     ) -> None:
         super().__init__(warehouse, types, replaces=replaces)
         self._registered = 0
+        self._parsers: dict[str, str] = {}
         self._connection = duckdb.connect(
             config={
                 "memory_limit": _MEMORY,
@@ -90,13 +91,38 @@ class Duck(Relations):
         return self.register(self._dataset([each.path for each in files], schema))
 
     def typed(self, query: str, schema: TypeSchema | None) -> str:
+        """Values are read when a row is asked for: what a query filters out costs nothing."""
         if schema is None:
             return f"({query})"
-        # Piece by piece: as objects of Python's the rows take several times their memory.
-        reader = self.reader(query)
-        made = [with_columns(reader.schema.empty_table(), schema)]
-        made += (with_columns(batch, schema) for batch in reader)
-        return self.register(pa.concat_tables(made))
+        made = [
+            f"p.made.column_{number} AS {_quoted(field.name)}"
+            for number, field in enumerate(schema.nullable)
+        ]
+        own = [f"p.{_quoted(name)}" for name in self._connection.sql(query).columns]
+        columns = ", ".join([*own[: len(views.KEY)], *made, *own[len(views.KEY) :]])
+        parsed = f"SELECT q.*, {self._parser(schema)}(q._value) AS made FROM ({query}) q"
+        return f"(SELECT {columns} FROM ({parsed}) p)"
+
+    def _parser(self, schema: TypeSchema) -> str:
+        """A function of DuckDB's that makes the columns of a value."""
+        if schema.version in self._parsers:
+            return self._parsers[schema.version]
+        name = f"penstock_columns_{len(self._parsers)}"
+        # Numbered: two names may differ in their capitals alone, which DuckDB takes for the same.
+        kinds = enumerate(field.type for field in schema.nullable)
+        fields = [pa.field(f"column_{number}", kind) for number, kind in kinds]
+
+        def parse(values: pa.ChunkedArray) -> pa.StructArray:
+            return pa.StructArray.from_arrays(schema.columns(values.to_pylist()), fields=fields)
+
+        empty = self.register(pa.table({"made": pa.array([], pa.struct(fields))}))
+        kind = self._connection.sql(f"SELECT e.made FROM {empty} e").types[0]
+        connection: Any = self._connection
+        connection.create_function(
+            name, parse, ["VARCHAR"], kind, type="arrow", null_handling="special"
+        )
+        self._parsers[schema.version] = name
+        return name
 
     def merged_in_order(self, entity: str) -> Iterator[str]:
         """The state of a type up to now, deleted keys included, in pieces: later ones have later
@@ -105,8 +131,7 @@ class Duck(Relations):
         ranges = self._ranges(state)
         cut = self.held(self.cuts()) if len(ranges) > 1 else f"({self.cuts()})"
         fresh = self._fresh(state, views.everything(cut))
-        schema = self._types.get(entity)
-        rows = self.held(fresh) if schema is None else self.typed(fresh, schema)
+        rows = self.held(views.everything(self.typed(fresh, self._types.get(entity))))
         for each in ranges:
             fresh = views.between(rows, each.low, each.high)
             yield views.merged(self._piece(state, each), fresh, views.everything(cut))
@@ -170,3 +195,7 @@ class Duck(Relations):
         if isinstance(error, duckdb.CatalogException):
             words += f" There are: {', '.join(self.names())}."
         return words
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -161,12 +161,19 @@ class Relations(ABC):
     def state(self, entity: str) -> str:
         return views.living(self.merged(entity)[1])
 
-    def state_at(self, entity: str, until: views.Until) -> str:
+    def state_at(self, entity: str, until: views.Until, *, chosen: str = "") -> str:
         query = views.state_at(self.events(), entity, until=until, replaces=self._replaces)
-        return self.typed(query, self._types.get(entity))
+        return self._chosen(query, entity, chosen)
 
-    def history(self, entity: str, until: views.Until = views.NOW) -> str:
+    def history(self, entity: str, until: views.Until = views.NOW, *, chosen: str = "") -> str:
         query = views.history(self.events(), entity, until=until, replaces=self._replaces)
+        return self._chosen(query, entity, chosen)
+
+    def _chosen(self, query: str, entity: str, chosen: str) -> str:
+        """With the user's columns; `chosen` is what SQL says of rows `x` after FROM, and is applied
+        before values are read."""
+        if chosen:
+            query = f"SELECT x.* FROM ({query}) x {chosen}"
         return self.typed(query, self._types.get(entity))
 
     def names(self) -> list[str]:
