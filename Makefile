@@ -43,6 +43,13 @@ setup: .venv/.stamp-python .venv/.stamp-spark ## install into .venv; .venv/bin/p
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	touch $@
 
+# The S3 server of the tests runs as a process of its own, with versions of its own.
+.venv/.stamp-store: requirements-store.lock .venv/.stamp-python
+	rm -rf .venv/store
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .venv/store \
+		-r requirements-store.lock
+	touch $@
+
 .venv/.stamp-node: requirements-node.lock .venv/.stamp-python
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-node.lock
 	mkdir -p .venv/node/bin
@@ -58,10 +65,10 @@ $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAM
 run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end after it)
 	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
 
-test: lint $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
+test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-test-spark: setup $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
+test-spark: setup .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
 	$(BIN)/pytest -m "spark and not soak"
 
 lint: setup ## ruff, mypy, import-linter
@@ -94,7 +101,7 @@ bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
 bench-spark: setup ## the Spark source and the pipeline beside what Spark does at best
 	$(BIN)/python -m bench.spark
 
-soak: setup ## the long tests
+soak: setup .venv/.stamp-store ## the long tests
 	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
@@ -106,12 +113,14 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
 	$(COMPILE) --upgrade pyproject.toml --extra spark --constraints requirements.lock \
 		--output-file requirements-spark.lock
+	$(COMPILE) --upgrade --group pyproject.toml:store --output-file requirements-store.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
 	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock
 	npm install --prefix bench --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
-		requirements-node.lock requirements-spark.lock requirements-bench.lock $(CONFORMANCE)/package-lock.json \
+		requirements-node.lock requirements-spark.lock requirements-store.lock \
+		requirements-bench.lock $(CONFORMANCE)/package-lock.json \
 		bench/package-lock.json
 
 clean: ## remove what was installed and cached; ./data stays

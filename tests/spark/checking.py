@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from penstock import Client
 from penstock.spark.duck import Duck
@@ -31,7 +31,7 @@ def replay_of(pipeline: Pipeline) -> Replay:
 def check_warehouse(pipeline: Pipeline, replay: Replay | None = None) -> Replay:
     """Every table and view, row for row."""
     replay = replay or replay_of(pipeline)
-    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types)
+    duck = Duck(Warehouse(pipeline.warehouse.path, pipeline.warehouse.options), pipeline.types)
     try:
         events = duck.sql(
             "SELECT stream, generation, ordinal, kind, value, error FROM events "
@@ -60,14 +60,17 @@ def history_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows)
 
 
-def committed(outbox: Path, publish: str) -> list[str]:
+def committed(warehouse: Warehouse, publish: str) -> list[str]:
     """Every message that was committed to be sent, in order: also those that later versions of the
     table have let go of, whose files are there until somebody removes them."""
     found: dict[tuple[int, int], str] = {}
-    for commit in sorted((outbox / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    files, root = warehouse.files("outbox")
+    log = files.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True))
+    for commit in sorted(each.path for each in log if each.path.endswith(".json")):
+        with files.open_input_stream(commit) as file:
+            actions = [json.loads(line) for line in file.read().splitlines()]
         for name in [each["add"]["path"] for each in actions if "add" in each]:
-            for row in pq.read_table(outbox / name).to_pylist():
+            for row in pq.read_table(f"{root}/{name}", filesystem=files).to_pylist():
                 if row["publish"] != publish or row["message"] is None:
                     continue
                 place = (row["chunk"], row["ordinal"])
@@ -80,9 +83,9 @@ def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dic
     the result."""
     stream = client.stream(pipeline.publish["cities"].target)
     messages = stream.read().messages if replay.state else []
-    folder = Path(pipeline.warehouse.path) / "outbox"
-    assert messages == [json.loads(text) for text in committed(folder, "cities")]
-    outbox = Outbox(Warehouse(pipeline.warehouse.path))
+    warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+    assert messages == [json.loads(text) for text in committed(warehouse, "cities")]
+    outbox = Outbox(warehouse)
     outbox.look()
     assert list(outbox.waiting("cities")) == []
     found: dict[str, Any] = {}

@@ -58,7 +58,11 @@ def run(pipeline: Pipeline, spark: SparkSession, **options: Any) -> PipelineRun:
 def ask(pipeline: Pipeline, query: str) -> list[dict[str, Any]]:
     """The answer of DuckDB to a query over a pipeline's tables."""
     replaces = pipeline.run.snapshots == "replace"
-    duck = Duck(Warehouse(pipeline.warehouse.path), pipeline.types, replaces=replaces)
+    duck = Duck(
+        Warehouse(pipeline.warehouse.path, pipeline.warehouse.options),
+        pipeline.types,
+        replaces=replaces,
+    )
     try:
         found: list[dict[str, Any]] = duck.sql(query).to_pylist()
         return found

@@ -1,18 +1,23 @@
 """Spark's checkpoint of a pipeline's query, as far as it has to fit the warehouse: which query it
-is of, and which positions each batch has. Reads it; Spark alone writes it.
+is of, and which positions each batch has. Reads it; Spark alone writes it, and the driver alone
+needs it: a pipeline's query keeps no state in it that tasks would have to reach.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.events_table import Record
-from penstock.spark.problems import WarehouseMismatch
-from penstock.spark.tables import filesystem
+from penstock.spark.problems import InvalidPipeline, WarehouseMismatch
+from penstock.spark.storage import filesystem, move_folder, place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ADVICE: Final = (
     "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
@@ -23,9 +28,32 @@ _ADVICE: Final = (
 class Checkpoint:
     """The folder that Spark keeps for a query."""
 
-    def __init__(self, location: str) -> None:
-        self.location = location
-        self._files, self._root = filesystem(location)
+    def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
+        self.location = location  # as it was spelled: Hadoop knows s3a:// and not s3://
+        self._files, self._root = filesystem(location, options)
+
+    def check_reach(self, spark: SparkSession) -> None:
+        """An error if Spark could not write there."""
+        if place_of(self.location).scheme is None:
+            try:
+                self._files.create_dir(self._root, recursive=True)
+            except OSError as error:
+                raise InvalidPipeline(
+                    f"The checkpoint {self._root} cannot be written: {error.strerror or error}. "
+                    "Set warehouse.checkpoint to a folder that the driver keeps."
+                ) from None
+            return
+        scheme = self.location.partition(":")[0]
+        inner: Any = spark
+        try:
+            settings = inner.sparkContext._jsc.hadoopConfiguration()
+            inner._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+        except Exception as error:  # of Java, and of several kinds
+            raise InvalidPipeline(
+                f"This Spark cannot write the checkpoint {self.location}: it has no file system "
+                f"for {scheme}://. Leave warehouse.checkpoint out, or set it to a folder of the "
+                "driver; or add Hadoop's package for it to [pipeline.spark]."
+            ) from error
 
     @property
     def query(self) -> str | None:
@@ -57,8 +85,9 @@ class Checkpoint:
 
     def put_aside(self) -> None:
         """Make room for a new checkpoint; the old one stays beside it."""
-        if self._files.get_file_info(self._root).type != fs.FileType.NotFound:
-            self._files.move(self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
+        chosen = fs.FileSelector(self._root, allow_not_found=True)
+        if self._files.get_file_info(chosen):
+            move_folder(self._files, self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
 
 
 def check_match(checkpoint: Checkpoint, record: Record) -> None:

@@ -17,7 +17,8 @@ from penstock.spark import views
 from penstock.spark.problems import QueryFailed, WarehouseBroken
 from penstock.spark.relations import Relations
 from penstock.spark.state_table import KeyRange, StateTable, key_ranges
-from penstock.spark.tables import File, filesystem
+from penstock.spark.storage import filesystem, is_remote
+from penstock.spark.tables import File
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import Warehouse
 
@@ -84,10 +85,10 @@ class Duck(Relations):
     def files(self, files: Sequence[File], schema: pa.Schema) -> str:
         if not files:
             return self.register(schema.empty_table())
-        if "://" not in files[0].path:
+        if not is_remote(files[0].path):
             paths = ", ".join(views.literal(each.path) for each in files)
             return f"read_parquet([{paths}])"
-        return self.register(_dataset([each.path for each in files], schema))
+        return self.register(self._dataset([each.path for each in files], schema))
 
     def typed(self, query: str, schema: TypeSchema | None) -> str:
         """Values are read when a row is asked for: what a query filters out costs nothing."""
@@ -178,6 +179,15 @@ class Duck(Relations):
         self._connection.register(name, rows)
         return name
 
+    def _dataset(self, paths: list[str], schema: pa.Schema) -> Any:
+        """Files that DuckDB itself cannot reach: its extension for that is not in its package."""
+        from pyarrow import dataset
+
+        found = [filesystem(path, self._warehouse.options) for path in paths]
+        return dataset.dataset(
+            [path for _, path in found], schema=schema, filesystem=found[0][0], format="parquet"
+        )
+
     def _words(self, error: duckdb.Error) -> str:
         """What DuckDB says, in a line, and which tables there are if that is the question."""
         first = str(error).strip().split("\n\n")[0].split("\nLINE")[0]
@@ -189,12 +199,3 @@ class Duck(Relations):
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _dataset(paths: list[str], schema: pa.Schema) -> Any:
-    from pyarrow import dataset
-
-    files, _ = filesystem(paths[0])
-    return dataset.dataset(
-        [filesystem(path)[1] for path in paths], schema=schema, filesystem=files, format="parquet"
-    )

@@ -173,14 +173,20 @@ def _time(text: str | None) -> datetime | None:
 
 
 def writer_of(
-    uri: str, types: Mapping[str, TypeSchema], number: int, ingested: datetime
+    uri: str,
+    types: Mapping[str, TypeSchema],
+    number: int,
+    ingested: datetime,
+    options: Mapping[str, str] | None = None,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with its rows: write them to a file, and tell which."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told = Told()
         made = (told.see(rows_of(batch, types, number, ingested)) for batch in batches)
-        written = write_file(uri, EVENTS, made, prefix=f"{number:08d}", statistics=STATISTICS)
+        written = write_file(
+            uri, EVENTS, made, prefix=f"{number:08d}", statistics=STATISTICS, options=options
+        )
         if written is not None:
             yield pa.RecordBatch.from_pylist([told.row(written)], schema=WRITTEN)
 

@@ -18,6 +18,10 @@ from penstock.spark.problems import WarehouseBroken, WarehouseInUse
 _COLOURS: Final = re.compile(r"\x1b\[\d*m")
 _BACKTRACE: Final = re.compile(r"\s*(\d+: |at )")
 _WORDS_MAX: Final = 400
+_REFUSED: Final = re.compile(
+    r"\b403\b|forbidden|access_?denied|signature|access_key", re.IGNORECASE
+)
+_NO_BUCKET: Final = re.compile(r"\b404\b|no_?such_?bucket", re.IGNORECASE)
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -49,12 +53,25 @@ def tells(method: _Method) -> _Method:
 
 
 def _sentence(uri: str, error: Exception) -> str:
+    if "://" in uri:
+        return f"{uri} cannot be read or written: {words(error).rstrip('.')}. {_store(str(error))}"
     anew = "" if "/state/" not in uri else ", or delete it: the next run makes it anew from events"
     return (
         f"{uri} cannot be read or written: {words(error).rstrip('.')}. Look at the path and the "
-        "rights to it (of object stores: the environment and warehouse.options); if the table is "
-        f"damaged restore it from a copy{anew}."
+        f"rights to it; if the table is damaged restore it from a copy{anew}."
     )
+
+
+def _store(said: str) -> str:
+    """What to look at if it is an object store that says so."""
+    if _REFUSED.search(said):
+        return (
+            "Are the credentials right (warehouse.options, or the environment of driver and "
+            "executors), and may they read, write, list and delete there?"
+        )
+    if _NO_BUCKET.search(said):
+        return "Does the bucket exist?"
+    return "Is the endpoint right, and can this machine reach it? Else the table may be damaged."
 
 
 def words(error: Any) -> str:

@@ -4,7 +4,7 @@ it is small, in Spark's tasks when it is not; the rows are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -53,17 +53,17 @@ def fold_in_spark(spark: SparkViews, entity: str, record: Record) -> StateTable:
     latest = views.latest(shuffled, spark.cuts())
     kept = views.without_tombstones(latest, record.dead_streams)
     columns = spark.session.sql(kept).select(*state.schema.names)
-    write = bucket_writer(state.table.uri, state.schema, record.batch)
+    write = bucket_writer(state.table.uri, state.schema, record.batch, state.options)
     written = columns.mapInArrow(write, WRITTEN_DDL).collect()
     state.commit([Written(*row) for row in written], record)
     return state
 
 
 def bucket_writer(
-    uri: str, schema: pa.Schema, batch: int
+    uri: str, schema: pa.Schema, batch: int, options: Mapping[str, str] | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = _write(uri, schema, batches, batch)
+        written = _write(uri, schema, batches, batch, options)
         if written is not None:
             yield pa.RecordBatch.from_pylist([written._asdict()], schema=WRITTEN)
 
@@ -71,10 +71,16 @@ def bucket_writer(
 
 
 def _write(
-    uri: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], batch: int
+    uri: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    batch: int,
+    options: Mapping[str, str] | None,
 ) -> Written | None:
     made = (each.cast(schema) for each in batches)
-    return write_file(uri, schema, made, prefix=f"state-{batch:08d}", statistics=STATISTICS)
+    return write_file(
+        uri, schema, made, prefix=f"state-{batch:08d}", statistics=STATISTICS, options=options
+    )
 
 
 def _buckets(state: StateTable, reader: Iterable[pa.RecordBatch], batch: int) -> Iterator[Written]:
@@ -86,6 +92,10 @@ def _buckets(state: StateTable, reader: Iterable[pa.RecordBatch], batch: int) ->
         held.append(each)
         rows += each.num_rows
         if rows >= limits.PIPELINE_BUCKET_ROWS:
-            yield from filter(None, [_write(state.table.uri, state.schema, held, batch)])
+            yield from filter(None, [_bucket(state, held, batch)])
             held, rows = [], 0
-    yield from filter(None, [_write(state.table.uri, state.schema, held, batch)])
+    yield from filter(None, [_bucket(state, held, batch)])
+
+
+def _bucket(state: StateTable, held: list[pa.RecordBatch], batch: int) -> Written | None:
+    return _write(state.table.uri, state.schema, held, batch, state.options)

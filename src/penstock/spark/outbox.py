@@ -30,7 +30,8 @@ from penstock.spark.outbox_rows import (
     rows_of,
 )
 from penstock.spark.problems import WarehouseInUse
-from penstock.spark.tables import File, Table, Written, filesystem, write_file
+from penstock.spark.storage import filesystem
+from penstock.spark.tables import File, Table, Written, write_file
 from penstock.spark.warehouse import Warehouse
 
 _STATISTICS: Final = ("publish", "chunk", "batch")
@@ -185,7 +186,14 @@ class Outbox:
 
     def _write(self, publish: str, name: str, rows: Iterator[pa.RecordBatch]) -> list[Written]:
         prefix = f"{publish}-{name}"
-        made = write_file(self._table.uri, ROWS, rows, prefix=prefix, statistics=_STATISTICS)
+        made = write_file(
+            self._table.uri,
+            ROWS,
+            rows,
+            prefix=prefix,
+            statistics=_STATISTICS,
+            options=self._warehouse.options,
+        )
         return [] if made is None else [made]
 
     def _commit(
@@ -248,8 +256,9 @@ class Outbox:
     def _read(self, files: list[File], columns: list[str], wanted: Any = None) -> pa.Table:
         if not files:
             return ROWS.empty_table().select(columns)
-        store, _ = filesystem(self._table.uri)
-        paths = [filesystem(file.path)[1] for file in files]
+        options = self._warehouse.options
+        store, _ = filesystem(self._table.uri, options)
+        paths = [filesystem(file.path, options)[1] for file in files]
         found = _dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
         return found.to_table(columns=columns, filter=wanted)
 

@@ -32,6 +32,7 @@ from penstock.spark.problems import QueryFailed
 from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
 from penstock.spark.replays import recount
+from penstock.spark.sessions import needs_classic, session
 from penstock.spark.signals import stopped_by_signals
 from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
@@ -62,7 +63,8 @@ class PipelineRun:
         self._on_progress = on_progress
         self._tell = on_note or _silent
         assert pipeline.warehouse.checkpoint is not None
-        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint)
+        needs_classic(spark, "A pipeline")
+        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
         self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
         replaces = pipeline.run.snapshots == "replace"
         self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
@@ -88,6 +90,7 @@ class PipelineRun:
             self._pipeline, self.warehouse, self._checkpoint, resume=resume_from_warehouse
         )
         tell_unselected(self._pipeline.source, self.warehouse, self._tell)
+        self._checkpoint.check_reach(self._spark)
         self.warehouse.open(self._pipeline.types)
         try:
             if resume_from_warehouse:
@@ -186,7 +189,8 @@ class PipelineRun:
         """The events of a batch in files that nobody sees yet."""
         events = self.warehouse.events
         number, types = events.record.batch + 1, self._pipeline.types
-        write = writer_of(events.uri, types, number, datetime.now(UTC))
+        options = self.warehouse.options
+        write = writer_of(events.uri, types, number, datetime.now(UTC), options)
         start = self._checkpoint.positions(batch - 1)
         if start is not None and end is not None and self._small.are(start, end):
             made = write(self._small.read(start, end))
@@ -264,7 +268,7 @@ def run_pipeline(
     check_master(master)
     meter, tell = Meter(), on_note or _silent
     with _metrics(meter, pipeline.run, tell):
-        checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "")
+        checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "", pipeline.warehouse.options)
         warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
         check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
         check_source(pipeline.source, tell)
@@ -286,7 +290,6 @@ def run_pipeline(
 
 
 def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
-    from penstock.spark.sessions import session
 
     try:
         config = {"spark.log.level": "FATAL", **pipeline.run.spark}

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock import limits
 from penstock.spark.problems import InvalidPipeline
+from penstock.spark.storage import Place, check_options, place_of
 from penstock.spark.type_schema import TypeSchema, type_schema
 
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable, not a token
@@ -184,19 +185,28 @@ def _check_publish(name: str, publish: Publish) -> None:
 
 
 def _absolute(warehouse: Warehouse, folder: Path) -> Warehouse:
-    path = _place(warehouse.path, folder)
-    checkpoint = f"{path}/_checkpoint"
+    place = _place("path", warehouse.path, folder)
     if warehouse.checkpoint is not None:
-        checkpoint = _place(warehouse.checkpoint, folder)
-    return msgspec.structs.replace(warehouse, path=path, checkpoint=checkpoint)
+        checkpoint = warehouse.checkpoint.rstrip("/")
+        found = _place("checkpoint", checkpoint, folder)
+        # Of a remote one Spark needs the spelling that Hadoop knows.
+        checkpoint = found.path if found.scheme is None else checkpoint
+    elif place.scheme is None:
+        checkpoint = f"{place.path}/_checkpoint"
+    else:
+        # The driver alone needs it, and Spark's package has no file system for object stores.
+        checkpoint = str((folder / "_checkpoint" / place.authority / place.path).absolute())
+    check_options(place.uri, warehouse.options)
+    return msgspec.structs.replace(warehouse, path=place.uri, checkpoint=checkpoint)
 
 
-def _place(path: str, folder: Path) -> str:
+def _place(name: str, path: str, folder: Path) -> Place:
     if not path.strip():
-        raise InvalidPipeline("warehouse.path is empty: name a folder, or s3://….")
-    if "://" in path:
-        return path.rstrip("/")
-    return str((folder / path).absolute())
+        raise InvalidPipeline(f"warehouse.{name} is empty: name a folder, or s3://….")
+    place = place_of(path.rstrip("/"))
+    if place.scheme is not None:
+        return place
+    return place._replace(path=str((folder / place.path).absolute()))
 
 
 def _type(name: str, schema: str, folder: Path) -> TypeSchema:

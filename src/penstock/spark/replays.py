@@ -53,7 +53,14 @@ def _replay(pipeline: Pipeline, warehouse: Warehouse, duck: Duck) -> Replayed:
     told = Told()
     fixed = (told.see(made) for batch in rows for made in attempt.fixed(batch))
     prefix = f"{number:08d}"
-    written = write_file(events.uri, EVENTS, fixed, prefix=prefix, statistics=STATISTICS)
+    written = write_file(
+        events.uri,
+        EVENTS,
+        fixed,
+        prefix=prefix,
+        statistics=STATISTICS,
+        options=warehouse.options,
+    )
     if written is not None:
         warehouse.check()
         appended = Appended.of([told.row(written)])

@@ -1,17 +1,25 @@
-"""A Spark session that is ready for Penstock: Java found, sources known, quiet, modest, in UTC."""
+"""A Spark session that is ready for Penstock: Java and Python found, sources known, quiet, modest,
+in UTC. Classic ones are made here; those of Spark Connect can only be told the sources.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
+from penstock.errors import InvalidOption
 from penstock.spark.java import provide_java
+from penstock.spark.words import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PYTHON: Final = "PYSPARK_PYTHON"
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -31,24 +39,74 @@ def session(
     """
     from pyspark.sql import SparkSession
 
+    if (master or "").startswith("sc://"):
+        raise InvalidOption(
+            f"{master} is a server of Spark Connect: make the session with SparkSession.builder."
+            "remote(…), and make Penstock's sources known to it with penstock.spark.register()."
+        )
     provide_java(quiet=quiet)
-    python = sys.executable
-    os.environ.setdefault("PYSPARK_PYTHON", python)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     master = master or "local[*]"
     here = _LOCAL if master.startswith("local") else {}
     settings = {**_defaults(memory), **here, **(config or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _told(python_of(master, settings, os.environ)):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
 
 
+def python_of(master: str | None, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """The Python that tasks run in: as it is set, else the driver's own. In Kubernetes tasks run
+    in an image, which has one of its own."""
+    chosen = settings.get("spark.pyspark.python") or environ.get("PYSPARK_PYTHON")
+    if chosen:
+        return chosen
+    return "python3" if (master or "").startswith("k8s://") else sys.executable
+
+
+@contextmanager
+def _told(python: str) -> Iterator[None]:
+    """Spark reads the choice from the environment while it starts. The next session may have
+    another one, so it is taken back."""
+    before = {name: os.environ.get(name) for name in (_PYTHON, "PATH")}
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ[_PYTHON] = python
+    if "/" not in python:
+        # Also the driver runs it, to plan: there it has to be the one that this is.
+        own = str(Path(sys.executable).parent)
+        os.environ["PATH"] = os.pathsep.join(filter(None, (own, before["PATH"])))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session is one of Spark Connect, whose Spark is a server somewhere else."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def needs_classic(spark: Any, what: str) -> None:
+    if is_connect(spark):
+        raise InvalidOption(
+            f"{what} needs a driver of its own, and this session is one of Spark Connect. Give it "
+            "a session of penstock.spark.session(master=…), or run `penstock pipeline run "
+            "--master …` where the driver is to be."
+        )
+
+
 def register(spark: SparkSession) -> None:
-    """Make `durable_streams` and `stp` known to a session of your own."""
+    """Make `durable_streams` and `stp` known to a session of your own.
+
+    With Spark Connect the server runs them, and needs the package too.
+    """
     from penstock.spark.source import DurableStreamsSource
     from penstock.spark.stp_source import StpSource
 
@@ -56,7 +114,22 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(DurableStreamsSource)
     spark.dataSource.register(StpSource)
+    if is_connect(spark) and spark not in _CHECKED:
+        _check_server(spark)
+        _CHECKED.add(spark)
 
+
+def _check_server(spark: SparkSession) -> None:
+    """An error now, if the server of Spark Connect cannot make a source: later it would come with
+    pages of Java around it."""
+    reader = spark.read.format("durable_streams").options(url="http://127.0.0.1", streams="any")
+    try:
+        reader.load().schema  # noqa: B018 - asks the server, which asks the source and nobody else
+    except Exception as error:
+        raise InvalidOption(f"Spark Connect: {plain(error)}") from error
+
+
+_CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can make our sources
 
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

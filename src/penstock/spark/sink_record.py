@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import InvalidOption
+from penstock.spark.problems import InvalidPipeline
+from penstock.spark.storage import filesystem
 
 FOLDER: Final = "penstock"
 
@@ -40,15 +40,14 @@ def keep_chunking(location: str | None, sink: str, chosen: dict[str, Any]) -> No
 
 
 def _opened(location: str) -> tuple[fs.FileSystem, str]:
-    if "://" not in location:
-        location = Path(location.removeprefix("file:")).absolute().as_uri()
     try:
-        files, path = fs.FileSystem.from_uri(location)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return filesystem(location)
+    except InvalidPipeline as error:
         raise InvalidOption(
-            f"The checkpoint at {location} cannot be opened from Python: {error}."
+            f"The checkpoint cannot be opened from Python to keep the size of chunks in it. "
+            f"{error.detail} Or name it by Spark's setting spark.sql.streaming.checkpointLocation "
+            "instead of the option: then nothing is kept, and chunk sizes must stay as they are."
         ) from error
-    return files, path
 
 
 def _read(files: fs.FileSystem, path: str) -> dict[str, Any] | None:

@@ -1,10 +1,11 @@
 """The relations of a warehouse in Spark: temporary views over the files that delta-rs lists, so
-that no jar is needed to read them.
+that no jar is needed to read them. Spark reads local ones itself, remote ones our reader does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +13,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock import limits
+from penstock.spark.events_table import EVENTS
+from penstock.spark.file_source import RemoteFiles, Wanted
 from penstock.spark.relations import Relations, with_columns
+from penstock.spark.storage import is_remote
 from penstock.spark.tables import File
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.views import KEY
@@ -46,11 +50,25 @@ class SparkViews(Relations):
         columns = from_arrow_schema(schema)
         if not files:
             return self._named(self.session.createDataFrame([], columns))
+        if is_remote(self._warehouse.path):
+            return self._named(self._remote.frame(files, columns))
         rows = self.session.read.schema(columns).parquet(*(each.path for each in files))
         if sum(each.rows for each in files) <= limits.PIPELINE_TASK_ROWS:
             # In one part rows need no shuffle to be grouped or joined: half the time of a query.
             rows = rows.coalesce(1)
         return self._named(rows)
+
+    @cached_property
+    def _remote(self) -> RemoteFiles:
+        return RemoteFiles(self.session, self._warehouse.options)
+
+    def events(self, *, after: int = 0, column: str | None = None) -> str:
+        found = self._warehouse.events.files(after=after, column=column)
+        if not found or not is_remote(self._warehouse.path):
+            return self.files(found, EVENTS)
+        # Rows that no query of ours would keep stay in the store.
+        columns = from_arrow_schema(EVENTS)
+        return self._named(self._remote.frame(found, columns, Wanted(after, column)))
 
     def typed(self, query: str, schema: TypeSchema | None) -> str:
         if schema is None:

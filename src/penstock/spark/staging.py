@@ -24,7 +24,6 @@ from penstock.spark.pipeline_config import Pipeline
 from penstock.spark.positions import Position, from_spark
 from penstock.spark.problems import RewriteFailed
 from penstock.spark.state_table import StateTable
-from penstock.spark.tables import filesystem
 from penstock.spark.warehouse import Warehouse
 from penstock.state.events import insert, snapshot_end, snapshot_start
 
@@ -55,8 +54,8 @@ class Staging:
     def __init__(self, warehouse: Warehouse, stream: str) -> None:
         self._warehouse = warehouse
         self.stream = stream
-        place = f"{warehouse.path}/_penstock/rewrite/{quote(stream, safe='')}"
-        self._files, self._root = filesystem(place)
+        place = f"_penstock/rewrite/{quote(stream, safe='')}"
+        self._files, self._root = warehouse.files(place)
 
     def plan(self) -> Plan | None:
         path = f"{self._root}/{_PLAN}"

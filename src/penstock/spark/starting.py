@@ -66,7 +66,8 @@ def check_warehouse(
     warehouse.events.refresh()
     record = warehouse.events.record
     check_tables(warehouse, pipeline.types)
-    if not resume:
+    # Where nothing has begun there is nothing to go on from: `resume` may always be asked for.
+    if not resume or (record.batch == 0 and checkpoint.done is None):
         check_match(checkpoint, record)
         return pipeline.source.starting
     if record.positions is None:

@@ -56,7 +56,8 @@ class StateTable:
         self.schema = state_schema(schema)
         self._version = None if schema is None else schema.version
         self._warehouse = warehouse
-        self.table = Table(warehouse.state_uri(entity), self.schema, warehouse.options)
+        self.options = warehouse.options
+        self.table = Table(warehouse.state_uri(entity), self.schema, self.options)
         self._look()
 
     def _look(self) -> None:

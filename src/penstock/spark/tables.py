@@ -7,8 +7,7 @@ somebody else has committed in between it fails. Knows no events and no Spark.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,13 +16,13 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction
-from pyarrow import fs
 
 from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.failures import tells, told
 from penstock.spark.file_statistics import Statistics
 from penstock.spark.problems import WarehouseInUse
+from penstock.spark.storage import delta_options, filesystem
 
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
@@ -72,7 +71,7 @@ class Table:
     def __init__(self, uri: str, schema: pa.Schema, options: dict[str, str] | None = None) -> None:
         self.uri = uri
         self.schema = schema
-        self._options = options or None
+        self._options = delta_options(uri, options)
         self._handle: DeltaTable | None = None
         self._files: dict[str, File] = {}
         self.foreign: str | None = None
@@ -280,14 +279,6 @@ def _file(uri: str, row: dict[str, Any]) -> File:
     )
 
 
-def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a table, and the path of it there."""
-    if "://" not in uri:
-        return fs.LocalFileSystem(), str(Path(uri).absolute())
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
-    return found
-
-
 def write_file(
     uri: str,
     schema: pa.Schema,
@@ -295,13 +286,14 @@ def write_file(
     *,
     prefix: str,
     statistics: Sequence[str],
+    options: Mapping[str, str] | None = None,
 ) -> Written | None:
     """Rows as a new file in a table's folder; None if there are none. Runs in executors too."""
     tables = _together(batches, schema)
     first = next(tables, None)
     if first is None:
         return None
-    files, folder = filesystem(uri)
+    files, folder = filesystem(uri, options)
     # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"

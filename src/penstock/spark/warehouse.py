@@ -21,7 +21,8 @@ from penstock.spark.events_table import WRITER, EventsTable
 from penstock.spark.failures import tells, told
 from penstock.spark.problems import NoWarehouse, WarehouseInUse
 from penstock.spark.processes import lives, started
-from penstock.spark.tables import Table, filesystem
+from penstock.spark.storage import canonical, filesystem, options_for_tasks
+from penstock.spark.tables import Table
 
 _NOTE: Final = "_penstock/writer.json"
 _SAFE: Final = "-_"
@@ -47,13 +48,17 @@ class Warehouse:
     """The folder of the tables, or its URL."""
 
     def __init__(self, path: str, options: dict[str, str] | None = None) -> None:
-        self.path = path.rstrip("/")
-        self.options = options or {}
+        self.path = canonical(path.rstrip("/"))
+        self.options = options_for_tasks(self.path, options or {})
         self.events = EventsTable(f"{self.path}/events", self.options)
         self.writer: int | None = None
 
     def state_uri(self, entity: str) -> str:
         return f"{self.path}/state/{quote(entity, safe=_SAFE)}"
+
+    def files(self, place: str = "") -> tuple[fs.FileSystem, str]:
+        """The file system of the warehouse, and the path of a place in it there."""
+        return filesystem(f"{self.path}/{place}".rstrip("/"), self.options)
 
     @property
     def uri(self) -> str:
@@ -76,7 +81,7 @@ class Warehouse:
     def types(self) -> list[str]:
         """The types that have a state table."""
         with told(f"{self.path}/state"):
-            files, root = filesystem(f"{self.path}/state")
+            files, root = self.files("state")
             found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
         folders = (each for each in found if each.type == fs.FileType.Directory)
         return sorted(unquote(each.base_name) for each in folders)
@@ -121,13 +126,13 @@ class Warehouse:
     def close(self) -> None:
         owner = self._owner()
         if self.writer is not None and owner is not None and owner.process == os.getpid():
-            files, root = filesystem(self.path)
+            files, root = self.files()
             files.delete_file(f"{root}/{_NOTE}")
         self.writer = None
 
     @tells
     def _owner(self) -> Owner | None:
-        files, root = filesystem(self.path)
+        files, root = self.files()
         if files.get_file_info(f"{root}/{_NOTE}").type == fs.FileType.NotFound:
             return None
         with files.open_input_stream(f"{root}/{_NOTE}") as file:
@@ -138,7 +143,7 @@ class Warehouse:
 
     @tells
     def _note(self, owner: Any) -> None:
-        files, root = filesystem(self.path)
+        files, root = self.files()
         files.create_dir(f"{root}/_penstock", recursive=True)
         with files.open_output_stream(f"{root}/{_NOTE}") as file:
             file.write(msgspec.json.encode(owner))

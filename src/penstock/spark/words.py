@@ -8,6 +8,12 @@ from typing import Final
 from penstock import errors
 from penstock.errors import PenstockError
 
+_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
+_PYTHON: Final = (
+    "Every executor (and with Spark Connect the server) needs Python with penstock[spark]; the "
+    "setting spark.pyspark.python, or PYSPARK_PYTHON, says which one it is there."
+)
 _OURS: Final = re.compile(r"^penstock(?:\.\w+)*\.(\w+): (.+?)$", re.MULTILINE)
 
 _WRAPPER: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
@@ -21,6 +27,13 @@ def plain(error: BaseException) -> str:
     found = _OURS.findall(text)
     if found:
         return str(found[-1][1]).strip()
+    for pattern, words in (
+        (_PACKAGE, "The Python that Spark's tasks run in lacks the package {}"),
+        (_PROGRAM, "Spark's tasks cannot run the Python {}"),
+    ):
+        missing = pattern.search(text)
+        if missing:
+            return f"{words.format(missing[1])}. {_PYTHON}"
     first = _CALL.sub("", text.strip()).partition("\n")[0]
     return _SQLSTATE.sub(" ", _WRAPPER.sub("", first)).strip(" ;") or type(error).__name__
 
