@@ -164,7 +164,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     found = views.sql(keys)
     assert [row["_key"] for row in found.collect()] == ["9", "late"]
     told = options_in_plan(found)
-    assert f"s3://{BUCKET}/store/events/" in told
+    assert f"s3://{BUCKET}/store/state/user/" in told
     assert not [each for each in store.options.values() if each in told]
 
     assert "events" in cli("vacuum", str(file), "--dry-run")
