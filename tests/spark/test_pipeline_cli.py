@@ -255,7 +255,7 @@ def test_tables_that_cannot_be_read_are_a_line(kept: Kept, tmp_path: Path, comma
         file.write_text("{ no log")
     more = ["SELECT * FROM events"] if command == "sql" else []
     found = pipeline(command, settings(tmp_path), *more)
-    is_one_line(found, FAILURE, "the tables cannot be read or written: ")
+    is_one_line(found, FAILURE, "warehouse/events cannot be read or written: ")
 
 
 def test_validate_says_what_a_pipeline_does(tmp_path: Path) -> None:
@@ -402,6 +402,7 @@ def test_metrics_are_served_at_the_address_that_is_told() -> None:
         "penstock_pipeline_warehouse_events": 40,
         "penstock_pipeline_dead_letters": 2,
         "penstock_pipeline_lag_messages": 7,
+        "penstock_pipeline_unkeyed_rows": 0,
         "penstock_pipeline_batch_seconds": 0.5,
     }
     with pytest.raises(OSError, match="refused"):

@@ -35,25 +35,7 @@ format_option: Callable[[Any], Any] = click.option(
 )
 
 
-class _Commands(click.Group):
-    """What the storage of the tables says is one line as well."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in _STORAGE:
-                raise
-            reason = str(error).strip() or type(error).__name__
-            raise Failure(f"the tables cannot be read or written: {reason}", FAILURE) from error
-
-
-# The modules whose errors are about files, folders, credentials and networks; `_internal` is
-# deltalake's. By their names: to import them takes longer than most commands do.
-_STORAGE = frozenset({"_internal", "deltalake", "pyarrow"})
-
-
-@click.group("pipeline", cls=_Commands)
+@click.group("pipeline")
 def command() -> None:
     """Streams into tables and back: run, look at and check a pipeline.
 
