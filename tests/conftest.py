@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if any("spark" in mark.args for mark in item.iter_markers("xdist_group")):
+    if any(mark.args[0].startswith("spark") for mark in item.iter_markers("xdist_group")):
         _quicken_spark()
 
 

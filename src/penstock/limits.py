@@ -83,7 +83,6 @@ PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds 
 PIPELINE_SWITCH_HOLD_S: Final = 2  # that writers wait, if a stream never rests by itself
 PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that
 PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
-PIPELINE_METRICS_HOST: Final = "127.0.0.1"  # scraped from this machine alone
 PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
 PIPELINE_PUBLISH_NAME_MAX: Final = 128  # characters of a [publish] section's name
 PIPELINE_OUTBOX_FILES: Final = 64  # of the outbox, for each result, before they are made one

@@ -42,7 +42,7 @@ def run(language: str, code: str, url: str) -> str:
 
 def _case(path: Path) -> ParameterSet:
     starts_spark = path.name in ("spark.md", "pipeline.md")
-    marks = [pytest.mark.spark, pytest.mark.xdist_group("spark")] if starts_spark else []
+    marks = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart")] if starts_spark else []
     return pytest.param(path, id=path.name, marks=marks)
 
 

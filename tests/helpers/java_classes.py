@@ -6,6 +6,7 @@ them in an archive (CDS), and starting from it takes half the processor time.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -24,8 +25,11 @@ _TIMEOUT_S = 300.0
 def java_options() -> str:
     """Options for every Java that runs Spark in tests."""
     archive = _archive()
-    if not archive.exists():
-        _make(archive)
+    archive.parent.mkdir(exist_ok=True)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of one run may want it
+        if not archive.exists():
+            _make(archive)
     return f"{_QUICK} {_SILENT} -XX:SharedArchiveFile={archive}" if archive.exists() else _QUICK
 
 
@@ -40,7 +44,6 @@ def _archive() -> Path:
 
 def _make(archive: Path) -> None:
     """Run Spark once and keep what it has loaded; without it tests take longer, and that is all."""
-    archive.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         made = Path(folder) / "spark.jsa"
         options = f"{_QUICK} {_SILENT} -XX:ArchiveClassesAtExit={made}"

@@ -10,6 +10,10 @@ import threading
 import uuid
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("spark-apart")
+
 DEMO_TIMEOUT_S = 300.0
 ENDING_S = 20.0
 

@@ -25,7 +25,7 @@ from tests.spark.delta_jar import delta_jars
 from tests.spark.drivers import POINTS, pipeline_process, wait_for
 from tests.spark.replay import Replay
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the shared session
 
 JOB_TIMEOUT_S = 800.0
 EVENTS = 400

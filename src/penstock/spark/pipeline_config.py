@@ -62,7 +62,7 @@ class Run(_Section, frozen=True):
     driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
     outbox_files: _Positive = limits.PIPELINE_OUTBOX_FILES
     keep_hours: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_KEEP_HOURS
-    metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = limits.PIPELINE_METRICS_HOST
+    metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}
 
