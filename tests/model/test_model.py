@@ -399,7 +399,7 @@ class BusyScript(Script):
 
 
 SHORT = settings(
-    max_examples=150,
+    max_examples=90,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

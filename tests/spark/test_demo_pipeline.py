@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("spark-apart")
+pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("spark-apart")]
 
 DEMO_TIMEOUT_S = 300.0
 ENDING_S = 20.0

@@ -144,7 +144,6 @@ def test_snapshots_replace_what_was_before_if_they_are_told_to(
     # A batch that ends inside the snapshot: only its end makes it count.
     for messages in ([start, user("a", "y")], [user("c", "y"), end], [start, user("d", "y")]):
         append(client, one, *messages)
-        run(keeps, spark)
         run(replaces, spark)
         wanted = {
             2: ["a", "b"],
@@ -154,6 +153,7 @@ def test_snapshots_replace_what_was_before_if_they_are_told_to(
         rows = ask(replaces, KEYS)
         assert [row["_key"] for row in rows if row["_stream"] == one] == wanted
         assert [row["_key"] for row in rows if row["_stream"] == two] == ["z"]
+    run(keeps, spark)
     assert [row["_key"] for row in ask(keeps, KEYS)] == ["a", "b", "c", "d", "z"]
     check_cities(keeps, client, check_warehouse(keeps))
     cities = client.stream(f"derived-{home}/replaced").read().messages

@@ -48,6 +48,7 @@ def test_an_error_after_a_stop_is_told_and_the_batch_taken_up_again(
     check_cities(fixed, client, check_warehouse(fixed))
 
 
+@pytest.mark.soak  # the test before this stops a run, too
 def test_a_stop_between_batches_is_no_error(
     spark: SparkSession, client: Client, make: Make, home: str
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_stream_that_is_no_longer_selected_keeps_its_rows_and_is_named_once(
     check_warehouse(wide)
 
 
+@pytest.mark.soak  # test_selection has it without Spark
 def test_a_resumed_warehouse_notices_what_was_deleted(
     spark: SparkSession, client: Client, make: Make, home: str
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_resumed_warehouse_notices_what_was_deleted(
     assert resets == [{"stream": f"{home}/two", "value": '{"reason":"stream-deleted"}'}]
 
 
+@pytest.mark.soak  # test_other_servers has it without Spark
 def test_a_warehouse_of_another_server_is_resumed_with_its_numbers(
     spark: SparkSession, tmp_path: Path
 ) -> None:
