@@ -169,6 +169,7 @@ def test_a_live_run_follows_until_it_is_stopped(
         assert "penstock_pipeline_events_total 2.0" in answer.read().decode()
 
 
+@pytest.mark.soak  # the cluster test folds in tasks
 def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_path: Path) -> None:
     kept = Kept(tmp_path / "warehouse", {"user": USER})
     views = SparkViews(spark, kept.warehouse, kept.types)

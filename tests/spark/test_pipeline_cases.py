@@ -85,6 +85,7 @@ def test_odd_values_are_kept_as_they_are_or_are_dead_letters(
     assert in_spark == {key: row["city"] for key, row in rows.items()}, "both engines"
 
 
+@pytest.mark.soak  # test_warehouse has any order
 def test_late_and_doubled_events_change_nothing_that_is_newer(
     spark: SparkSession, client: Client, make: Make, home: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_keys_that_two_streams_have_are_in_the_view_of_collisions(
     assert [(each["key"], each["value"]) for each in messages] == [("a", {"streams": 3})]
 
 
+@pytest.mark.soak  # test_warehouse has it without Spark
 def test_snapshots_replace_what_was_before_if_they_are_told_to(
     spark: SparkSession, client: Client, make: Make, home: str
 ) -> None:
@@ -274,6 +276,7 @@ def test_many_streams_are_one_pipeline(spark: SparkSession, tmp_path: Path, coun
         check_warehouse(pipeline)
 
 
+@pytest.mark.soak  # test_pipeline has it for both engines
 def test_the_past_is_the_same_in_spark(
     spark: SparkSession, client: Client, make: Make, home: str, server: Server
 ) -> None:

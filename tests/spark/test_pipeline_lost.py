@@ -89,6 +89,7 @@ def _is_what_is_left(pipeline: Pipeline, client: Client) -> None:
     check_cities(pipeline, client, replay)
 
 
+@pytest.mark.soak  # test_trimmed_reads has it without Spark
 def test_a_resumed_warehouse_takes_a_trimmed_stream_as_it_is(
     spark: SparkSession, client: Client, make: Make, home: str
 ) -> None:

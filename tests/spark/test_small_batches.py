@@ -52,6 +52,7 @@ def test_a_batch_is_small_by_its_messages_and_its_bytes(
     assert not SmallBatches(options, messages_max=0).are(start, end)
 
 
+@pytest.mark.soak  # kill and cluster tests compare both with a replay
 def test_the_driver_brings_the_rows_that_tasks_bring(
     spark: SparkSession, client: Client, server: Server, tmp_path: Path
 ) -> None:
