@@ -15,6 +15,7 @@ from penstock.spark.outbox import Outbox
 from penstock.spark.pipeline_config import Pipeline
 from penstock.spark.warehouse import Warehouse
 from tests.spark.direct import read
+from tests.spark.publishing import folded
 from tests.spark.replay import Replay
 
 CITIES = "SELECT city AS key, count(*) AS users FROM state_user GROUP BY city"
@@ -88,13 +89,7 @@ def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dic
     outbox = Outbox(warehouse)
     outbox.look()
     assert list(outbox.waiting("cities")) == []
-    found: dict[str, Any] = {}
-    for message in messages:
-        assert message.get("old_value") == found.get(message["key"])
-        if message["headers"]["operation"] == "delete":
-            del found[message["key"]]
-        else:
-            found[message["key"]] = message["value"]
+    found = folded(messages)
     values = (json.loads(row["value"]) for row in replay.state.values() if row["type"] == "user")
     cities = Counter(value["city"] for value in values if value.get("city") is not None)
     assert found == {city: {"users": count} for city, count in cities.items()}
