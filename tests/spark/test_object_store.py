@@ -253,3 +253,22 @@ def test_a_checkpoint_that_spark_cannot_write_is_refused(spark: SparkSession) ->
         Checkpoint("s3a://lake/x", {"AWS_REGION": "nowhere"}).check_reach(spark)
     with pytest.raises(InvalidPipeline, match="cannot be written"):
         Checkpoint("/proc/none/x").check_reach(spark)
+
+
+def test_sparks_files_are_plainly_written_in_local_folders_alone(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    name = "spark.sql.streaming.checkpointFileManagerClass"
+    here = Checkpoint(str(tmp_path))
+    with here.plainly_written(spark):
+        chosen = spark.conf.get(name) or ""
+        assert chosen.endswith(".FileSystemBasedCheckpointFileManager")
+    with Checkpoint(f"s3a://{BUCKET}/x", store.options).plainly_written(spark):
+        assert spark.conf.get(name, None) is None
+    spark.conf.set(name, "someone's own")
+    try:
+        with here.plainly_written(spark):
+            pass
+        assert spark.conf.get(name) == "someone's own"
+    finally:
+        spark.conf.unset(name)

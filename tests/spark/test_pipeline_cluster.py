@@ -16,6 +16,7 @@ import pytest
 from penstock import Client
 from penstock.spark.pipeline_config import Pipeline, load_pipeline
 from penstock.spark.server import close_clients
+from penstock.spark.task_python import unzipped_python
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.java_classes import java_options
 from tests.helpers.server import ROOT, running_server
@@ -46,6 +47,7 @@ driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
+"spark.pyspark.python" = "{unzipped_python()}"
 "spark.executor.extraJavaOptions" = "{java_options()}"
 "spark.sql.shuffle.partitions" = "2"
 "spark.sql.codegen.wholeStage" = "false"

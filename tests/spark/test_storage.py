@@ -12,7 +12,7 @@ from penstock.errors import InvalidOption
 from penstock.spark.file_source import shared_out
 from penstock.spark.pipeline_config import make_pipeline
 from penstock.spark.problems import InvalidPipeline
-from penstock.spark.sessions import needs_classic, python_of, session
+from penstock.spark.sessions import needs_classic, session
 from penstock.spark.sink_record import keep_chunking
 from penstock.spark.storage import canonical, delta_options, filesystem, is_remote
 from penstock.spark.storage_options import (
@@ -216,24 +216,6 @@ def test_small_files_share_a_task_and_large_ones_do_not() -> None:
     given = [file("a", 10), file("b", 20), file("c", 128 * 1024), file("d", 1), file("e", 1)]
     assert shared_out(given) == [["a", "b"], ["c"], ["d", "e"]]
     assert shared_out([]) == []
-
-
-@pytest.mark.parametrize(
-    ("master", "settings", "environ", "wanted"),
-    [
-        (None, {}, {}, None),
-        ("spark://h:7077", {}, {}, None),
-        ("k8s://https://h", {}, {}, "python3"),
-        ("k8s://https://h", {}, {"PYSPARK_PYTHON": "/opt/py"}, "/opt/py"),
-        ("spark://h:7077", {"spark.pyspark.python": "/a"}, {"PYSPARK_PYTHON": "/b"}, "/a"),
-    ],
-)
-def test_tasks_run_in_the_python_of_where_they_are(
-    master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str | None
-) -> None:
-    import sys
-
-    assert python_of(master, settings, environ) == (wanted or sys.executable)
 
 
 def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:

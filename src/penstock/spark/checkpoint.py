@@ -5,7 +5,8 @@ needs it: a pipeline's query keeps no state in it that tasks would have to reach
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 _ADVICE: Final = (
     "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
     "warehouse stands, with a new checkpoint."
+)
+# How Spark writes the files of checkpoints. The usual way asks for things that Java cannot do
+# without running a program (`readlink`, `chmod`), several for each file.
+_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_PLAIN_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
 
@@ -54,6 +61,22 @@ class Checkpoint:
                 f"for {scheme}://. Leave warehouse.checkpoint out, or set it to a folder of the "
                 "driver; or add Hadoop's package for it to [pipeline.spark]."
             ) from error
+
+    @contextmanager
+    def plainly_written(self, spark: SparkSession) -> Iterator[None]:
+        """Queries that start meanwhile write their checkpoints without programs' help, if this one
+        is a folder of this machine: on one, a file takes another one's place at once either way."""
+        inner: Any = spark
+        here = place_of(self.location).scheme is None
+        known = inner._jvm.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_MANAGER)
+        if not here or not known or spark.conf.get(_MANAGER, None) is not None:
+            yield
+            return
+        spark.conf.set(_MANAGER, _PLAIN_MANAGER)
+        try:
+            yield
+        finally:
+            spark.conf.unset(_MANAGER)
 
     @property
     def query(self) -> str | None:

@@ -97,7 +97,8 @@ class PipelineRun:
                 self._checkpoint.put_aside()
             self._publisher.open()
             self._catch_up()
-            self._follow(starting, once=once)
+            with self._checkpoint.plainly_written(self._spark):
+                self._follow(starting, once=once)
             if self._failure is None:
                 self._fold(everything=True)
                 self._publisher.close()

@@ -5,21 +5,18 @@ in UTC. Classic ones are made here; those of Spark Connect can only be told the 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from penstock.errors import InvalidOption
 from penstock.spark.java import provide_java
+from penstock.spark.task_python import python_of, told
 from penstock.spark.words import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PYTHON: Final = "PYSPARK_PYTHON"
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -51,41 +48,11 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _told(python_of(master, settings, os.environ)):
+    with told(python_of(master, settings, os.environ)):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
-
-
-def python_of(master: str | None, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The Python that tasks run in: as it is set, else the driver's own. In Kubernetes tasks run
-    in an image, which has one of its own."""
-    chosen = settings.get("spark.pyspark.python") or environ.get("PYSPARK_PYTHON")
-    if chosen:
-        return chosen
-    return "python3" if (master or "").startswith("k8s://") else sys.executable
-
-
-@contextmanager
-def _told(python: str) -> Iterator[None]:
-    """Spark reads the choice from the environment while it starts. The next session may have
-    another one, so it is taken back."""
-    before = {name: os.environ.get(name) for name in (_PYTHON, "PATH")}
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ[_PYTHON] = python
-    if "/" not in python:
-        # Also the driver runs it, to plan: there it has to be the one that this is.
-        own = str(Path(sys.executable).parent)
-        os.environ["PATH"] = os.pathsep.join(filter(None, (own, before["PATH"])))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def is_connect(spark: Any) -> bool:

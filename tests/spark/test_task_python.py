@@ -1,0 +1,84 @@
+"""The Python that Spark starts for tasks and sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+
+from penstock.spark.task_python import python_of, unzipped_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOME = Path(pyspark.__file__).parent
+TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path, sys.argv]))"
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "environ", "wanted"),
+    [
+        ("spark://h:7077", {}, {}, sys.executable),
+        ("k8s://https://h", {}, {}, "python3"),
+        ("k8s://https://h", {}, {"PYSPARK_PYTHON": "/opt/py"}, "/opt/py"),
+        ("spark://h:7077", {"spark.pyspark.python": "/a"}, {"PYSPARK_PYTHON": "/b"}, "/a"),
+        (None, {}, {"PYSPARK_PYTHON": "/b"}, "/b"),
+        (None, {}, {"SPARK_HOME": "/opt/spark"}, sys.executable),
+        (None, {}, {}, unzipped_python()),
+        ("local[2]", {}, {"SPARK_HOME": str(HOME)}, unzipped_python()),
+    ],
+)
+def test_tasks_run_in_the_python_of_where_they_are(
+    master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str
+) -> None:
+    assert python_of(master, settings, environ) == wanted
+
+
+def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+    odd = tmp_path / "a b * $HOME"
+    odd.mkdir()
+    zips = [str(path) for path in (HOME / "python" / "lib").glob("*.zip")]
+    assert len(zips) == 2, "PySpark and Py4J"
+    done = subprocess.run(
+        [unzipped_python(), "-c", TELL, "one word", "*", ""],
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*zips, str(odd), "/other/pyspark.zip"])},
+    )
+    file, path, arguments = json.loads(done.stdout)
+    assert file == pyspark.__file__
+    assert path[1:3] == [str(odd), "/other/pyspark.zip"]
+    assert not set(zips) & set(path)
+    assert arguments == ["-c", "one word", "*", ""]
+
+
+def test_it_is_gone_with_the_driver() -> None:
+    code = "from penstock.spark.task_python import unzipped_python; print(unzipped_python())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() != sys.executable
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+def test_where_no_program_may_be_run_it_is_python_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert unzipped_python.__wrapped__() == sys.executable
+
+
+def test_tasks_have_compiled_modules(spark: SparkSession) -> None:
+    def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark as found
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [found.__file__]})
+
+    rows: list[Any] = spark.range(1).mapInArrow(loaded, "file STRING").collect()
+    assert [row.file for row in rows] == [pyspark.__file__]
