@@ -32,14 +32,14 @@ TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path,
         ("spark://h:7077", {"spark.pyspark.python": "/a"}, {"PYSPARK_PYTHON": "/b"}, "/a"),
         (None, {}, {"PYSPARK_PYTHON": "/b"}, "/b"),
         (None, {}, {"SPARK_HOME": "/opt/spark"}, sys.executable),
-        (None, {}, {}, unzipped_python()),
-        ("local[2]", {}, {"SPARK_HOME": str(HOME)}, unzipped_python()),
+        (None, {}, {}, None),
+        ("local[2]", {}, {"SPARK_HOME": str(HOME)}, None),
     ],
 )
 def test_tasks_run_in_the_python_of_where_they_are(
-    master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str
+    master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str | None
 ) -> None:
-    assert python_of(master, settings, environ) == wanted
+    assert python_of(master, settings, environ) == (wanted or unzipped_python(os.environ))
 
 
 def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: P
     zips = [str(path) for path in (HOME / "python" / "lib").glob("*.zip")]
     assert len(zips) == 2, "PySpark and Py4J"
     done = subprocess.run(
-        [unzipped_python(), "-c", TELL, "one word", "*", ""],
+        [unzipped_python(os.environ), "-c", TELL, "one word", "*", ""],
         capture_output=True,
         check=True,
         cwd=tmp_path,
@@ -61,16 +61,25 @@ def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: P
     assert arguments == ["-c", "one word", "*", ""]
 
 
-def test_it_is_gone_with_the_driver() -> None:
-    code = "from penstock.spark.task_python import unzipped_python; print(unzipped_python())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert done.stdout.strip() != sys.executable
-    assert not Path(done.stdout.strip()).parent.exists()
+def test_it_is_kept_and_mended(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    script = Path(unzipped_python(environ))
+    assert script.parent == tmp_path / "cache" / "penstock"
+    made = script.stat()
+    assert Path(unzipped_python(environ)).stat().st_ino == made.st_ino
+    text = script.read_text()
+    script.write_text("half a")
+    assert unzipped_python(environ) == str(script)
+    assert script.read_text() == text
+    assert [path.name for path in script.parent.iterdir()] == [script.name]
 
 
-def test_where_no_program_may_be_run_it_is_python_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert unzipped_python.__wrapped__() == sys.executable
+def test_where_it_cannot_be_kept_or_run_it_is_python_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unzipped_python({"XDG_CACHE_HOME": "/proc/none"}) == sys.executable
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as on a file system without programs
+    assert unzipped_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
 
 
 def test_tasks_have_compiled_modules(spark: SparkSession) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shlex
-import shutil
 import site
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 _CHOICE: Final = "PYSPARK_PYTHON"
 # Spark names its zip of PySpark first, and a zip has no compiled modules.
@@ -41,29 +38,35 @@ def python_of(master: str | None, settings: Mapping[str, str], environ: Mapping[
     name = master or "local"
     if name.startswith("k8s://"):
         return "python3"
-    if name.startswith("local") and _is_installed(environ):
-        return unzipped_python()
+    if name.startswith("local") and os.name == "posix" and _is_installed(environ):
+        return unzipped_python(environ)
     return sys.executable
 
 
-@cache
-def unzipped_python() -> str:
+def unzipped_python(environ: Mapping[str, str]) -> str:
     """A command that is this Python, with the PySpark that is installed for it instead of the one
-    in Spark's zip: every start would compile that anew, which takes most of a second."""
-    if os.name != "posix":
+    in Spark's zip: every start would compile that anew, which takes most of a second.
+
+    It stays in the user's cache: a pipeline may need it in a month's time, when whoever tidies up
+    temporary files has been there. Where it cannot be kept, or run, it is Python itself.
+    """
+    text = _SCRIPT.format(python=shlex.quote(sys.executable)).encode()
+    try:
+        script = _cache(environ) / f"spark-python-{crc32(text):08x}"
+        if not script.exists() or script.read_bytes() != text:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            made = script.with_name(f"{script.name}.{os.getpid()}")
+            made.write_bytes(text)
+            made.chmod(0o700)
+            made.replace(script)
+    except (OSError, RuntimeError):  # no such folder and none to be made; nobody's home
         return sys.executable
-    folder = Path(tempfile.mkdtemp(prefix="penstock-python-"))
-    atexit.register(_remove, folder, os.getpid())
-    script = folder / "python"
-    script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
-    script.chmod(0o700)
-    # On some machines nothing in the folder for temporary files may be run.
     return str(script) if os.access(script, os.X_OK) else sys.executable
 
 
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of it
-        shutil.rmtree(folder, ignore_errors=True)
+def _cache(environ: Mapping[str, str]) -> Path:
+    chosen = environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "penstock"
 
 
 def _is_installed(environ: Mapping[str, str]) -> bool:
