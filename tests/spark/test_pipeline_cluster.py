@@ -47,7 +47,7 @@ driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
-"spark.pyspark.python" = "{unzipped_python(os.environ)}"
+"spark.pyspark.python" = "{unzipped_python()}"
 "spark.executor.extraJavaOptions" = "{java_options()}"
 "spark.sql.shuffle.partitions" = "2"
 "spark.sql.codegen.wholeStage" = "false"

@@ -39,7 +39,7 @@ TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path,
 def test_tasks_run_in_the_python_of_where_they_are(
     master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str | None
 ) -> None:
-    assert python_of(master, settings, environ) == (wanted or unzipped_python(os.environ))
+    assert python_of(master, settings, environ) == (wanted or unzipped_python())
 
 
 def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: P
     zips = [str(path) for path in (HOME / "python" / "lib").glob("*.zip")]
     assert len(zips) == 2, "PySpark and Py4J"
     done = subprocess.run(
-        [unzipped_python(os.environ), "-c", TELL, "one word", "*", ""],
+        [unzipped_python(), "-c", TELL, "one word", "*", ""],
         capture_output=True,
         check=True,
         cwd=tmp_path,
@@ -61,15 +61,15 @@ def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: P
     assert arguments == ["-c", "one word", "*", ""]
 
 
-def test_it_is_kept_and_mended(tmp_path: Path) -> None:
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    script = Path(unzipped_python(environ))
+def test_it_is_kept_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    script = Path(unzipped_python())
     assert script.parent == tmp_path / "cache" / "penstock"
     made = script.stat()
-    assert Path(unzipped_python(environ)).stat().st_ino == made.st_ino
+    assert Path(unzipped_python()).stat().st_ino == made.st_ino
     text = script.read_text()
     script.write_text("half a")
-    assert unzipped_python(environ) == str(script)
+    assert unzipped_python() == str(script)
     assert script.read_text() == text
     assert [path.name for path in script.parent.iterdir()] == [script.name]
 
@@ -77,9 +77,11 @@ def test_it_is_kept_and_mended(tmp_path: Path) -> None:
 def test_where_it_cannot_be_kept_or_run_it_is_python_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert unzipped_python({"XDG_CACHE_HOME": "/proc/none"}) == sys.executable
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert unzipped_python() == sys.executable
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_: False)  # as on a file system without programs
-    assert unzipped_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
+    assert unzipped_python() == sys.executable
 
 
 def test_tasks_have_compiled_modules(spark: SparkSession) -> None:

@@ -23,8 +23,9 @@ NOT_THE_STORE = {
     "spark/duck.py",  # names a temporary folder for DuckDB
     "spark/processes.py",  # asks whether the process that wrote a warehouse last still lives
     "spark/pipeline_config.py",  # reads pipeline.toml and the schemas that it names
-    "spark/java.py",  # puts a starter script for Java into the user's cache
-    "spark/sessions.py",  # tells Spark its Python by environment variables
+    "spark/java.py",  # looks for Java
+    "spark/scripts.py",  # puts starter scripts into the user's cache
+    "spark/task_python.py",  # asks whether such a script can be run
 }
 CATALOG = "log/catalog.py"
 CHECKPOINT = "client/checkpoint.py"

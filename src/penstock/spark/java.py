@@ -11,6 +11,7 @@ from typing import Final
 from zlib import crc32
 
 from penstock.errors import JavaMissing
+from penstock.spark.scripts import cache, keep
 
 VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
@@ -30,7 +31,7 @@ def provide_java(*, quiet: bool = False) -> str:
     home = _installed()
     if home is None:
         home = _wrapped(_packaged())
-    elif quiet and not Path(home).is_relative_to(_cache()):
+    elif quiet and not Path(home).is_relative_to(cache()):
         home = _wrapped(Path(home) / "bin" / "java")
     os.environ["JAVA_HOME"] = home
     return home
@@ -76,17 +77,6 @@ def _packaged() -> Path:
 def _wrapped(java: Path) -> str:
     """A home that has nothing but a script, which starts a Java without the module."""
     script = _WRAPPER.format(java=java)
-    home = _cache() / f"java-{version(java)}-{crc32(script.encode()):08x}"
-    wrapper = home / "bin" / "java"
-    if not wrapper.exists() or wrapper.read_text() != script:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        # Another process may be starting from it: it is replaced at once or not at all.
-        fresh = wrapper.with_name(f"java.{os.getpid()}")
-        fresh.write_text(script)
-        fresh.chmod(0o755)
-        fresh.replace(wrapper)
+    home = cache() / f"java-{version(java)}-{crc32(script.encode()):08x}"
+    keep(home / "bin" / "java", script)
     return str(home)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from penstock.spark.scripts import cache, keep
+
 _CHOICE: Final = "PYSPARK_PYTHON"
 # Spark names its zip of PySpark first, and a zip has no compiled modules.
 _SCRIPT: Final = """\
@@ -39,34 +41,23 @@ def python_of(master: str | None, settings: Mapping[str, str], environ: Mapping[
     if name.startswith("k8s://"):
         return "python3"
     if name.startswith("local") and os.name == "posix" and _is_installed(environ):
-        return unzipped_python(environ)
+        return unzipped_python()
     return sys.executable
 
 
-def unzipped_python(environ: Mapping[str, str]) -> str:
+def unzipped_python() -> str:
     """A command that is this Python, with the PySpark that is installed for it instead of the one
     in Spark's zip: every start would compile that anew, which takes most of a second.
 
-    It stays in the user's cache: a pipeline may need it in a month's time, when whoever tidies up
-    temporary files has been there. Where it cannot be kept, or run, it is Python itself.
+    Where it cannot be kept, or run, it is Python itself.
     """
-    text = _SCRIPT.format(python=shlex.quote(sys.executable)).encode()
+    text = _SCRIPT.format(python=shlex.quote(sys.executable))
     try:
-        script = _cache(environ) / f"spark-python-{crc32(text):08x}"
-        if not script.exists() or script.read_bytes() != text:
-            script.parent.mkdir(parents=True, exist_ok=True)
-            made = script.with_name(f"{script.name}.{os.getpid()}")
-            made.write_bytes(text)
-            made.chmod(0o700)
-            made.replace(script)
+        script = cache() / f"spark-python-{crc32(text.encode()):08x}"
+        keep(script, text)
     except (OSError, RuntimeError):  # no such folder and none to be made; nobody's home
         return sys.executable
     return str(script) if os.access(script, os.X_OK) else sys.executable
-
-
-def _cache(environ: Mapping[str, str]) -> Path:
-    chosen = environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "penstock"
 
 
 def _is_installed(environ: Mapping[str, str]) -> bool:
