@@ -57,7 +57,7 @@ def measure_all(
         spark = _session()
         batches = 20 // min(scale, 2)
         measured("latency", lambda: spark_latency.measure(spark, rounds, batches))
-        many = 200 // min(scale, 4)
+        many = spark_latency.MEMORY_BATCHES // min(scale, 4)
         measured("memory", lambda: spark_latency.measure_memory(spark, many))
         events = 1_000_000 // scale
         measured("catch-up", lambda: spark_pipeline.measure_catch_up(spark, folder, rounds, events))

@@ -34,6 +34,8 @@ WAIT_S = 60.0
 MEMORY_ENDS = 20  # batches that are compared, the first of them and the last
 # The first time that small files are made one loads code that stays.
 MEMORY_WARM = limits.PIPELINE_COMPACT_FILES + MEMORY_ENDS
+# The last are as long after such a time as the first: it takes memory that is given back later.
+MEMORY_BATCHES = limits.PIPELINE_COMPACT_FILES + MEMORY_ENDS
 PUBLISH = {
     "cities": {
         "sql": "SELECT city AS key, count(*) AS users FROM state_user GROUP BY city",

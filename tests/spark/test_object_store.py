@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import fs
 
-from penstock import Client
+from penstock import Client, limits
 from penstock.cli import main
 from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.kept_positions import KeptPositions
 from penstock.spark.pipeline_config import Pipeline, load_pipeline
 from penstock.spark.problems import (
     InvalidPipeline,
@@ -272,3 +273,13 @@ def test_sparks_files_are_plainly_written_in_local_folders_alone(
         assert spark.conf.get(name) == "someone's own"
     finally:
         spark.conf.unset(name)
+
+
+def test_positions_of_many_streams_are_files_in_the_store(store: Store) -> None:
+    kept = KeptPositions(f"s3://{BUCKET}/positions/events", store.options)
+    many = {f"s/{number:05}": "0" for number in range(2000)}
+    name = kept.put(1, many)
+    assert name is not None
+    assert kept.get(name) == many
+    kept.forget(10 * limits.PIPELINE_POSITIONS_KEPT)
+    assert kept.get(name) is None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,7 +271,8 @@ def test_many_streams_are_one_pipeline(spark: SparkSession, tmp_path: Path, coun
         for number in range(0, count, count // 10):
             client.stream(f"many/{number:05}").append(json.loads(delete("user", "a").to_json()))
         create_streams(many.port, 1, body=value, first=count)  # a new match
-        run(pipeline, spark)
+        shutil.rmtree(str(pipeline.warehouse.checkpoint))
+        run(pipeline, spark, resume_from_warehouse=True)
         messages = client.stream("derived/many").read().messages
         assert [each["value"]["streams"] for each in messages] == [count, count - 9]
         check_warehouse(pipeline)

@@ -13,7 +13,7 @@ import msgspec
 from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
-from penstock.spark.events_table import Record
+from penstock.spark.events_table import EventsTable
 from penstock.spark.problems import InvalidPipeline, WarehouseMismatch
 from penstock.spark.storage import filesystem, move_folder, place_of
 
@@ -113,9 +113,10 @@ class Checkpoint:
             move_folder(self._files, self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
 
 
-def check_match(checkpoint: Checkpoint, record: Record) -> None:
+def check_match(checkpoint: Checkpoint, events: EventsTable) -> None:
     """An error unless the next batch of the checkpoint is the next one of the warehouse."""
     query, done = checkpoint.query, checkpoint.done
+    record = events.record
     batch = record.query_batch
     if batch is None:
         if done is not None:
@@ -142,7 +143,8 @@ def check_match(checkpoint: Checkpoint, record: Record) -> None:
             "is older",
             checkpoint,
         )
-    if record.positions is not None and planned != record.positions:
+    kept = events.positions()
+    if kept is not None and planned != kept:
         raise _mismatch(f"they have other positions for batch {batch}", checkpoint)
 
 

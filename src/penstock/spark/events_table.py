@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
+from penstock.spark.kept_positions import KeptPositions
 from penstock.spark.names import view_names
 from penstock.spark.tables import File, Table, Written, write_file
 from penstock.spark.type_schema import TypeSchema
@@ -83,6 +84,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     query: str | None = None
     query_batch: int | None = None
     positions: dict[str, Any] | None = None  # of the source, after this batch
+    positions_file: str | None = None  # where they are, if they are too long to be here
     writer: int = 0
     events: int = 0
     invalid: int = 0  # dead letters: events that were refused, and not replayed since
@@ -259,6 +261,7 @@ class EventsTable:
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
         self.table = Table(uri, EVENTS, options)
+        self._kept = KeptPositions(uri, options)
         self._record: Record | None = None
 
     @property
@@ -271,6 +274,11 @@ class EventsTable:
             found = self.table.record() if self.table.exists else {}
             self._record = msgspec.convert(found, Record)
         return self._record
+
+    def positions(self) -> dict[str, Any] | None:
+        """Where the source stands after the last batch, as Spark keeps it; None: not known."""
+        name = self.record.positions_file
+        return self.record.positions if name is None else self._kept.get(name)
 
     def own_record(self) -> Record:
         """The record, for who is going to write; an error if another engine has written since."""
@@ -291,10 +299,17 @@ class EventsTable:
         self, appended: Appended, *, query: str, batch: int, positions: dict[str, Any] | None
     ) -> Record:
         """The commit that makes a batch true."""
+        made = self.after(appended)
+        file = self._kept.put(made.batch, positions)
         record = msgspec.structs.replace(
-            self.after(appended), query=query, query_batch=batch, positions=positions
+            made,
+            query=query,
+            query_batch=batch,
+            positions=positions if file is None else None,
+            positions_file=file,
         )
         self._commit(appended.files, record, {query: batch})
+        self._kept.forget(made.batch)
         return record
 
     def after(self, appended: Appended) -> Record:

@@ -185,7 +185,7 @@ def _consistent(
 
 
 def _position(warehouse: Warehouse, stream: str) -> Position:
-    positions = warehouse.events.record.positions
+    positions = warehouse.events.positions()
     place = None if positions is None else from_spark(positions)
     if place is None or place.kind != "penstock" or stream not in place.streams:
         raise RewriteFailed(

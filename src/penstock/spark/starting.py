@@ -68,21 +68,22 @@ def check_warehouse(
     check_tables(warehouse, pipeline.types)
     # Where nothing has begun there is nothing to go on from: `resume` may always be asked for.
     if not resume or (record.batch == 0 and checkpoint.done is None):
-        check_match(checkpoint, record)
+        check_match(checkpoint, warehouse.events)
         return pipeline.source.starting
-    if record.positions is None:
+    positions = warehouse.events.positions()
+    if positions is None:
         raise WarehouseMismatch(
             f"The warehouse {warehouse.path} does not say where it stands: there is nothing to "
             "resume from."
         )
     # As it stands there, numbers included: deleted streams and such are then found as in a query
     # that had never stopped.
-    return record.positions
+    return positions
 
 
 def tell_unselected(source: Source, warehouse: Warehouse, tell: Tell) -> None:
     """Name streams that the warehouse has rows of, and the settings do not select any more."""
-    positions = warehouse.events.record.positions
+    positions = warehouse.events.positions()
     if positions is None:
         return
     place = from_spark(positions)

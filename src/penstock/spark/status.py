@@ -47,8 +47,8 @@ def status_of(pipeline: Pipeline) -> Status:
     warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
     warehouse.need()
     record = warehouse.events.record
-    behind, trouble = _lag(pipeline, record.positions)
-    positions: dict[str, Any] = record.positions or {"streams": {}}
+    positions = warehouse.events.positions()
+    behind, trouble = _lag(pipeline, positions)
     entities = sorted({*pipeline.types, *record.types})
     published, unkeyed = _published(warehouse, pipeline)
     return Status(
@@ -57,7 +57,7 @@ def status_of(pipeline: Pipeline) -> Status:
         events=record.events,
         dead_letters=record.invalid,
         files=len(warehouse.events.files()),
-        streams=len(positions["streams"]),
+        streams=0 if positions is None else len(positions["streams"]),
         lag=behind,
         trouble=trouble,
         types=[_type(warehouse, pipeline, entity) for entity in entities],
