@@ -43,6 +43,17 @@ class Driver:
             pass
         self.process.wait()
 
+    def kill_java(self) -> int:
+        """Only that, as a system does that is out of memory; the exit code of the rest."""
+        group = subprocess.run(
+            ["ps", "-A", "-o", "pid=,pgid=,comm="], capture_output=True, text=True, check=True
+        )
+        for line in group.stdout.splitlines():
+            process, leader, name = line.split(maxsplit=2)
+            if int(leader) == self.process.pid and name == "java":
+                os.kill(int(process), signal.SIGKILL)
+        return self.process.wait(POINT_TIMEOUT_S)
+
 
 @contextmanager
 def pipeline_process(file: Path, *arguments: str) -> Iterator[Driver]:

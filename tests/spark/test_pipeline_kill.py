@@ -79,9 +79,10 @@ def kill_and_check(
         server = servers.enter_context(running_server(data_dir=folder / "data"))
         again = ["--port", str(server.port)]
         file.write_text(settings(server.url))
-        for _ in range(kills):
+        for number in range(kills):
             _append(server, chance, 40)
             server_too = server_kills and chance.random() < 0.5
+            java_alone = number % 3 == 0
             with pipeline_process(file) as driver:
                 _reach(driver, folder / "warehouse", chance)
                 if server_too:
@@ -92,7 +93,11 @@ def kill_and_check(
                     )
                     _append(server, chance, 40)
                     _reach(driver, folder / "warehouse", chance)
-            assert _strange(driver.text, file) == []
+                if java_alone:
+                    assert driver.kill_java() == 1
+            strange = _strange(driver.text, file)
+            assert len(strange) == java_alone, driver.text
+            assert all("Spark's Java process is gone" in line for line in strange), strange
         if server_kills:
             server.kill()
             server = servers.enter_context(running_server(data_dir=folder / "data", args=again))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import errors
-from penstock.spark.words import hush, plain, rebuilt
+from penstock.spark.words import hush, is_without_java, plain, rebuilt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,22 @@ Identifier: [id = 7f36]
 )  # fmt: skip
 def test_an_error_is_a_sentence(text: str, words: str) -> None:
     assert plain(RuntimeError(text)) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "gone"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), True),
+        (RuntimeError("An error occurred while calling o82.lastProgress"), True),
+        (RuntimeError("Py4JNetworkError: Answer from Java side is empty"), True),
+        (RuntimeError("org does not exist in the JVM"), True),
+        (RuntimeError("An error occurred while calling o1.load.\n: java.lang.Error: x"), False),
+        (FileNotFoundError(2, "none"), False),
+    ],
+)
+def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
+    assert is_without_java(error) is gone
+    assert ("Java process is gone" in plain(error)) is gone
 
 
 @pytest.mark.parametrize(

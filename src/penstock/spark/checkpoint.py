@@ -6,7 +6,7 @@ needs it: a pipeline's query keeps no state in it that tasks would have to reach
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -76,7 +76,8 @@ class Checkpoint:
         try:
             yield
         finally:
-            spark.conf.unset(_MANAGER)
+            with suppress(Exception):  # Java may be gone, and then this with it
+                spark.conf.unset(_MANAGER)
 
     @property
     def query(self) -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from penstock.spark.small_batches import SmallBatches
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.starting import check_master, check_source, check_warehouse, tell_unselected
 from penstock.spark.warehouse import Warehouse
-from penstock.spark.words import hush, plain, rebuilt
+from penstock.spark.words import hush, is_without_java, plain, rebuilt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,15 +85,21 @@ class PipelineRun:
 
     def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
         """Read on until stopped; with `once` to the end that the streams have now."""
+        try:
+            self._run(once=once, resume=resume_from_warehouse)
+        except Exception as error:
+            if is_without_java(error):
+                raise _sentence(error) from error
+            raise
+
+    def _run(self, *, once: bool, resume: bool) -> None:
         # Looked at before it is taken: a run that must not begin leaves no trace.
-        starting = check_warehouse(
-            self._pipeline, self.warehouse, self._checkpoint, resume=resume_from_warehouse
-        )
+        starting = check_warehouse(self._pipeline, self.warehouse, self._checkpoint, resume=resume)
         tell_unselected(self._pipeline.source, self.warehouse, self._tell)
         self._checkpoint.check_reach(self._spark)
         self.warehouse.open(self._pipeline.types)
         try:
-            if resume_from_warehouse:
+            if resume:
                 self._checkpoint.put_aside()
             self._publisher.open()
             self._catch_up()
@@ -103,8 +109,9 @@ class PipelineRun:
                 self._fold(everything=True)
                 self._publisher.close()
         finally:
-            self.warehouse.close()
-            self._duck.close()
+            with self._busy:  # a batch goes on for a while if Java is gone
+                self.warehouse.close()
+                self._duck.close()
         self._raise_failure()
 
     def _catch_up(self) -> None:
@@ -118,9 +125,9 @@ class PipelineRun:
         self._stopping.set()
 
     def _follow(self, starting: Any, *, once: bool) -> None:
-        query = self._query = self._stream(starting, once=once).start()
         stopped = False
         try:
+            query = self._query = self._stream(starting, once=once).start()
             # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
             while query.isActive:
                 if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
@@ -157,7 +164,7 @@ class PipelineRun:
                 self._take(rows, batch)
         except BaseException as error:
             if not self._refused:
-                self._failure = error if isinstance(error, PenstockError) else _sentence(error)
+                self._failure = _sentence(error)
             raise
 
     def _take(self, rows: DataFrame, batch: int) -> None:
@@ -250,6 +257,8 @@ def _text(starting: str | dict[str, Any]) -> str:
 
 
 def _sentence(error: BaseException) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
     return rebuilt(error) or QueryFailed(plain(error))
 
 
@@ -286,7 +295,8 @@ def run_pipeline(
                 stop.calls(made.stop)
                 made.run(once=once, resume_from_warehouse=resume_from_warehouse)
             finally:
-                spark.stop()
+                with suppress(Exception):  # if Java is gone there is nothing to stop
+                    spark.stop()
     return meter.last
 
 
