@@ -66,7 +66,7 @@ run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end
 	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
 
 test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 test-spark: setup .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
 	$(BIN)/pytest -m "spark and not soak"
