@@ -16,7 +16,7 @@ import pytest
 from penstock.clock import Clock, ManualClock
 from penstock.config import Settings
 from penstock.errors import StreamSoftDeleted
-from penstock.log import checkpoint, readback, recovery, segment
+from penstock.log import checkpoint, journal, readback, recovery, segment
 from penstock.log.catalog import Catalog
 from penstock.log.disk import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
@@ -50,12 +50,14 @@ def small_settings(folder: Path, **options: Any) -> Settings:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Index entries after 512 bytes instead of 64 KiB, `syncfs` above 4 files instead of 64."""
+    """Index entries after 512 bytes instead of 64 KiB, `syncfs` above 4 files instead of 64, two
+    spare journal files instead of four: some are removed then, however the threads take turns."""
     with (
         patch.object(segment, "BLOCK_BYTES", 512),
         patch.object(readback, "BLOCK_BYTES", 512),
         patch.object(recovery, "BLOCK_BYTES", 512),
         patch.object(checkpoint, "SYNC_SINGLY_MAX", 4),
+        patch.object(journal, "SPARES_MAX", 2),
     ):
         yield
 
