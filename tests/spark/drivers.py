@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.helpers.server import ROOT
@@ -45,13 +45,12 @@ class Driver:
 
     def kill_java(self) -> int:
         """Only that, as a system does that is out of memory; the exit code of the rest."""
-        group = subprocess.run(
-            ["ps", "-A", "-o", "pid=,pgid=,comm="], capture_output=True, text=True, check=True
-        )
-        for line in group.stdout.splitlines():
-            process, leader, name = line.split(maxsplit=2)
-            if int(leader) == self.process.pid and name == "java":
-                os.kill(int(process), signal.SIGKILL)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it may have ended meanwhile
+                if os.getpgid(int(folder.name)) != self.process.pid:
+                    continue
+                if (folder / "comm").read_text().strip() == "java":
+                    os.kill(int(folder.name), signal.SIGKILL)
         return self.process.wait(POINT_TIMEOUT_S)
 
 

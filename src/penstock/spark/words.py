@@ -64,6 +64,7 @@ def hush() -> None:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        # PySpark makes the server itself: there is no other place to say it.
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
