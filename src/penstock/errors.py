@@ -39,69 +39,183 @@ PenstockError
 │   └── StoreLocked · StoreTooNew · StoreDamaged
 └── ClientError (raised by the clients alone; never an HTTP answer)
     ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset · StateMoved
-    └── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
+    ├── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
+    ├── InvalidPipeline · QueryFailed · PublishFailed · RewriteFailed (of pipelines)
+    └── NoWarehouse · WarehouseMismatch · WarehouseInUse · WarehouseBroken
 """
 
 from __future__ import annotations
 
-from penstock._error_base import BadRequest as BadRequest
-from penstock._error_base import Conflict as Conflict
-from penstock._error_base import Forbidden as Forbidden
-from penstock._error_base import Gone as Gone
-from penstock._error_base import PenstockError as PenstockError
-from penstock._error_base import ServerError as ServerError
-from penstock._error_base import Unprocessable as Unprocessable
-from penstock._error_base import known
-from penstock._error_request import ConflictingExpiry as ConflictingExpiry
-from penstock._error_request import EmptyArray as EmptyArray
-from penstock._error_request import EmptyBody as EmptyBody
-from penstock._error_request import EpochStart as EpochStart
-from penstock._error_request import InvalidContentType as InvalidContentType
-from penstock._error_request import InvalidExpiresAt as InvalidExpiresAt
-from penstock._error_request import InvalidForkOffset as InvalidForkOffset
-from penstock._error_request import InvalidJson as InvalidJson
-from penstock._error_request import InvalidOffset as InvalidOffset
-from penstock._error_request import InvalidParameter as InvalidParameter
-from penstock._error_request import InvalidPath as InvalidPath
-from penstock._error_request import InvalidProducer as InvalidProducer
-from penstock._error_request import InvalidStreamSeq as InvalidStreamSeq
-from penstock._error_request import InvalidTtl as InvalidTtl
-from penstock._error_request import MissingContentType as MissingContentType
-from penstock._error_request import OffsetBeyondTail as OffsetBeyondTail
-from penstock._error_request import OffsetNotAligned as OffsetNotAligned
-from penstock._error_spark import ClientError as ClientError
-from penstock._error_spark import DataLost as DataLost
-from penstock._error_spark import InvalidOption as InvalidOption
-from penstock._error_spark import JavaMissing as JavaMissing
-from penstock._error_spark import NotWritable as NotWritable
-from penstock._error_stp import EgressFailed as EgressFailed
-from penstock._error_stp import EgressRefused as EgressRefused
-from penstock._error_stp import FollowConflict as FollowConflict
-from penstock._error_stp import FollowNotFound as FollowNotFound
-from penstock._error_stp import InvalidFollow as InvalidFollow
-from penstock._error_stp import InvalidNotify as InvalidNotify
-from penstock._error_stp import InvalidUrl as InvalidUrl
-from penstock._error_stp import MirrorReadOnly as MirrorReadOnly
-from penstock._error_stp import TooManyPeers as TooManyPeers
-from penstock._error_stp import UnsupportedType as UnsupportedType
-from penstock._error_subscription import AlreadyClaimed as AlreadyClaimed
-from penstock._error_subscription import Fenced as Fenced
-from penstock._error_subscription import InvalidAck as InvalidAck
-from penstock._error_subscription import InvalidSubscription as InvalidSubscription
-from penstock._error_subscription import InvalidToken as InvalidToken
-from penstock._error_subscription import NoPendingWork as NoPendingWork
-from penstock._error_subscription import SubscriptionError as SubscriptionError
-from penstock._error_subscription import SubscriptionExists as SubscriptionExists
-from penstock._error_subscription import SubscriptionNotFound as SubscriptionNotFound
-from penstock._error_subscription import TooManySubscriptions as TooManySubscriptions
-from penstock._error_subscription import WebhookRefused as WebhookRefused
-from penstock._error_table import InvalidRow as InvalidRow
-from penstock._error_table import InvalidTable as InvalidTable
-from penstock._error_table import NotAcceptable as NotAcceptable
-from penstock._error_table import NotExpressible as NotExpressible
-from penstock._error_table import RowsTrimmed as RowsTrimmed
-from penstock._error_table import TableExists as TableExists
-from penstock._error_table import TableNotFound as TableNotFound
+
+class PenstockError(Exception):
+    """Base of the tree. `detail` says what was wrong and what to do about it.
+
+    The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
+    are then those of the answer.
+    """
+
+    status = 500
+    code = "internal"
+    title = "Internal error"
+
+    def __init__(self, detail: str, **headers: str) -> None:
+        """Header names are given with underscores: ``Stream_Closed="true"``."""
+        super().__init__(detail)
+        self.detail = detail
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What a problem document says beside the usual: more for programs than for people."""
+        return {}
+
+    def _number(self, header: str) -> int | None:
+        text = self.headers.get(header, "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+class BadRequest(PenstockError):
+    status, code, title = 400, "bad-request", "Bad request"
+
+
+class Forbidden(PenstockError):
+    status, code, title = 403, "forbidden", "Forbidden"
+
+
+class Conflict(PenstockError):
+    status, code, title = 409, "conflict", "Conflict"
+
+
+class Gone(PenstockError):
+    status, code, title = 410, "gone", "Gone"
+
+
+class Unprocessable(PenstockError):
+    """What was sent could be read and is still not acceptable.
+
+    `field` names the place (`headers.operation`, `value.email`), `rule` what was broken there,
+    `index` which item of an array it was, `path` the place as a JSON Pointer: each where it is
+    known. A client takes them from the server's problem document.
+    """
+
+    status, code, title = 422, "unprocessable", "Content was refused"
+    index: int | None = None
+    path: str | None = None
+    field: str | None = None
+    rule: str | None = None
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(index=self.index, path=self.path, field=self.field, rule=self.rule)
+
+
+class ServerError(PenstockError):
+    """The server could not do what was asked; the same request may work later."""
+
+    status, code, title = 500, "server-error", "Server error"
+
+
+class StoreError(PenstockError):
+    """A data folder that cannot be opened."""
+
+    code, title = "store-error", "Data folder cannot be opened"
+
+
+class ClientError(PenstockError):
+    """A failure that no server reported."""
+
+    code, title = "client-error", "Client error"
+
+
+def known(**members: object) -> dict[str, object]:
+    """Of the members of a problem document those that are known."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+# -- 400: the request says something wrong
+
+
+class InvalidOffset(BadRequest):
+    code, title = "invalid-offset", "Invalid offset"
+
+
+class OffsetBeyondTail(BadRequest):
+    code, title = "offset-beyond-tail", "Offset beyond the end of the stream"
+
+
+class OffsetNotAligned(BadRequest):
+    code, title = "offset-not-aligned", "Offset is not a message boundary"
+
+
+class InvalidForkOffset(BadRequest):
+    code, title = "invalid-fork-offset", "Invalid fork offset"
+
+
+class InvalidTtl(BadRequest):
+    code, title = "invalid-ttl", "Invalid Stream-TTL"
+
+
+class InvalidExpiresAt(BadRequest):
+    code, title = "invalid-expires-at", "Invalid Stream-Expires-At"
+
+
+class ConflictingExpiry(BadRequest):
+    code, title = "conflicting-expiry", "Both Stream-TTL and Stream-Expires-At"
+
+
+class InvalidProducer(BadRequest):
+    code, title = "invalid-producer", "Invalid producer headers"
+
+
+class EpochStart(BadRequest):
+    code, title = "epoch-must-start-at-zero", "A new producer epoch starts at sequence 0"
+
+
+class InvalidStreamSeq(BadRequest):
+    code, title = "invalid-stream-seq", "Invalid Stream-Seq"
+
+
+class InvalidContentType(BadRequest):
+    code, title = "invalid-content-type", "Invalid Content-Type"
+
+
+class MissingContentType(BadRequest):
+    code, title = "missing-content-type", "Content-Type is required"
+
+
+class InvalidPath(BadRequest):
+    code, title = "invalid-path", "Invalid stream path"
+
+
+class InvalidParameter(BadRequest):
+    code, title = "invalid-parameter", "Invalid query parameter"
+
+
+class InvalidJson(BadRequest):
+    code, title = "invalid-json", "Invalid JSON"
+
+
+class EmptyArray(BadRequest):
+    code, title = "empty-array", "Empty JSON array"
+
+
+class EmptyBody(BadRequest):
+    code, title = "empty-body", "Empty body"
+
+
+class InvalidUrl(BadRequest):
+    code, title = "invalid-url", "Invalid URL"
+
+
+class InvalidNotify(BadRequest):
+    code, title = "invalid-notify", "Invalid Notify form"
+
+
+class InvalidFollow(BadRequest):
+    code, title = "invalid-follow", "Invalid description of what to follow"
+
+
+# -- 401 to 408
 
 
 class Unauthorized(PenstockError):
@@ -117,6 +231,16 @@ class StaleEpoch(Forbidden):
         return self._number("Producer-Epoch")
 
 
+class EgressRefused(Forbidden):
+    """The server does not connect to there; nothing was sent."""
+
+    code, title = "egress-refused", "The server does not connect there"
+
+
+class MirrorReadOnly(Forbidden):
+    code, title = "mirror-read-only", "A mirror is written by its source alone"
+
+
 class StreamNotFound(PenstockError):
     status, code, title = 404, "stream-not-found", "Stream not found"
 
@@ -129,12 +253,27 @@ class SchemaNotFound(PenstockError):
     status, code, title = 404, "schema-not-found", "Stream is not declared a state stream"
 
 
+class FollowNotFound(PenstockError):
+    status, code, title = 404, "follow-not-found", "The table follows nothing"
+
+
+class TableNotFound(PenstockError):
+    status, code, title = 404, "table-not-found", "Table not found"
+
+
 class MethodNotAllowed(PenstockError):
     status, code, title = 405, "method-not-allowed", "Method not allowed"
 
 
+class NotAcceptable(PenstockError):
+    status, code, title = 406, "not-acceptable", "The table has another schema or version"
+
+
 class RequestTimeout(PenstockError):
     status, code, title = 408, "request-timeout", "Request took too long to arrive"
+
+
+# -- 409: the request does not fit what is there
 
 
 class StreamExists(Conflict):
@@ -213,6 +352,21 @@ class NotCompactable(Conflict):
     code, title = "not-compactable", "Stream cannot be compacted as it stands"
 
 
+class FollowConflict(Conflict):
+    code, title = "follow-conflict", "The table cannot follow this source"
+
+
+class TableExists(Conflict):
+    code, title = "table-exists", "Table exists with another declaration"
+
+
+class NotExpressible(Conflict):
+    code, title = "not-expressible", "The stream has events that no row can express"
+
+
+# -- 410 to 415
+
+
 class StreamRecreated(Gone):
     code, title = "stream-recreated", "Offset belongs to an earlier stream at this path"
 
@@ -234,6 +388,15 @@ class StreamSoftDeleted(Gone):
     code, title = "stream-soft-deleted", "Stream is deleted and kept only for its forks"
 
 
+class RowsTrimmed(Gone):
+    code, title = "rows-trimmed", "Rows after this SeqNo are no longer kept"
+
+    @property
+    def earliest(self) -> int | None:
+        """The SeqNo of the earliest row there is."""
+        return self._number("STP-Earliest-SeqNo")
+
+
 class TailMoved(PenstockError):
     status, code, title = 412, "tail-moved", "The stream's tail is not where If-Match expects it"
 
@@ -244,6 +407,13 @@ class BodyTooLarge(PenstockError):
 
 class UriTooLong(PenstockError):
     status, code, title = 414, "uri-too-long", "Request line too long"
+
+
+class UnsupportedType(PenstockError):
+    status, code, title = 415, "unsupported-media-type", "Unsupported media type"
+
+
+# -- 422: the content was read and is not acceptable
 
 
 class InvalidEvent(Unprocessable):
@@ -286,6 +456,33 @@ class InvalidSchema(Unprocessable):
         self.field = field
 
 
+class InvalidRow(Unprocessable):
+    """What is no row of a table, or one that it cannot hold.
+
+    `field` names the place (`seqno`, `key`, `record`), `index` which row of a batch it is.
+    """
+
+    code, title = "invalid-row", "Invalid row of a table"
+
+    def __init__(self, detail: str, *, field: str | None = None, index: int | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
+        self.index = index
+
+
+class InvalidTable(Unprocessable):
+    """A declaration of a table that cannot be used; `field` names the place."""
+
+    code, title = "invalid-table", "Invalid declaration of a table"
+
+    def __init__(self, detail: str, *, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
+
+
+# -- 429 and 431
+
+
 class RateLimited(PenstockError):
     status, code, title = 429, "rate-limited", "Too many requests"
 
@@ -294,8 +491,85 @@ class TooManyProducers(PenstockError):
     status, code, title = 429, "too-many-producers", "Too many producers on this stream"
 
 
+class TooManyPeers(PenstockError):
+    status, code, title = 429, "too-many-peers", "Too many peers, or too much for one peer"
+
+
 class HeadersTooLarge(PenstockError):
     status, code, title = 431, "headers-too-large", "Headers too large"
+
+
+# -- Subscriptions: each error also carries the protocol's own form, `{"error": {"code": …}}`
+
+
+class SubscriptionError(PenstockError):
+    """`wire_code` is the protocol's name for it; `said` are members that go with that name."""
+
+    code, title = "subscription-error", "Subscription error"
+    wire_code = "INTERNAL"
+
+    def __init__(self, detail: str, said: dict[str, object] | None = None, **headers: str) -> None:
+        super().__init__(detail, **headers)
+        self.said = said or {}
+
+    @property
+    def members(self) -> dict[str, object]:
+        return {"error": {"code": self.wire_code, "message": self.detail, **self.said}}
+
+
+class InvalidSubscription(SubscriptionError, BadRequest):
+    status, code, title = 400, "invalid-subscription", "Invalid subscription request"
+    wire_code = "INVALID_REQUEST"
+
+
+class WebhookRefused(SubscriptionError, BadRequest):
+    status, code, title = 400, "webhook-url-rejected", "The webhook's URL is not called"
+    wire_code = "WEBHOOK_URL_REJECTED"
+
+
+class InvalidToken(SubscriptionError):
+    status, code, title = 401, "invalid-token", "Not a token of this subscription"
+    wire_code = "TOKEN_INVALID"
+
+
+class SubscriptionNotFound(SubscriptionError):
+    status, code, title = 404, "subscription-not-found", "Subscription not found"
+    wire_code = "SUBSCRIPTION_NOT_FOUND"
+
+
+class SubscriptionExists(SubscriptionError, Conflict):
+    status, code, title = 409, "subscription-exists", "Subscription exists and differs"
+    wire_code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+
+class Fenced(SubscriptionError, Conflict):
+    """The wake is over: the lease ran out, or the work was given to another."""
+
+    status, code, title = 409, "fenced", "The wake is not the current one"
+    wire_code = "FENCED"
+
+
+class AlreadyClaimed(SubscriptionError, Conflict):
+    status, code, title = 409, "already-claimed", "Another worker holds the lease"
+    wire_code = "ALREADY_CLAIMED"
+
+
+class NoPendingWork(SubscriptionError, Conflict):
+    status, code, title = 409, "no-pending-work", "Nothing is waiting to be done"
+    wire_code = "NO_PENDING_WORK"
+
+
+class InvalidAck(SubscriptionError, Conflict):
+    status, code, title = 409, "invalid-ack", "An ack names no position that can be acked"
+    wire_code = "INVALID_OFFSET"
+
+
+class TooManySubscriptions(SubscriptionError):
+    status, code, title = 429, "too-many-subscriptions", "Too many subscriptions or streams"
+    wire_code = "LIMIT_EXCEEDED"
+
+
+# -- 5xx: the server cannot do it now
 
 
 class InternalError(ServerError):
@@ -308,6 +582,16 @@ class Damaged(ServerError):
     """Stored bytes do not match their checksum; they are never served."""
 
     status, code, title = 500, "stored-data-damaged", "Stored data is damaged"
+
+
+class EgressFailed(ServerError):
+    """Another server did not answer, or not in a way that can be used.
+
+    `status_seen` is what it answered with, if it was not a success.
+    """
+
+    status, code, title = 502, "egress-failed", "Another server did not answer properly"
+    status_seen: int | None = None
 
 
 class Overloaded(ServerError):
@@ -326,10 +610,7 @@ class DiskFull(ServerError):
     status, code, title = 507, "disk-full", "Not enough disk space"
 
 
-class StoreError(PenstockError):
-    """A data folder that cannot be opened."""
-
-    code, title = "store-error", "Data folder cannot be opened"
+# -- Opening a data folder
 
 
 class StoreLocked(StoreError):
@@ -342,6 +623,9 @@ class StoreTooNew(StoreError):
 
 class StoreDamaged(StoreError):
     code, title = "store-damaged", "Data folder is damaged"
+
+
+# -- Clients: never an HTTP answer
 
 
 class ConnectionFailed(ClientError):
@@ -376,3 +660,78 @@ class StateMoved(ClientError):
     def __init__(self, detail: str, *, location: str) -> None:
         super().__init__(detail)
         self.location = location
+
+
+# -- Spark sources, sinks and pipelines
+
+
+class InvalidOption(ClientError):
+    """An option of a Spark source or sink that is missing, unknown or out of range."""
+
+    status, code, title = 400, "invalid-option", "Invalid option of a Spark source or sink"
+
+
+class DataLost(ClientError):
+    """What a query still had to read is gone: deleted, made anew, or trimmed."""
+
+    status, code, title = 410, "data-lost", "Data that was not read yet is gone"
+
+
+class NotWritable(ClientError):
+    """Rows that cannot be sent as what the sink was told to send."""
+
+    status, code, title = 422, "not-writable", "Rows cannot be written"
+
+
+class JavaMissing(ClientError):
+    """Spark runs on Java, and none was found that will do."""
+
+    code, title = "java-missing", "No Java that Spark can use"
+
+
+class InvalidPipeline(ClientError):
+    """A pipeline's settings that cannot be used, or that do not fit its tables."""
+
+    status, code, title = 400, "invalid-pipeline", "Invalid pipeline"
+
+
+class QueryFailed(ClientError):
+    """A query of the user's own that cannot be run."""
+
+    status, code, title = 422, "query-failed", "Query failed"
+
+
+class PublishFailed(ClientError):
+    """The result of a query that cannot be sent where it should go."""
+
+    status, code, title = 409, "publish-failed", "Result cannot be published"
+
+
+class RewriteFailed(ClientError):
+    """A stream whose state cannot be put into a new one as things stand."""
+
+    status, code, title = 409, "rewrite-failed", "Stream cannot be rewritten"
+
+
+class NoWarehouse(ClientError):
+    """There are no tables yet where the pipeline keeps them."""
+
+    status, code, title = 404, "no-warehouse", "No warehouse"
+
+
+class WarehouseMismatch(ClientError):
+    """The tables of a pipeline do not stand where its checkpoint does."""
+
+    status, code, title = 409, "warehouse-mismatch", "Checkpoint and warehouse do not match"
+
+
+class WarehouseInUse(ClientError):
+    """Another run writes the same tables, or has taken them over."""
+
+    status, code, title = 409, "warehouse-in-use", "Warehouse is in use"
+
+
+class WarehouseBroken(ClientError):
+    """Tables that cannot be read or written: damaged, not allowed, or out of reach."""
+
+    status, code, title = 502, "warehouse-broken", "Warehouse cannot be used"

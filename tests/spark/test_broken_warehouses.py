@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from penstock.errors import WarehouseBroken
 from penstock.spark.failures import words
-from penstock.spark.problems import WarehouseBroken
 from penstock.spark.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, put
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import limits
+from penstock.errors import InvalidPipeline
 from penstock.spark.duck import Duck
 from penstock.spark.pipeline_config import Pipeline, make_pipeline
-from penstock.spark.problems import InvalidPipeline
 from penstock.spark.replays import recount, replay_dead_letters
 from penstock.spark.state_table import check_tables
 from penstock.spark.status import status_of

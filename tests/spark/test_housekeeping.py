@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from penstock import limits
 from penstock.cli import main
 from penstock.clock import ManualClock
+from penstock.errors import WarehouseInUse
 from penstock.spark.duck import Duck
 from penstock.spark.events_table import Record
 from penstock.spark.housekeeping import is_due, tidy_now_and_then
-from penstock.spark.problems import WarehouseInUse
 from penstock.spark.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 

@@ -77,7 +77,7 @@ def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     ("text", "words"),
     [
         ("a\npenstock.errors.DataLost: It is gone. Sorry.\n at java", "It is gone. Sorry."),
-        ("penstock._error_spark.A: x\npenstock.errors.B: the innermost\n", "the innermost"),
+        ("penstock.errors.A: x\npenstock.errors.B: the innermost\n", "the innermost"),
         ("Something else\nwith a trace", "Something else"),
         ("", "RuntimeError"),
     ],

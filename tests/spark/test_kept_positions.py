@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock.errors import WarehouseBroken, WarehouseMismatch
 from penstock.spark.checkpoint import Checkpoint, check_match
 from penstock.spark.events_table import Appended, EventsTable
 from penstock.spark.kept_positions import FOLDER, KeptPositions
-from penstock.spark.problems import WarehouseBroken, WarehouseMismatch
 from penstock.spark.warehouse import Warehouse
 
 NOTHING = Appended([], 0, 0, {})

@@ -18,16 +18,16 @@ from pyarrow import fs
 
 from penstock import Client, limits
 from penstock.cli import main
-from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.kept_positions import KeptPositions
-from penstock.spark.pipeline_config import Pipeline, load_pipeline
-from penstock.spark.problems import (
+from penstock.errors import (
     InvalidPipeline,
     NoWarehouse,
     WarehouseBroken,
     WarehouseInUse,
     WarehouseMismatch,
 )
+from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.kept_positions import KeptPositions
+from penstock.spark.pipeline_config import Pipeline, load_pipeline
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.rewrite import rewrite
 from penstock.spark.spark_views import SparkViews

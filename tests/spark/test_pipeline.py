@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Client, limits
-from penstock.errors import ConnectionFailed
+from penstock.errors import ConnectionFailed, PublishFailed, WarehouseMismatch
 from penstock.spark.fold import fold_in_spark
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import PublishFailed, WarehouseMismatch
 from penstock.spark.progress import Meter, serving_metrics
 from penstock.spark.replays import replay_dead_letters
 from penstock.spark.spark_views import SparkViews

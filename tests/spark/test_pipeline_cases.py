@@ -15,8 +15,7 @@ import pytest
 
 import penstock.spark
 from penstock import Client
-from penstock.errors import InvalidJson
-from penstock.spark.problems import QueryFailed
+from penstock.errors import InvalidJson, QueryFailed
 from penstock.spark.server import close_clients
 from penstock.state.events import delete, insert, snapshot_end, snapshot_start, upsert
 from tests.helpers.server import Server, running_server

@@ -21,7 +21,7 @@ from penstock import Client
 from penstock.cli import main
 from penstock.cli.exits import CONFLICT, FAILURE, NOT_FOUND, OK, REFUSED, UNREACHABLE, USAGE
 from penstock.cli.terminal import Progress as Line
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 from penstock.spark.progress import Meter, serving_metrics
 from penstock.spark.type_schema import type_schema
 from tests.helpers.server import Server, running_server

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from penstock.errors import InvalidPipeline
 from penstock.spark.ddl import parse_ddl
 from penstock.spark.pipeline_config import load_pipeline, make_pipeline
-from penstock.spark.problems import InvalidPipeline
 from penstock.spark.type_schema import type_schema
 
 GOOD: dict[str, Any] = {

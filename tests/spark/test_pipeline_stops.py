@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Client
-from penstock.errors import DataLost
+from penstock.errors import DataLost, PublishFailed
 from penstock.spark.pipeline import PipelineRun
-from penstock.spark.problems import PublishFailed
 from penstock.spark.status import status_of
 from penstock.state.events import delete
 from tests.conformance.reference import reference_server

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Client
+from penstock.errors import PublishFailed
 from penstock.spark.outbox import Outbox
 from penstock.spark.pipeline_config import Publish
-from penstock.spark.problems import PublishFailed
 from penstock.spark.publish import Publisher
 from penstock.spark.results import differences, keyed
 from penstock.stp import Table

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import Client, limits
+from penstock.errors import InvalidPipeline, PublishFailed
 from penstock.spark.outbox_rows import Change, body_bytes, cut
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import InvalidPipeline, PublishFailed
 from penstock.spark.server import close_clients
 from penstock.spark.status import status_of
 from penstock.stp import Table

@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock import Client, limits
+from penstock.errors import WarehouseInUse
 from penstock.spark.outbox import Outbox
 from penstock.spark.outbox_rows import OUTBOX, Change
-from penstock.spark.problems import WarehouseInUse
 from penstock.spark.publish import Publisher
 from penstock.spark.status import status_of
 from penstock.spark.tables import Table, write_file

@@ -23,7 +23,7 @@ import pytest
 
 from penstock import Client, limits
 from penstock.client.stream import Stream
-from penstock.errors import StreamClosed
+from penstock.errors import NoWarehouse, RewriteFailed, StreamClosed
 from penstock.spark import staging
 from penstock.spark.columns import STATE_ARROW
 from penstock.spark.duck import Duck
@@ -31,7 +31,6 @@ from penstock.spark.events_table import Appended, writer_of
 from penstock.spark.fold import fold_here
 from penstock.spark.pipeline import PipelineRun
 from penstock.spark.pipeline_config import Pipeline, make_pipeline
-from penstock.spark.problems import NoWarehouse, RewriteFailed
 from penstock.spark.rewrite import Rewritten, rewrite
 from penstock.spark.server import Server as Asked
 from penstock.spark.server import close_clients

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, InvalidPipeline
 from penstock.spark.file_source import shared_out
 from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.problems import InvalidPipeline
 from penstock.spark.sessions import needs_classic, session
 from penstock.spark.sink_record import keep_chunking
 from penstock.spark.storage import canonical, delta_options, filesystem, is_remote

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from penstock.errors import InvalidPipeline, QueryFailed, WarehouseInUse
 from penstock.spark import views
 from penstock.spark.duck import Duck
-from penstock.spark.problems import InvalidPipeline, QueryFailed, WarehouseInUse
 from penstock.spark.processes import lives, started
 from penstock.spark.state_table import StateTable
 from penstock.spark.tables import Table

@@ -61,7 +61,7 @@ def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
     ("text", "kind"),
     [
         ("x\npenstock.errors.ConnectionFailed: no answer\n\tat y", errors.ConnectionFailed),
-        ("penstock.errors.Unauthorized: a\npenstock._error_spark.DataLost: b", errors.DataLost),
+        ("penstock.errors.Unauthorized: a\npenstock.errors.DataLost: b", errors.DataLost),
         ("penstock.errors.StateMoved: needs more than a sentence", None),
         ("penstock.errors.Final: no error", None),
         ("penstock.spark.arrow.Nothing: unknown", None),

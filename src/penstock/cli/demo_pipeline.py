@@ -155,8 +155,8 @@ def _change(client: Client, chance: random.Random) -> None:
 
 def _catch_up(client: Client, file: Path, process: subprocess.Popen[str]) -> None:
     """Until the pipeline has read everything, and published what follows from it."""
+    from penstock.errors import NoWarehouse
     from penstock.spark.pipeline_config import load_pipeline
-    from penstock.spark.problems import NoWarehouse
     from penstock.spark.status import status_of
 
     pipeline = load_pipeline(file)

@@ -13,8 +13,8 @@ import msgspec
 from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import InvalidPipeline, WarehouseMismatch
 from penstock.spark.events_table import EventsTable
-from penstock.spark.problems import InvalidPipeline, WarehouseMismatch
 from penstock.spark.storage import filesystem, move_folder, place_of
 
 if TYPE_CHECKING:

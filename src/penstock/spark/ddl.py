@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
 _SIMPLE: Final[dict[str, pa.DataType]] = {

@@ -13,8 +13,8 @@ import duckdb
 import pyarrow as pa
 
 from penstock import limits
+from penstock.errors import QueryFailed, WarehouseBroken
 from penstock.spark import views
-from penstock.spark.problems import QueryFailed, WarehouseBroken
 from penstock.spark.relations import Relations
 from penstock.spark.state_table import KeyRange, StateTable, key_ranges
 from penstock.spark.storage import filesystem, is_remote

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from penstock.spark.problems import WarehouseBroken, WarehouseInUse
+from penstock.errors import WarehouseBroken, WarehouseInUse
 
 _COLOURS: Final = re.compile(r"\x1b\[\d*m")
 _BACKTRACE: Final = re.compile(r"\s*(\d+: |at )")

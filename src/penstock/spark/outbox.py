@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock import limits
+from penstock.errors import WarehouseInUse
 from penstock.spark.outbox_rows import (
     IN_PLACE,
     OUTBOX,
@@ -29,7 +30,6 @@ from penstock.spark.outbox_rows import (
     newest,
     rows_of,
 )
-from penstock.spark.problems import WarehouseInUse
 from penstock.spark.storage import filesystem
 from penstock.spark.tables import File, Table, Written, write_file
 from penstock.spark.warehouse import Warehouse

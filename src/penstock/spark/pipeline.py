@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import limits
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.duck import Duck
 from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
@@ -28,7 +28,6 @@ from penstock.spark.frames import lag
 from penstock.spark.housekeeping import tidy_now_and_then
 from penstock.spark.options import source_options
 from penstock.spark.pipeline_config import Pipeline, Run, Source
-from penstock.spark.problems import QueryFailed
 from penstock.spark.progress import Meter, Progress, serving_metrics
 from penstock.spark.publish import Publisher
 from penstock.spark.replays import recount

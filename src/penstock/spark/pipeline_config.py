@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from penstock import limits
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 from penstock.spark.storage import Place, check_options, place_of
 from penstock.spark.type_schema import TypeSchema, type_schema
 

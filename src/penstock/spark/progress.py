@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 
 _WINDOW_S: Final = 10.0
 

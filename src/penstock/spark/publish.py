@@ -13,10 +13,9 @@ import pyarrow as pa
 from penstock import limits
 from penstock.client import _requests
 from penstock.client._requests import JSON, ProducerId
-from penstock.errors import PenstockError, SequenceGap, StaleEpoch, TableExists
+from penstock.errors import PenstockError, PublishFailed, SequenceGap, StaleEpoch, TableExists
 from penstock.spark.outbox import Outbox
 from penstock.spark.outbox_rows import Change, Chunk, body_bytes, cut
-from penstock.spark.problems import PublishFailed
 from penstock.spark.results import Result, differences, keyed
 from penstock.spark.server import shared_client
 from penstock.spark.words import plain

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.errors import InvalidEvent, InvalidRow
+from penstock.errors import InvalidEvent, InvalidRow, PublishFailed
 from penstock.spark.outbox_rows import Change
-from penstock.spark.problems import PublishFailed
 from penstock.state.events import change
 from penstock.stp.rows import Change as Row
 from penstock.stp.rows import format_change

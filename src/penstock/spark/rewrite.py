@@ -22,6 +22,7 @@ from penstock.client._requests import JSON, STREAM_PREFIX, ProducerId, Request
 from penstock.client.stream import Stream
 from penstock.errors import (
     PenstockError,
+    RewriteFailed,
     SchemaNotFound,
     StaleEpoch,
     TailMoved,
@@ -29,7 +30,6 @@ from penstock.errors import (
 from penstock.spark.patterns import matches
 from penstock.spark.pipeline_config import Pipeline
 from penstock.spark.positions import Position
-from penstock.spark.problems import RewriteFailed
 from penstock.spark.server import Cuts, Server
 from penstock.spark.staging import Plan, Staging
 from penstock.spark.warehouse import Warehouse

@@ -7,8 +7,7 @@ from typing import Any, Final
 import msgspec
 from pyarrow import fs
 
-from penstock.errors import InvalidOption
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidOption, InvalidPipeline
 from penstock.spark.storage import filesystem
 
 FOLDER: Final = "penstock"

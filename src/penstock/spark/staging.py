@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock import limits
+from penstock.errors import RewriteFailed
 from penstock.spark import views
 from penstock.spark.duck import Duck
 from penstock.spark.pipeline_config import Pipeline
 from penstock.spark.positions import Position, from_spark
-from penstock.spark.problems import RewriteFailed
 from penstock.spark.state_table import StateTable
 from penstock.spark.warehouse import Warehouse
 from penstock.state.events import insert, snapshot_end, snapshot_start

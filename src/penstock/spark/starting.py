@@ -8,13 +8,12 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.errors import ConnectionFailed, InvalidOption
+from penstock.errors import ConnectionFailed, InvalidOption, WarehouseMismatch
 from penstock.spark.checkpoint import Checkpoint, check_match
 from penstock.spark.driver import Driver
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline_config import Pipeline, Source
 from penstock.spark.positions import from_spark
-from penstock.spark.problems import WarehouseMismatch
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.state_table import check_tables
 from penstock.spark.warehouse import Warehouse

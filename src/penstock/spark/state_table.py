@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from penstock.errors import InvalidPipeline
 from penstock.spark.events_table import Record
-from penstock.spark.problems import InvalidPipeline
 from penstock.spark.tables import File, Table, Written
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import Warehouse

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 from penstock.spark.storage_options import (
     azure_arguments,
     gcs_arguments,

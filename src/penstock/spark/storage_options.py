@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.spark.problems import InvalidPipeline
+from penstock.errors import InvalidPipeline
 
 # What Arrow calls it, and what delta-rs takes for it, in any case of letters.
 _S3: Final = {

@@ -7,9 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import QueryFailed
 from penstock.spark import views
 from penstock.spark.pipeline_config import Pipeline, load_pipeline
-from penstock.spark.problems import QueryFailed
 from penstock.spark.spark_views import SparkViews
 from penstock.spark.warehouse import Warehouse
 

@@ -19,9 +19,9 @@ from deltalake.transaction import AddAction
 
 from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import WarehouseInUse
 from penstock.spark.failures import tells, told
 from penstock.spark.file_statistics import Statistics
-from penstock.spark.problems import WarehouseInUse
 from penstock.spark.storage import delta_options, filesystem
 
 RECORD: Final = "penstock"  # where a commit says what it is about

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.errors import InvalidPipeline
 from penstock.spark.ddl import parse_ddl
-from penstock.spark.problems import InvalidPipeline
 from penstock.state.validators import JsonSchema, reason_of
 
 # Columns with this in front are the pipeline's own, all others are the user's.

@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import NoWarehouse, WarehouseInUse
 from penstock.spark.events_table import WRITER, EventsTable
 from penstock.spark.failures import tells, told
-from penstock.spark.problems import NoWarehouse, WarehouseInUse
 from penstock.spark.processes import lives, started
 from penstock.spark.storage import canonical, filesystem, options_for_tasks
 from penstock.spark.tables import Table
