@@ -74,7 +74,7 @@ def _fill_apart(folder: Path, streams: int) -> None:
 
 async def fill(data: Path, streams: int) -> None:
     from penstock.clock import ManualClock
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.log import open_engine
     from penstock.log.requests import Append
     from penstock.protocol.lifecycle import StreamConfig
@@ -99,7 +99,7 @@ def _fill(data: Path, streams: int) -> None:
 
 async def look(data: Path) -> dict[str, Any]:
     from penstock.clock import ManualClock
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.log import open_engine, retention
 
     retention.REST = 0  # the cost is of interest here, not how it is spread

@@ -49,7 +49,7 @@ async def _submit(
 
 
 async def _fill(data: Path, *, name: str, streams: int, body: bytes, appends: int) -> None:
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.log import open_engine
     from penstock.log.requests import Append
     from penstock.protocol.lifecycle import StreamConfig

@@ -19,7 +19,7 @@ from bench import arguments, spark_growth, spark_latency, spark_pipeline, spark_
 from bench.rounds import note
 from bench.spark_rivals import Nothing, Prebuilt, RowByRow
 from bench.table import Row
-from penstock.spark.sessions import session
+from penstock.spark.sessions.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Client
-from penstock.spark.pipeline_config import Pipeline, make_pipeline
+from penstock.spark.config import Pipeline, make_pipeline
 from penstock.spark.type_schema import type_schema
 
 STREAM = "bench"

@@ -18,11 +18,11 @@ from bench.rounds import note
 from bench.spark_events import STREAM, TYPES
 from bench.table import Row, compared
 from penstock import limits
-from penstock.spark.columns import STATE_ARROW
-from penstock.spark.duck import Duck
-from penstock.spark.events_table import Appended, writer_of
-from penstock.spark.fold import fold_here
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.source.columns import STATE_ARROW
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.fold import fold_here
+from penstock.spark.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,7 +20,7 @@ from bench.rounds import Sample, interleave, median, ratios
 from bench.spark_events import STREAM, chunks, pipeline
 from bench.table import Row, compared, megabytes
 from penstock import Client, limits
-from penstock.spark.pipeline import PipelineRun
+from penstock.spark.pipeline.run import PipelineRun
 from tests.helpers.server import running_server
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from bench.rounds import Sample, interleave, median, ratios
 from bench.spark_events import STREAM, TYPES
 from bench.spark_source import to_nowhere
 from bench.table import Row, compared, per_second
-from penstock.spark.columns import STATE_ARROW
-from penstock.spark.duck import Duck
-from penstock.spark.events_table import WRITTEN_DDL, Appended, writer_of
-from penstock.spark.fold import fold_here
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.sessions import session
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.sessions.session import session
+from penstock.spark.source.columns import STATE_ARROW
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import WRITTEN_DDL, Appended, writer_of
+from penstock.spark.warehouse.fold import fold_here
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.helpers.server import running_server
 from tests.spark.cluster import standalone_cluster
 

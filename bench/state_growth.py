@@ -16,8 +16,8 @@ from bench.rounds import Sample, interleave, median
 from bench.state_events import STREAM, Filled, key_of
 from bench.table import Row, microseconds, per_second
 from penstock import limits
-from penstock.state.index import StateIndex, Wanted
-from penstock.state.keeper import FILE
+from penstock.state.server.index import StateIndex, Wanted
+from penstock.state.server.indexer import FILE
 
 LOOKUPS = 2_000
 LOG_GROWTH_MAX = 2.0

@@ -20,8 +20,8 @@ from bench.rounds import Sample, interleave, median
 from bench.state_events import STREAM, Filled
 from bench.table import Row, per_second, seconds
 from penstock.state import LiveState, SqliteBackend
-from penstock.state._bootstrap import Bootstrap
 from penstock.state.events import ChangeEvent, parse_many
+from penstock.state.live.bootstrap import Bootstrap
 
 SQLITE_EVENTS_PER_S = 40_000
 BOOTSTRAP_AT_LEAST = 5.0

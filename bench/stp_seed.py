@@ -37,7 +37,7 @@ def event(number: int) -> str:
 
 
 async def _fill(data: Path, rows: int) -> None:
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.log import open_engine
     from penstock.log.requests import Append
 

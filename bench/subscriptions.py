@@ -25,7 +25,7 @@ from bench.rounds import Sample, interleave, median, note, ratios
 from bench.servers import Server
 from bench.table import Row, compared
 from penstock.clock import SYSTEM_CLOCK
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.egress import Egress
 from penstock.log import open_engine
 from penstock.log.engine import Engine

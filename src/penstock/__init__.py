@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.client._http import Timeouts
-    from penstock.client._retry import Retry
-    from penstock.client.aio import AsyncClient
-    from penstock.client.aio_producer import AsyncProducer
+    from penstock.client.aio.client import AsyncClient
+    from penstock.client.aio.producer import AsyncProducer
     from penstock.client.checkpoint import (
         Checkpoint,
         FileCheckpoint,
         MemoryCheckpoint,
         SqliteCheckpoint,
     )
-    from penstock.client.producer import Producer
-    from penstock.client.sync import Client
-    from penstock.http.asgi import asgi
+    from penstock.client.http import Timeouts
+    from penstock.client.retry import Retry
+    from penstock.client.sync.client import Client
+    from penstock.client.sync.producer import Producer
+    from penstock.http.asgi.app import asgi
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,17 +42,17 @@ __all__ = [
 
 # Late, so that importing the package (and `penstock --help`) loads neither server nor client.
 _HOMES = {
-    "AsyncClient": "penstock.client.aio",
-    "AsyncProducer": "penstock.client.aio_producer",
+    "AsyncClient": "penstock.client.aio.client",
+    "AsyncProducer": "penstock.client.aio.producer",
     "Checkpoint": "penstock.client.checkpoint",
-    "Client": "penstock.client.sync",
+    "Client": "penstock.client.sync.client",
     "FileCheckpoint": "penstock.client.checkpoint",
     "MemoryCheckpoint": "penstock.client.checkpoint",
-    "Producer": "penstock.client.producer",
-    "Retry": "penstock.client._retry",
+    "Producer": "penstock.client.sync.producer",
+    "Retry": "penstock.client.retry",
     "SqliteCheckpoint": "penstock.client.checkpoint",
-    "Timeouts": "penstock.client._http",
-    "asgi": "penstock.http.asgi",
+    "Timeouts": "penstock.client.http",
+    "asgi": "penstock.http.asgi.app",
 }
 
 

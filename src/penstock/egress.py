@@ -21,7 +21,7 @@ from penstock.errors import EgressFailed, EgressRefused
 from penstock.protocol.outbound import Address, Policy, Target, parse_networks, parse_url
 
 if TYPE_CHECKING:
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 128 * 1024

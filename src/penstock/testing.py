@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
-from penstock.http.server import Server, listen
+from penstock.http.native.server import Server, listen
 from penstock.log import open_engine
 
 START_TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from tests.helpers.cli import TIMEOUT_S, Cli
 from tests.helpers.relay import Answered, Asked, Forward, Relay
 from tests.helpers.server import Server

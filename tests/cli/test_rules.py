@@ -6,14 +6,14 @@ import click
 import pytest
 
 from penstock import errors
+from penstock.cli.commands.meter import Meter
 from penstock.cli.exits import MEANINGS, exit_code
 from penstock.cli.formats import Message, compile_format
-from penstock.cli.marks import seekable
 from penstock.cli.messages import Splitter, json_messages
-from penstock.cli.meter import Meter
+from penstock.cli.producer_marks import seekable
 from penstock.cli.terminal import printable
 from penstock.cli.values import Duration, whole_body
-from penstock.client._batches import Batch
+from penstock.client.batches import Batch
 
 MESSAGE = Message("s", b'{"a":1}', "from", "to", 7)
 

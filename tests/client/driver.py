@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
-from penstock.client.aio_producer import AsyncProducer
-from penstock.client.aio_stream import AsyncFollow, AsyncStream
+from penstock.client.aio.producer import AsyncProducer
+from penstock.client.aio.stream import AsyncFollow, AsyncStream
 
 
 class Blocking:

@@ -16,8 +16,8 @@ from typing import Any
 import httpx2
 
 import penstock
-from penstock.client.aio_producer import AsyncProducer
-from penstock.client.aio_stream import AsyncStream
+from penstock.client.aio.producer import AsyncProducer
+from penstock.client.aio.stream import AsyncStream
 
 WAIT_S = 60.0  # for what has to happen: reached only if a test fails
 PASS, LOSE_ANSWER, LOSE_REQUEST, REFUSE = "pass", "lose answer", "lose request", "refuse"

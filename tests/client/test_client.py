@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock import Retry, errors
-from penstock.client._answers import Answer, Appended
-from penstock.client._requests import Request
+from penstock.client.answers import Answer, Appended
+from penstock.client.requests import Request
 from tests.client.conftest import QUICK
 from tests.client.driver import Connect
 from tests.helpers.server import Server, running_server
@@ -193,7 +193,7 @@ def test_any_path_works_and_is_listed_as_it_can_be_used(client: Any, path: str, 
 def test_listing_goes_on_page_after_page(
     client: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client._flow.LIST_PAGE", 2)
+    monkeypatch.setattr("penstock.client.flow.LIST_PAGE", 2)
     for i in range(5):
         client.stream(f"{name}/{i}").create("text/plain")
     assert [info.path for info in client.list(name + "/")] == [f"{name}/{i}" for i in range(5)]
@@ -374,7 +374,7 @@ def test_request_primitive_gives_the_checked_answer(client: Any, json_stream: An
 def test_http2_without_its_package_is_a_clear_error(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client._http.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.client.http.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"penstock\[h2\]"):
         connect("http://host", http2=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import Retry, Timeouts
-from penstock.client._batches import Batch
+from penstock.client.batches import Batch
 from penstock.errors import ConnectionFailed
 from tests.client.driver import Connect
 from tests.helpers.faults import Fault, Kind, fault_proxy, seeded

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import FileCheckpoint, MemoryCheckpoint, errors
-from penstock.client._retry import NO_RETRY
+from penstock.client.retry import NO_RETRY
 from tests.client.conftest import QUICK
 from tests.client.driver import Connect
 from tests.helpers.server import Server, running_server

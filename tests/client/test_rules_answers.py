@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from penstock import errors
-from penstock.client import _answers, _requests
-from penstock.client._answers import Answer, error_of
+from penstock.client import answers, requests
+from penstock.client.answers import Answer, error_of
 from penstock.errors import PenstockError
 
 URL = "http://host/v1/stream/orders"
 PROBLEM = {"content-type": "application/problem+json"}
 
 
-def _request(method: str) -> _requests.Request:
-    return _requests.Request(method, URL)
+def _request(method: str) -> requests.Request:
+    return requests.Request(method, URL)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_stream_found_by_a_repeated_create_was_created_by_the_lost_one(
     status: int, attempts: int, created: bool
 ) -> None:
     answer = Answer(status, {"stream-next-offset": "0_0"}, attempts=attempts)
-    assert _answers.created(answer, "text/plain").created is created
+    assert answers.created(answer, "text/plain").created is created
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_stream_found_by_a_repeated_create_was_created_by_the_lost_one(
 def test_append_is_a_duplicate_only_for_a_producer_that_sent_data(
     status: int, producer: tuple[str, int, int] | None, body: bytes, duplicate: bool
 ) -> None:
-    request = _requests.append(URL, body, "a/b", producer=producer, close=not body)
+    request = requests.append(URL, body, "a/b", producer=producer, close=not body)
     answer = Answer(status, {"stream-next-offset": "0_0"})
-    assert _answers.appended(answer, request).duplicate is duplicate
+    assert answers.appended(answer, request).duplicate is duplicate
 
 
 def test_listing_that_cannot_be_understood_breaks_the_protocol() -> None:
     with pytest.raises(errors.ProtocolError):
-        _answers.page(Answer(200, {}, b"<html>"))
+        answers.page(Answer(200, {}, b"<html>"))

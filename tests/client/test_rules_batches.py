@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client._batches import Batch, Decoder, joined
+from penstock.client.batches import Batch, Decoder, joined
 from penstock.errors import ProtocolError
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock import Retry
-from penstock.client._answers import Answer
-from penstock.client._batches import Batch
-from penstock.client._flow import (
+from penstock.client.answers import Answer
+from penstock.client.batches import Batch
+from penstock.client.checkpoint import MemoryCheckpoint
+from penstock.client.flow import (
     Call,
     Close,
     Done,
@@ -23,9 +24,8 @@ from penstock.client._flow import (
     advance,
     fail,
 )
-from penstock.client._follow import SSE_FIRST_EVENT_S, Follower, FollowOptions
-from penstock.client._requests import Request
-from penstock.client.checkpoint import MemoryCheckpoint
+from penstock.client.follow import SSE_FIRST_EVENT_S, Follower, FollowOptions
+from penstock.client.requests import Request
 from penstock.errors import (
     ConnectionFailed,
     Gone,
@@ -133,7 +133,7 @@ class Script:
 @pytest.fixture(autouse=True)
 def _no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "penstock.client._retry.Retry.pause_s.__kwdefaults__", {"jitter": lambda low, high: high}
+        "penstock.client.retry.Retry.pause_s.__kwdefaults__", {"jitter": lambda low, high: high}
     )
 
 

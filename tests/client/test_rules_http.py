@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from penstock import Timeouts
-from penstock.client import _http
-from penstock.client._requests import Request, Wait
+from penstock.client import http
+from penstock.client.requests import Request, Wait
 
 URL = "http://host/v1/stream/orders"
 
@@ -18,33 +18,33 @@ URL = "http://host/v1/stream/orders"
     ("given", "wait", "bound_s", "read_s"),
     [
         (30, "answer", None, 30),
-        (30, "long-poll", None, 30 + _http.LONG_POLL_WAIT_S),
-        (30, "sse", None, 30 + _http.SSE_WAIT_S),
+        (30, "long-poll", None, 30 + http.LONG_POLL_WAIT_S),
+        (30, "sse", None, 30 + http.SSE_WAIT_S),
         (Timeouts(read_s=5, live_s=7), "answer", None, 5),
         (Timeouts(read_s=5, live_s=7), "long-poll", None, 7),
         (Timeouts(read_s=5, live_s=7), "sse", 2, 2),
-        (30, "long-poll", 500, 30 + _http.LONG_POLL_WAIT_S),
+        (30, "long-poll", 500, 30 + http.LONG_POLL_WAIT_S),
     ],
 )
 def test_live_reads_may_be_silent_for_longer(
     given: float | Timeouts, wait: Wait, bound_s: float | None, read_s: float
 ) -> None:
     request = Request("GET", URL, wait=wait, read_timeout_s=bound_s)
-    assert _http.timeouts(given).of(request)["read"] == read_s
+    assert http.timeouts(given).of(request)["read"] == read_s
 
 
 def test_one_number_bounds_every_step_and_connecting_even_more() -> None:
-    assert _http.timeouts(30).of(Request("GET", URL)) == {
+    assert http.timeouts(30).of(Request("GET", URL)) == {
         "connect": 10,
         "read": 30,
         "write": 30,
         "pool": 30,
     }
     with pytest.raises(ValueError, match="positive"):
-        _http.timeouts(0)
+        http.timeouts(0)
 
 
-def _pools(**options: Any) -> tuple[_http.Pools[Any], list[dict[str, Any]]]:
+def _pools(**options: Any) -> tuple[http.Pools[Any], list[dict[str, Any]]]:
     made: list[dict[str, Any]] = []
 
     def make(**given: Any) -> Any:
@@ -58,7 +58,7 @@ def _pools(**options: Any) -> tuple[_http.Pools[Any], list[dict[str, Any]]]:
         "transport": None,
         "connections_max": 7,
     }
-    return _http.Pools(make, **{**defaults, **options}), made
+    return http.Pools(make, **{**defaults, **options}), made
 
 
 def test_certificates_are_checked_for_https_and_not_loaded_for_http() -> None:
@@ -99,14 +99,14 @@ def test_nothing_is_compressed_within_one_machine(
     url: str, own: dict[str, str], coding: str
 ) -> None:
     with httpx2.Client(headers={"Accept-Encoding": "gzip, deflate"}) as client:
-        built = _http.build(client, Request("GET", url), Timeouts(), own, {})
+        built = http.build(client, Request("GET", url), Timeouts(), own, {})
     assert built.headers["Accept-Encoding"] == coding
 
 
 def test_values_of_the_request_win_over_those_of_the_client() -> None:
     request = Request("GET", URL, {"Stream-Seq": "mine"}, {"offset": "1"})
     with httpx2.Client() as client:
-        built = _http.build(
+        built = http.build(
             client, request, Timeouts(), {"Stream-Seq": "x", "A": "b"}, {"offset": "2", "t": "3"}
         )
     assert (built.headers["Stream-Seq"], built.headers["A"]) == ("mine", "b")
@@ -116,7 +116,7 @@ def test_values_of_the_request_win_over_those_of_the_client() -> None:
 def test_query_of_a_full_url_is_kept() -> None:
     request = Request("GET", URL + "?tenant=a%20b", params={"offset": "1"})
     with httpx2.Client() as client:
-        built = _http.build(client, request, Timeouts(), {}, {})
+        built = http.build(client, request, Timeouts(), {}, {})
     assert dict(built.url.params) == {"tenant": "a b", "offset": "1"}
 
 
@@ -134,12 +134,12 @@ def test_query_of_a_full_url_is_kept() -> None:
     ],
 )
 def test_failure_says_whether_the_request_may_have_arrived(error: Exception, sent: bool) -> None:
-    assert _http.is_failure(error)
-    assert _http.failure(error, Request("POST", URL)).sent is sent
+    assert http.is_failure(error)
+    assert http.failure(error, Request("POST", URL)).sent is sent
 
 
 @pytest.mark.parametrize(
     "error", [httpx2.UnsupportedProtocol("ftp"), httpx2.InvalidURL("bad"), KeyError("bug")]
 )
 def test_mistakes_are_no_failures_of_the_network(error: Exception) -> None:
-    assert not _http.is_failure(error)
+    assert not http.is_failure(error)

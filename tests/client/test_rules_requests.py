@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.client import _requests
-from penstock.client._requests import Request, encode_message, join_messages, redirected, stream_url
+from penstock.client import requests
+from penstock.client.requests import Request, encode_message, join_messages, redirected, stream_url
 from penstock.errors import InvalidPath, ProtocolError
 
 URL = "http://host/v1/stream/orders"
@@ -48,7 +48,7 @@ def test_full_url_is_used_as_it_is(url: str) -> None:
 
 
 def test_create_carries_every_option_as_its_header() -> None:
-    request = _requests.create(
+    request = requests.create(
         URL,
         "text/plain",
         ttl_s=60,
@@ -69,12 +69,12 @@ def test_create_carries_every_option_as_its_header() -> None:
 
 def test_expiry_without_a_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="time zone"):
-        _requests.create(URL, "text/plain", expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
+        requests.create(URL, "text/plain", expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 def test_expiry_keeps_microseconds() -> None:
     moment = datetime(2030, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-    request = _requests.create(URL, "text/plain", expires_at=moment)
+    request = requests.create(URL, "text/plain", expires_at=moment)
     assert request.headers["Stream-Expires-At"] == "2030-01-01T00:00:00.123456Z"
 
 
@@ -102,7 +102,7 @@ def test_expiry_keeps_microseconds() -> None:
 def test_append_is_repeatable_only_if_nothing_can_be_stored_twice(
     options: dict[str, Any], body: bytes, headers: dict[str, str], repeatable: bool
 ) -> None:
-    request = _requests.append(URL, body, "a/b", **options)
+    request = requests.append(URL, body, "a/b", **options)
     assert request.method == "POST"
     assert request.headers == headers
     assert request.repeatable is repeatable
@@ -141,7 +141,7 @@ def test_json_messages_are_wrapped_so_that_a_list_stays_one_message() -> None:
 
 
 def test_live_read_echoes_the_cursor_and_waits_longer() -> None:
-    request = _requests.live(URL, "1_2", "long-poll", cursor="77")
+    request = requests.live(URL, "1_2", "long-poll", cursor="77")
     assert request.params == {"offset": "1_2", "live": "long-poll", "cursor": "77"}
     assert request.wait == "long-poll"
 

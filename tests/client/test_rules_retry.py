@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import Retry
-from penstock.client._retry import retry_after_s
+from penstock.client.retry import retry_after_s
 from penstock.errors import ConnectionFailed, PenstockError, ServerError, StreamNotFound
 
 

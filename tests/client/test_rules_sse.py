@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client._sse import Event, EventParser, decode_base64, parse_control
+from penstock.client.sse import Event, EventParser, decode_base64, parse_control
 from penstock.errors import ProtocolError
 from penstock.protocol import sse
 
@@ -116,7 +116,7 @@ def test_broken_base64_breaks_the_protocol(data: bytes) -> None:
 
 
 def test_event_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.client._sse.EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr("penstock.client.sse.EVENT_BYTES_MAX", 100)
     parser = EventParser()
     parser.feed(b"event: data\ndata:" + b"x" * 50)
     with pytest.raises(ProtocolError, match="longer"):

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.errors import PenstockError
-from penstock.log.disk import DiskStore
+from penstock.log.disk.store import DiskStore
 from penstock.log.mutations import Append, Barrier, Create, Delete, Mutation, SetMeta
 from penstock.log.store import Store
 from penstock.log.stream import Stream

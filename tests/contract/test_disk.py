@@ -8,8 +8,8 @@ import sqlite3
 import pytest
 
 from penstock.errors import Overloaded, StoreLocked
-from penstock.log.disk import DiskStore
-from penstock.log.journal import SPARES_MAX
+from penstock.log.disk.journal import SPARES_MAX
+from penstock.log.disk.store import DiskStore
 from tests.contract.rig import BYTES, Recorder, Rig, on_disk, wire
 from tests.helpers.log import open_store
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.log import open_engine, retention
 from penstock.log.engine import Engine
 from penstock.log.requests import Append

@@ -14,13 +14,13 @@ from unittest.mock import patch
 import pytest
 
 from penstock.clock import Clock, ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import StreamSoftDeleted
-from penstock.log import checkpoint, journal, readback, recovery, segment
-from penstock.log.catalog import Catalog
-from penstock.log.disk import CATALOG_FILE, DiskStore
+from penstock.log.disk import checkpoint, journal, reader, recovery, segment
+from penstock.log.disk.catalog import Catalog
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.store import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
-from penstock.log.files import File, Files
 from penstock.log.lineage import ancestors
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
@@ -54,7 +54,7 @@ def small_blocks() -> Iterator[None]:
     spare journal files instead of four: some are removed then, however the threads take turns."""
     with (
         patch.object(segment, "BLOCK_BYTES", 512),
-        patch.object(readback, "BLOCK_BYTES", 512),
+        patch.object(reader, "BLOCK_BYTES", 512),
         patch.object(recovery, "BLOCK_BYTES", 512),
         patch.object(checkpoint, "SYNC_SINGLY_MAX", 4),
         patch.object(journal, "SPARES_MAX", 2),

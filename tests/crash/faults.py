@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.clock import Clock
-from penstock.config import Settings
-from penstock.log.catalog import Catalog, Changes
-from penstock.log.disk import CATALOG_FILE
-from penstock.log.files import File, Files
+from penstock.config.settings import Settings
+from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.store import CATALOG_FILE
 from tests.crash.engines import QuickCatalog, QuickStore
 
 OPERATIONS = ("write", "sync", "allocate", "rename", "open", "remove", "truncate", "commit")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
-from penstock.log.catalog import Catalog, Changes
-from penstock.log.disk import CATALOG_FILE, DiskStore
-from penstock.log.files import File, Files
+from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.store import CATALOG_FILE, DiskStore
 from tests.crash.engines import QuickCatalog
 
 PAGE_BYTES = 4096

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from penstock.clock import Clock, ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import StreamRecreated
-from penstock.log.disk import CATALOG_FILE
+from penstock.log.disk.files import Files
+from penstock.log.disk.store import CATALOG_FILE
 from penstock.log.engine import Engine
-from penstock.log.files import Files
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from tests.crash.engines import (
     BYTES,
     START_US,

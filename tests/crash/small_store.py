@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.log import journal
-from penstock.log.recovery import recover
-from penstock.log.segment import SegmentFolder
+from penstock.log.disk import journal
+from penstock.log.disk.recovery import recover
+from penstock.log.disk.segment import SegmentFolder
 from penstock.protocol.headers import Producer
 from tests.crash.engines import QuickCatalog, Seen, UnsyncedFiles, abandon, small_settings, start
 from tests.crash.scenario import Operation

@@ -28,8 +28,8 @@ from penstock.errors import (
     StreamSoftDeleted,
     TailMoved,
 )
+from penstock.log.disk.files import File, Files
 from penstock.log.engine import Engine
-from penstock.log.files import File, Files
 from penstock.log.requests import Fork
 from penstock.protocol.headers import Producer
 from tests.crash.engines import (

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.log.catalog import Changes
-from penstock.log.files import Files
-from penstock.log.journal import FSYNC, JournalWriter
+from penstock.log.disk.catalog import Changes
+from penstock.log.disk.files import Files
+from penstock.log.disk.journal import FSYNC, JournalWriter
+from penstock.log.disk.recovery import Recovered, recover
+from penstock.log.disk.segment import SegmentFolder
 from penstock.log.records import CreateMeta, encode_create, encode_delete
-from penstock.log.recovery import Recovered, recover
-from penstock.log.segment import SegmentFolder
 from tests.crash.engines import QuickCatalog, UnsyncedFiles
 from tests.crash.power import Image, Luck, PowerFile, PowerFiles, Record, Sync, SyncFolder, Write
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from tests.crash.writers import (
     STREAMS,
     WRITERS,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from tests.crash.test_kill import SMALL
 from tests.crash.writers import TIMEOUT_S
 from tests.helpers.server import running_server

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from tests.crash.engines import KEPT, Seen
 from tests.crash.scenario import Operation, State, apply, is_same, states_after
 from tests.crash.test_kill import SMALL

@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from tests.crash import subscribers
 from tests.crash.subscribers import SUBSCRIPTIONS
 from tests.crash.test_kill import SMALL

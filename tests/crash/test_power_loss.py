@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.log.disk import CATALOG_FILE
+from penstock.log.disk.store import CATALOG_FILE
 from tests.crash.engines import small_blocks
 from tests.crash.power import Luck, Rename, Sync, SyncAll, SyncFolder, Unlink
 from tests.crash.power_run import ODDS, check_cuts, check_left, record_run

@@ -16,16 +16,16 @@ import msgspec
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.egress import Egress
 from penstock.errors import AlreadyClaimed, Fenced, NoPendingWork, PenstockError, StreamNotFound
 from penstock.log.engine import Engine
-from penstock.log.verify import verify
+from penstock.log.offline.verify import verify
 from penstock.protocol.subscription import Ack, Report
-from penstock.subscriptions import book, matching
-from penstock.subscriptions.book import Book
+from penstock.subscriptions import matching, store
 from penstock.subscriptions.model import Subscription
 from penstock.subscriptions.service import Subscriptions
+from penstock.subscriptions.store import Book
 from tests.crash.engines import START_US, abandon, small_blocks, small_settings, start
 from tests.crash.power import Image, Luck, Record
 from tests.crash.power_run import ODDS, ROOT, recording
@@ -40,7 +40,7 @@ DEADLINE_S = 60
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(book, "ROWS_PER_APPEND", 2)
+    monkeypatch.setattr(store, "ROWS_PER_APPEND", 2)
     monkeypatch.setattr(matching, "TOLD_PER_TURN", 1)
     with small_blocks():
         yield
@@ -299,13 +299,13 @@ def test_an_ack_that_is_not_kept_is_found_out(
     """The checks above fail if a worker is told before its ack is durable."""
 
     async def hasty(waking: Any, subscription: Subscription, paths: Iterable[str]) -> None:
-        rows = [book.link_row(subscription, path) for path in paths]
+        rows = [store.link_row(subscription, path) for path in paths]
         waking.arm(subscription)
         asyncio.get_running_loop().call_later(
-            0.02, waking._book.write, [*rows, book.wake_row(subscription)]
+            0.02, waking._book.write, [*rows, store.wake_row(subscription)]
         )
 
-    monkeypatch.setattr("penstock.subscriptions.waking.Waking.write", hasty)
+    monkeypatch.setattr("penstock.subscriptions.wakes.Waking.write", hasty)
     with receiver() as hook:
         run = asyncio.run(_record(tmp_path, 1, hook))
         monkeypatch.undo()

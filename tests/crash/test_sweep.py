@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from penstock.log.catalog import Changes
-from penstock.log.segment import SegmentInfo
+from penstock.log.disk.catalog import Changes
+from penstock.log.disk.segment import SegmentInfo
 from tests.crash.engines import (
     BYTES,
     QuickCatalog,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreDamaged
-from penstock.log.journal import HEAD_BYTES, encode_batch
+from penstock.log.disk.journal import HEAD_BYTES, encode_batch
 from tests.crash.engines import abandon, observe, small_settings, start
 from tests.crash.scenario import Operation, is_same, states_after
 from tests.crash.small_store import (

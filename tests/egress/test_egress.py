@@ -11,7 +11,7 @@ import pytest
 import trustme
 import uvloop
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.egress import HEAD_BYTES_MAX, Answer, Egress
 from penstock.errors import EgressFailed, EgressRefused, InvalidUrl
 from tests.egress.scripted import answer, scripted

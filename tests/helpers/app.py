@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.http.message import EventBody, RangeBody, Request, Response
 from penstock.log import open_engine

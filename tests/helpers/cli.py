@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock import Client
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 
 TIMEOUT_S = 60.0
 JSON = "application/json"

@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.log import open_engine
-from penstock.log.catalog import Catalog, Changes
-from penstock.log.disk import CATALOG_FILE, DiskStore
+from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.store import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
+from penstock.log.offline.verify import Problem, Report, verify
 from penstock.log.requests import Append
-from penstock.log.rows import Row
-from penstock.log.verify import Problem, Report, verify
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
-from penstock.log import ranges, readback, recovery, segment, stream
-from penstock.log.disk import DiskStore
+from penstock.config.settings import Settings
+from penstock.log import ranges, stream
+from penstock.log.disk import reader, recovery, segment
+from penstock.log.disk.store import DiskStore
 from penstock.log.memory import MemoryStore
 from penstock.log.store import Store
 
@@ -32,7 +33,7 @@ BLOCK_BYTES = 256
 
 def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, windows and chunks of a few messages, so that short streams cross their borders."""
-    for module in (segment, readback, recovery):
+    for module in (segment, reader, recovery):
         monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(ranges, "WINDOW_BYTES", 96)
     monkeypatch.setattr(stream, "CHUNK_BYTES_MAX", 128)

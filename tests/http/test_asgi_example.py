@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 import penstock
-from penstock.http.asgi import AsgiApp
+from penstock.http.asgi.app import AsgiApp
 from tests.http.wire import Client, chunked, get, on_loop, post, until
 
 JSON = {"content-type": "application/json"}

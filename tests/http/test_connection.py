@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import DiskFull, Overloaded
 from penstock.http.message import Later, RangeBody, Request, Response
+from penstock.http.native.response_encoder import Encoder, chunk
 from penstock.http.problems import problem
-from penstock.http.writer import Encoder, chunk
 from tests.http.wire import FakeApp, chunked, get, native, on_loop, post, until
 
 

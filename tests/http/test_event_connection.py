@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.http.events import EventConnection
 from penstock.http.message import Response, Sink
+from penstock.http.native.sse_connection import EventConnection
 from tests.http.wire import Client, Events, Native, get, native, on_loop, until
 
 SSE = [(b"content-type", b"text/event-stream")]

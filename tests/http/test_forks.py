@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from tests.helpers.app import Answer, Client, run_with_app, with_app
 
 TEXT = "text/plain"

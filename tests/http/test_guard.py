@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import PenstockError, RateLimited, SequenceGap
 from penstock.http.guard import Guard, RateLimit, fixed_headers, preflight
 from penstock.http.message import Request, Response

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.http import heads
-from penstock.http.head import Received
 from penstock.http.message import Request, Response
+from penstock.http.native import head_cache
+from penstock.http.native.request_head import Received
 from tests.http.wire import FakeApp, Native, chunked, get, native, on_loop, post, until
 
 
-class Counting(heads.Heads):
+class Counting(head_cache.Heads):
     """Counts the requests that did not need the parser."""
 
     __slots__ = ("recalled",)
@@ -142,7 +142,7 @@ async def test_a_known_head_with_less_or_more_behind_it_goes_through_the_parser(
         post("/a", b"abc", "Producer-Id: p", "Producer-Epoch: 0", "Producer-Seq: 0"),
         post("/a", b"abc", "Stream-Seq: 1"),
         post("/a", b"abc", 'If-Match: "1"'),
-        post("/a", b"abc", "X: " + "y" * heads.HEAD_BYTES_MAX),
+        post("/a", b"abc", "X: " + "y" * head_cache.HEAD_BYTES_MAX),
     ],
 )
 @on_loop
@@ -192,8 +192,8 @@ async def test_with_a_rate_limit_every_request_is_counted() -> None:
 
 @on_loop
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "KNOWN_MAX", 8)
-    monkeypatch.setattr(heads, "MISSES_MAX", 16)
+    monkeypatch.setattr(head_cache, "KNOWN_MAX", 8)
+    monkeypatch.setattr(head_cache, "MISSES_MAX", 16)
     async with counting() as server:
         client = await server.connect()
         for n in range(30):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import StreamTrimmed
 from penstock.http.message import RangeBody
-from penstock.log.disk import DiskStore
+from penstock.log.disk.store import DiskStore
 from tests.helpers.app import Answer, Client, FakeSink, run_with_app, with_app
 
 TEXT = "text/plain"

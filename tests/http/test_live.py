@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Damaged
-from penstock.http.fanout import text_end
+from penstock.http.live.channel import text_end
 from penstock.http.message import EventBody
 from tests.helpers.app import Answer, Client, FakeSink, with_app
 

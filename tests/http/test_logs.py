@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.http.logs import configure
+from penstock.http.log_format import configure
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import zstandard
 
-from penstock.http.compress import HELD_BYTES_MAX, Compressor, choose_coding
+from penstock.http.compression import HELD_BYTES_MAX, Compressor, choose_coding
 from penstock.http.message import RangeBody
 from tests.helpers.app import Client, finish, with_app
 

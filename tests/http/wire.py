@@ -13,11 +13,11 @@ from typing import Any, ParamSpec
 
 import uvloop
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import PenstockError
 from penstock.http.message import Application, EventBody, Request, Response, Sink
+from penstock.http.native.server import Server, listen
 from penstock.http.problems import problem
-from penstock.http.server import Server, listen
 
 P = ParamSpec("P")
 Handler = Callable[[Request], Response | Awaitable[Response]]

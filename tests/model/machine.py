@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import PenstockError
 from penstock.log import requests
-from penstock.log.disk import DiskStore
+from penstock.log.disk.store import DiskStore
 from penstock.log.engine import Engine
 from penstock.log.memory import MemoryStore
 from penstock.log.mutations import Barrier

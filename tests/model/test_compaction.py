@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import StreamTrimmed
-from penstock.log.disk import DiskStore
+from penstock.log.disk.store import DiskStore
 from penstock.log.stream import Stream
 from penstock.state import ControlEvent, MaterializedState
 from tests.helpers.app import Client, run_with_app

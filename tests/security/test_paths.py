@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.log import open_engine
 from tests.http.wire import Native, get, native, on_loop, post

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock import Client
-from penstock.spark.duck import Duck
-from penstock.spark.outbox import Outbox
-from penstock.spark.pipeline_config import Pipeline
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.config import Pipeline
+from penstock.spark.pipeline.outbox import Outbox
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.direct import read
 from tests.spark.publishing import folded
 from tests.spark.replay import Replay

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import penstock.spark
 from penstock.errors import WarehouseInUse
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import Pipeline, load_pipeline
+from penstock.spark.config import Pipeline, load_pipeline
+from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import close_clients
 from tests.spark.delta_jar import delta_settings
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from penstock.spark.source import BatchReader, DurableStreamsSource, StreamReader
+from penstock.spark.source.datasource import BatchReader, DurableStreamsSource, StreamReader
 
 Row = dict[str, Any]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark import views
-from penstock.spark.columns import STATE_ARROW
-from penstock.spark.duck import Duck
-from penstock.spark.events_table import Appended, writer_of
-from penstock.spark.fold import fold_here
-from penstock.spark.relations import Relations
-from penstock.spark.state_table import StateTable
+from penstock.spark.source.columns import STATE_ARROW
 from penstock.spark.type_schema import TypeSchema, type_schema
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse import sql
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.fold import fold_here
+from penstock.spark.warehouse.relations import Relations
+from penstock.spark.warehouse.state import StateTable
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.replay import Replay, Row
 
 USER = type_schema("name STRING, age INT")
@@ -121,7 +121,7 @@ def as_of_everything(
     chosen.refresh()
     everything = [row for batch in rows for row in batch]
 
-    def checked(until: views.Until, known: list[Row]) -> Callable[[Ask], None]:
+    def checked(until: sql.Until, known: list[Row]) -> Callable[[Ask], None]:
         def check(ask: Ask) -> None:
             replay = Replay(kept.types)
             replay.see(known)
@@ -136,9 +136,9 @@ def as_of_everything(
 
     for number in range(len(rows) + 1):
         known = [row for batch in rows[:number] for row in batch]
-        yield checked(views.Until(batch=number), known)
+        yield checked(sql.Until(batch=number), known)
     for row in [each for each in everything if each["stream"] == "s"]:
-        until = views.until_offset("/s", row["offset"])
+        until = sql.until_offset("/s", row["offset"])
         before = [each for each in everything if each["stream"] == "s"]
         yield checked(until, [each for each in before if each["seq"] <= row["seq"]])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import Client
-from penstock.spark.duck import Duck
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import Pipeline, make_pipeline
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.config import Pipeline, make_pipeline
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import upsert
 from tests.spark.checking import CITIES
 

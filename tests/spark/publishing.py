@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from penstock.spark.events_table import Appended
-from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.publish import Publisher
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.config import make_pipeline
+from penstock.spark.pipeline.publish import Publisher
+from penstock.spark.warehouse.events import Appended
+from penstock.spark.warehouse.warehouse import Warehouse
 
 _NOTHING = pa.schema([("key", pa.string()), ("n", pa.int64())]).empty_table()
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from penstock.cli import main
 from penstock.errors import WarehouseBroken
 from penstock.spark.failures import words
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, put
 
 SCHEMA = '[types.user]\nschema = "name STRING, age INT"\n'

@@ -14,14 +14,14 @@ import pytest
 
 from penstock import limits
 from penstock.errors import InvalidPipeline
-from penstock.spark.duck import Duck
-from penstock.spark.pipeline_config import Pipeline, make_pipeline
-from penstock.spark.replays import recount, replay_dead_letters
-from penstock.spark.state_table import check_tables
-from penstock.spark.status import status_of
-from penstock.spark.tables import File
+from penstock.spark.config import Pipeline, make_pipeline
+from penstock.spark.pipeline.status import status_of
 from penstock.spark.type_schema import type_schema
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse.dead_letters import recount, replay_dead_letters
+from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.state import check_tables
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, gone, put
 
 
@@ -118,7 +118,7 @@ def test_streams_with_dead_letters_are_named_up_to_a_limit(
 def test_a_replay_takes_dead_letters_off_the_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.spark import replays
+    from penstock.spark.warehouse import dead_letters as replays
 
     monkeypatch.setattr(replays, "_ROWS_AT_ONCE", 2048)
     kept = Kept(tmp_path / "warehouse", {"user": USER})

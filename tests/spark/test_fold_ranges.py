@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock import limits
-from penstock.spark import duck as duck_module
-from penstock.spark.state_table import key_ranges
-from penstock.spark.tables import File
+from penstock.spark.warehouse import duckdb as duck_module
+from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.state import key_ranges
 from tests.spark.kept import USER, Kept, gone, put
 
 ROWS = 2048  # that DuckDB gives at once, at least

@@ -20,10 +20,10 @@ from penstock import limits
 from penstock.cli import main
 from penstock.clock import ManualClock
 from penstock.errors import WarehouseInUse
-from penstock.spark.duck import Duck
-from penstock.spark.events_table import Record
-from penstock.spark.housekeeping import is_due, tidy_now_and_then
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import Record
+from penstock.spark.warehouse.vacuum import is_due, tidy_now_and_then
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 
 HOUR_S = 3600

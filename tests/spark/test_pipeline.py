@@ -15,13 +15,13 @@ import pytest
 
 from penstock import Client, limits
 from penstock.errors import ConnectionFailed, PublishFailed, WarehouseMismatch
-from penstock.spark.fold import fold_in_spark
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.progress import Meter, serving_metrics
-from penstock.spark.replays import replay_dead_letters
-from penstock.spark.spark_views import SparkViews
-from penstock.spark.status import status_of
+from penstock.spark.config import make_pipeline
+from penstock.spark.pipeline.progress import Meter, serving_metrics
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.pipeline.status import status_of
+from penstock.spark.warehouse.dead_letters import replay_dead_letters
+from penstock.spark.warehouse.fold import fold_in_spark
+from penstock.spark.warehouse.spark_sql import SparkViews
 from penstock.state.events import delete, reset, upsert
 from tests.spark.checking import CITIES, check_cities, check_warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put

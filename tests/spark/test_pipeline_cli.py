@@ -22,7 +22,7 @@ from penstock.cli import main
 from penstock.cli.exits import CONFLICT, FAILURE, NOT_FOUND, OK, REFUSED, UNREACHABLE, USAGE
 from penstock.cli.terminal import Progress as Line
 from penstock.errors import InvalidPipeline
-from penstock.spark.progress import Meter, serving_metrics
+from penstock.spark.pipeline.progress import Meter, serving_metrics
 from penstock.spark.type_schema import type_schema
 from tests.helpers.server import Server, running_server
 from tests.spark.kept import USER, Kept, gone, put, spelled

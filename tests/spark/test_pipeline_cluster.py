@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock import Client
-from penstock.spark.pipeline_config import Pipeline, load_pipeline
+from penstock.spark.config import Pipeline, load_pipeline
 from penstock.spark.server import close_clients
-from penstock.spark.task_python import unzipped_python
+from penstock.spark.sessions.task_python import unzipped_python
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.java_classes import java_options
 from tests.helpers.server import ROOT, running_server

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from penstock.cli import main
 from penstock.errors import InvalidPipeline
+from penstock.spark.config import load_pipeline, make_pipeline
 from penstock.spark.ddl import parse_ddl
-from penstock.spark.pipeline_config import load_pipeline, make_pipeline
 from penstock.spark.type_schema import type_schema
 
 GOOD: dict[str, Any] = {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Client
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import load_pipeline
+from penstock.spark.config import load_pipeline
+from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import close_clients
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.server import Server, running_server

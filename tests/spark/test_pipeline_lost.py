@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Client
 from penstock.errors import DataLost
-from penstock.spark.pipeline_config import Pipeline
+from penstock.spark.config import Pipeline
 from penstock.state.events import delete
 from tests.spark.checking import check_cities, replay_of
 from tests.spark.pipelines import Make, append, ask, run, user

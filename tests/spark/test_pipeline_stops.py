@@ -12,8 +12,8 @@ import pytest
 
 from penstock import Client
 from penstock.errors import DataLost, PublishFailed
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.status import status_of
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.pipeline.status import status_of
 from penstock.state.events import delete
 from tests.conformance.reference import reference_server
 from tests.spark.checking import CITIES, check_cities, check_warehouse

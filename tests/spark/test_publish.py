@@ -10,10 +10,10 @@ import pytest
 
 from penstock import Client
 from penstock.errors import PublishFailed
-from penstock.spark.outbox import Outbox
-from penstock.spark.pipeline_config import Publish
-from penstock.spark.publish import Publisher
-from penstock.spark.results import differences, keyed
+from penstock.spark.config import Publish
+from penstock.spark.pipeline.diff import differences, keyed
+from penstock.spark.pipeline.outbox import Outbox
+from penstock.spark.pipeline.publish import Publisher
 from penstock.stp import Table
 from tests.helpers.server import Server
 from tests.spark.publishing import Run

@@ -13,10 +13,10 @@ import pytest
 
 from penstock import Client, limits
 from penstock.errors import InvalidPipeline, PublishFailed
-from penstock.spark.outbox_rows import Change, body_bytes, cut
-from penstock.spark.pipeline_config import make_pipeline
+from penstock.spark.config import make_pipeline
+from penstock.spark.pipeline.outbox_rows import Change, body_bytes, cut
+from penstock.spark.pipeline.status import status_of
 from penstock.spark.server import close_clients
-from penstock.spark.status import status_of
 from penstock.stp import Table
 from tests.helpers.server import Server, running_server
 from tests.spark.publishing import Rows, Run, folded

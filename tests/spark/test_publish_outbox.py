@@ -12,11 +12,11 @@ from deltalake import write_deltalake
 
 from penstock import Client, limits
 from penstock.errors import WarehouseInUse
-from penstock.spark.outbox import Outbox
-from penstock.spark.outbox_rows import OUTBOX, Change
-from penstock.spark.publish import Publisher
-from penstock.spark.status import status_of
-from penstock.spark.tables import Table, write_file
+from penstock.spark.pipeline.outbox import Outbox
+from penstock.spark.pipeline.outbox_rows import OUTBOX, Change
+from penstock.spark.pipeline.publish import Publisher
+from penstock.spark.pipeline.status import status_of
+from penstock.spark.warehouse.delta import Table, write_file
 from tests.helpers.server import Server
 from tests.spark.publishing import Run, folded
 
@@ -191,7 +191,7 @@ def test_killed_while_it_lets_go_it_loses_and_doubles_nothing(
 
     def interrupted(outbox: Outbox) -> None:
         if point == "file":
-            monkeypatch.setattr("penstock.spark.outbox.write_file", killed)
+            monkeypatch.setattr("penstock.spark.pipeline.outbox.write_file", killed)
         else:
             monkeypatch.setattr(Table, "commit", killed if point == "commit" else committed)
         tidy(outbox)

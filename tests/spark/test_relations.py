@@ -12,11 +12,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.spark import views
-from penstock.spark.duck import Duck
-from penstock.spark.names import view_names
 from penstock.spark.type_schema import TypeSchema, type_schema
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse import sql
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.names import view_names
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, gone, put
 
 
@@ -34,8 +34,8 @@ def test_names_of_types_become_names_of_views() -> None:
         "a-b": "a_b",
     }
     assert view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
-    assert views.literal("it's") == "'it''s'"
-    assert views.literal("a\\b'") == "('a' || chr(92) || 'b''')"
+    assert sql.literal("it's") == "'it''s'"
+    assert sql.literal("a\\b'") == "('a' || chr(92) || 'b''')"
 
 
 def test_a_relation_by_key_has_each_key_once_and_says_where_keys_collide(kept: Kept) -> None:
@@ -147,7 +147,7 @@ def test_what_is_chosen_is_chosen_before_values_are_read(
     monkeypatch.setattr(TypeSchema, "columns", counted)
     for rows in (
         kept.duck.history("user", chosen="ORDER BY x._from_ordinal DESC LIMIT 2"),
-        kept.duck.state_at("user", views.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
+        kept.duck.state_at("user", sql.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
     ):
         found = kept.duck.table(f"SELECT x.age FROM {rows} x ORDER BY x.age")
         assert found["age"].to_pylist() == [4998, 4999]

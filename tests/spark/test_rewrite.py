@@ -22,19 +22,19 @@ import pyarrow as pa
 import pytest
 
 from penstock import Client, limits
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.errors import NoWarehouse, RewriteFailed, StreamClosed
-from penstock.spark import staging
-from penstock.spark.columns import STATE_ARROW
-from penstock.spark.duck import Duck
-from penstock.spark.events_table import Appended, writer_of
-from penstock.spark.fold import fold_here
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import Pipeline, make_pipeline
-from penstock.spark.rewrite import Rewritten, rewrite
+from penstock.spark.config import Pipeline, make_pipeline
+from penstock.spark.pipeline import rewrite_staging
+from penstock.spark.pipeline.rewrite import Rewritten, rewrite
+from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import Server as Asked
 from penstock.spark.server import close_clients
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.source.columns import STATE_ARROW
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.fold import fold_here
+from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state import LiveState, MaterializedState, SqliteBackend
 from penstock.state.events import delete, reset, snapshot_end, snapshot_start, upsert
 from tests.helpers.server import ROOT, Server
@@ -522,11 +522,11 @@ def test_a_pipeline_reads_the_old_stream_as_reset_and_the_new_one_beside_it(
 def test_a_state_of_any_size_is_held_a_part_at_a_time(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_PART_BYTES", 10_000)
-    monkeypatch.setattr(staging, "_ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(rewrite_staging, "_PART_BYTES", 10_000)
+    monkeypatch.setattr(rewrite_staging, "_ROWS_AT_ONCE", 64)
     shop.append(*(user(number, "x" * 50) for number in range(1000)))
     shop.ingest()
-    taken = staging.Staging(Warehouse(shop.pipeline.warehouse.path), shop.old)
+    taken = rewrite_staging.Staging(Warehouse(shop.pipeline.warehouse.path), shop.old)
     small_chunks(monkeypatch, 30)
     plan = taken.take(shop.pipeline, shop.new)
     assert len(plan.parts) > 5

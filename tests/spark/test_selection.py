@@ -13,8 +13,8 @@ import pytest
 
 from penstock import Client
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.planning import ranges_between
-from penstock.spark.positions import Place, Position
+from penstock.spark.source.offsets import Place, Position
+from penstock.spark.source.planning import ranges_between
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
 from tests.spark.test_batch_reads import fill, users

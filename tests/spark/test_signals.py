@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from penstock.spark.signals import stopped_by_signals
+from penstock.spark.pipeline.signals import stopped_by_signals
 
 
 @pytest.fixture(autouse=True)

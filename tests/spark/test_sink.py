@@ -23,8 +23,14 @@ from pyspark.sql.types import BinaryType, LongType, NullType, StringType, Struct
 import penstock.spark
 from penstock import Client
 from penstock.errors import InvalidOption, NotWritable
-from penstock.spark.sink import Identity, Sending, batch_writer, sink_options, stream_writer
-from penstock.spark.sink_rows import Encoder
+from penstock.spark.sink.datasource import (
+    Identity,
+    Sending,
+    batch_writer,
+    sink_options,
+    stream_writer,
+)
+from penstock.spark.sink.rows import Encoder
 from penstock.state import insert
 from tests.helpers.server import Server, running_server
 

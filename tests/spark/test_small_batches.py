@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Client, limits
-from penstock.spark.duck import Duck
+from penstock.spark.config import make_pipeline
 from penstock.spark.options import source_options
-from penstock.spark.pipeline import PipelineRun
-from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.positions import Place, Position
-from penstock.spark.small_batches import SmallBatches
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.pipeline.driver_batches import SmallBatches
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.source.offsets import Place, Position
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.server import Server
 from tests.spark.checking import check_warehouse

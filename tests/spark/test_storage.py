@@ -9,20 +9,20 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import InvalidOption, InvalidPipeline
-from penstock.spark.file_source import shared_out
-from penstock.spark.pipeline_config import make_pipeline
-from penstock.spark.sessions import needs_classic, session
-from penstock.spark.sink_record import keep_chunking
-from penstock.spark.storage import canonical, delta_options, filesystem, is_remote
-from penstock.spark.storage_options import (
+from penstock.spark.config import make_pipeline
+from penstock.spark.error_text import plain
+from penstock.spark.sessions.session import needs_classic, session
+from penstock.spark.sink.chunking import keep_chunking
+from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.remote_files import shared_out
+from penstock.spark.warehouse.storage import canonical, delta_options, filesystem, is_remote
+from penstock.spark.warehouse.storage_options import (
     azure_arguments,
     gcs_arguments,
     s3_arguments,
     s3_for_delta,
     s3_with_place,
 )
-from penstock.spark.tables import File
-from penstock.spark.words import plain
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
 ARROW_KEYS = {"access_key": "k", "secret_key": "s"}

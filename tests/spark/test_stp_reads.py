@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.errors import DataLost, InvalidOption, ProtocolError, StreamNotFound
-from penstock.spark.stp_rows import parse_row
-from penstock.spark.stp_source import StpSource
+from penstock.spark.stp.datasource import StpSource
+from penstock.spark.stp.rows import parse_row
 from tests.spark.direct import run
 from tests.spark.stp_server import StpTables, stp_server
 

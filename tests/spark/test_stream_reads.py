@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from penstock import Client
-from penstock.client._requests import JSON, Request
+from penstock.client.requests import JSON, Request
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.admission import shares
-from penstock.spark.positions import Place, Position, from_spark, parse
+from penstock.spark.source.admission import shares
+from penstock.spark.source.offsets import Place, Position, from_spark, parse
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
 from tests.spark.test_batch_reads import fill, users

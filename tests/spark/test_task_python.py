@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from penstock.spark.task_python import python_of, unzipped_python
+from penstock.spark.sessions.task_python import python_of, unzipped_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.errors import InvalidPipeline, QueryFailed, WarehouseInUse
-from penstock.spark import views
-from penstock.spark.duck import Duck
-from penstock.spark.processes import lives, started
-from penstock.spark.state_table import StateTable
-from penstock.spark.tables import Table
 from penstock.spark.type_schema import type_schema
-from penstock.spark.warehouse import Warehouse
+from penstock.spark.warehouse import sql
+from penstock.spark.warehouse.delta import Table
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.processes import lives, started
+from penstock.spark.warehouse.state import StateTable
+from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put, spelled
 
 
@@ -162,15 +162,15 @@ def test_the_state_as_of_a_batch_or_an_offset(kept: Kept) -> None:
     kept.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
     kept.fold()
 
-    def keys(until: views.Until) -> list[str]:
+    def keys(until: sql.Until) -> list[str]:
         rows = kept.duck.table(f"SELECT _key FROM {kept.duck.state_at('user', until)}")
         return [row["_key"] for row in rows.to_pylist()]
 
-    assert keys(views.Until(batch=1)) == ["a"]
-    assert keys(views.Until(batch=2)) == ["b"]
-    assert keys(views.Until(stream="s", generation=1, position=10)) == ["a"]
-    assert keys(views.Until(stream="s", generation=1, position=20)) == []
-    assert keys(views.NOW) == ["b"]
+    assert keys(sql.Until(batch=1)) == ["a"]
+    assert keys(sql.Until(batch=2)) == ["b"]
+    assert keys(sql.Until(stream="s", generation=1, position=10)) == ["a"]
+    assert keys(sql.Until(stream="s", generation=1, position=20)) == []
+    assert keys(sql.NOW) == ["b"]
 
 
 def test_state_and_history_as_of_every_batch_and_offset_are_those_of_a_replay(

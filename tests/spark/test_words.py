@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import errors
-from penstock.spark.words import hush, is_without_java, plain, rebuilt
+from penstock.spark.error_text import hush, is_without_java, plain, rebuilt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
         ("penstock.errors.Unauthorized: a\npenstock.errors.DataLost: b", errors.DataLost),
         ("penstock.errors.StateMoved: needs more than a sentence", None),
         ("penstock.errors.Final: no error", None),
-        ("penstock.spark.arrow.Nothing: unknown", None),
+        ("penstock.spark.source.arrow.Nothing: unknown", None),
         ("java.lang.Error: x", None),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.state import Collection, StateSchema
 from tests.helpers.server import Server, running_server
 from tests.state.live_driver import QUICK, Lives, shells

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.state import LiveState, MaterializedState
 
 WAIT_S = 20.0

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Settings
-from penstock.log.disk import DiskStore
+from penstock.config.settings import Settings
+from penstock.log.disk.store import DiskStore
 from penstock.state import ControlEvent, MaterializedState
 from tests.helpers.app import Answer, Client, run_with_app, with_app
 from tests.http.test_metrics import scrape

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.state import MaterializedState, SqliteBackend
 from tests.state.live_driver import WAIT_S, Lives, Told
 

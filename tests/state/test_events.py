@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidEvent
-from penstock.state import _parsing, events
-from penstock.state._reading import read_event
+from penstock.state import events, parsing
+from penstock.state.careful_parsing import read_event
 from penstock.state.events import ChangeEvent, ControlEvent, parse, parse_many
 from tests.state import examples
 from tests.state.strategies import changes, controls, mutated
@@ -456,7 +456,7 @@ def test_the_fast_way_agrees_with_the_reader_that_explains(found: list[Any], str
     parsed = parse_many(array, strict_timestamp=strict, on_invalid=errors.append)
     assert [event.to_json() for event in parsed] == [event.to_json() for event in expected]
     assert [(error.index, error.field, error.rule) for error in errors] == refused
-    fast = _parsing.decode_exactly(array.encode(), strict_timestamp=strict)
+    fast = parsing.decode_exactly(array.encode(), strict_timestamp=strict)
     assert fast is None or (fast == expected and not refused)
 
 

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import Damaged, Overloaded
 from penstock.http.app import App
 from penstock.log import open_engine
-from penstock.log.disk import DiskStore
+from penstock.log.disk.store import DiskStore
 from penstock.log.engine import Engine
 from penstock.log.requests import Append
 from penstock.protocol.lifecycle import StreamConfig
-from penstock.state import keeper as keeping
 from penstock.state.declaration import META, Declaration, encode
-from penstock.state.index import StateIndex, Wanted
-from penstock.state.keeper import FILE, Keeper
+from penstock.state.server import indexer as keeping
+from penstock.state.server.index import StateIndex, Wanted
+from penstock.state.server.indexer import FILE, Keeper
 from tests.helpers.log import abandon
 from tests.state.strategies import changes, controls, mutated
 from tests.state.test_server_state import RESET, change

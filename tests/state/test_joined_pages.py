@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.state._index_batch import VALUE_BYTES_MAX
-from penstock.state._joined import CHUNK_ENTITIES
-from penstock.state.index import Page, StateIndex, Wanted
+from penstock.state.server.index import Page, StateIndex, Wanted
+from penstock.state.server.index_batch import VALUE_BYTES_MAX
+from penstock.state.server.json_pages import CHUNK_ENTITIES
 from tests.state.strategies import changes, controls
 from tests.state.test_index import fold
 

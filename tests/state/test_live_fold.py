@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client._batches import Batch
+from penstock.client.batches import Batch
 from penstock.state import Backend, MemoryBackend, SqliteBackend, delete, reset, upsert
-from penstock.state._json import decode_value
-from penstock.state._live_core import LiveCore
-from penstock.state._live_rules import Rules
-from penstock.state._lookup import token
+from penstock.state.json import decode_value
+from penstock.state.live.core import LiveCore
+from penstock.state.live.rules import Rules
+from penstock.state.lookup import token
 
 types = st.sampled_from(["user", "flag"])
 keys = st.sampled_from("ab")

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.errors import StateMoved, StateReset, StreamClosed
 from penstock.state import SqliteBackend, delete, insert, reset, snapshot_end, snapshot_start
-from penstock.state._live_moves import relative, resolved
+from penstock.state.live.moves import relative, resolved
 from tests.state.live_driver import WAIT_S, Lives, Told
 
 _numbers = itertools.count()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client._batches import Batch
+from penstock.client.batches import Batch
 from penstock.errors import ConnectionFailed, InvalidEvent, StateReset, StreamRecreated, TailMoved
 from penstock.protocol.offsets import START
 from penstock.state import (
@@ -26,10 +26,10 @@ from penstock.state import (
     up_to_date,
     update,
 )
-from penstock.state._live_plan import Count, Exists, Plan, Position, Question
-from penstock.state._live_rules import Rules
-from penstock.state._lookup import token
-from penstock.state._transaction import Sequence
+from penstock.state.live.plan import Count, Exists, Plan, Position, Question
+from penstock.state.live.rules import Rules
+from penstock.state.live.transaction import Sequence
+from penstock.state.lookup import token
 
 A, B, C, D = "a" * 4, "b" * 4, "c" * 4, "d" * 4
 BAD = b'{"type":"user","headers":{"operation":"insert"}}'

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.errors import StoreLocked, StoreTooNew
 from penstock.state import (
     MaterializedState,
@@ -25,8 +25,8 @@ from penstock.state import (
     snapshot_start,
     upsert,
 )
-from penstock.state._live_plan import Position
-from penstock.state._lookup import token
+from penstock.state.live.plan import Position
+from penstock.state.lookup import token
 from tests.helpers.server import ROOT, Server
 from tests.state.live_driver import WAIT_S, Lives, Told
 

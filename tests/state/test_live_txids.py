@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock import limits
-from penstock.state._live_core import LiveCore
-from penstock.state._live_plan import Plan, Position
-from penstock.state._live_rules import Rules
-from penstock.state.backends import MemoryBackend
+from penstock.state.live.backends import MemoryBackend
+from penstock.state.live.core import LiveCore
+from penstock.state.live.plan import Plan, Position
+from penstock.state.live.rules import Rules
 
 
 def is_remembered(core: LiveCore, txid: str) -> bool:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidEvent
-from penstock.state._json import same_json
 from penstock.state.events import (
     ControlEvent,
     delete,
@@ -21,6 +20,7 @@ from penstock.state.events import (
     update,
     upsert,
 )
+from penstock.state.json import same_json
 from penstock.state.materialized import MaterializedState
 from tests.state import examples
 from tests.state.strategies import changes, controls, mutated

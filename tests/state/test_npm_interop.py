@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.state import LiveState
 from tests.conformance.suite import find_node
 from tests.helpers.server import Server, running_server

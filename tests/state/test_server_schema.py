@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.http.message import Response
 from penstock.log import open_engine

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.log import open_engine
 from tests.helpers.app import Answer, Client, with_app

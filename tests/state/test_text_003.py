@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.errors import InvalidEvent, ValidationFailed
 from penstock.state import (
     ChangeEvent,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.client.stream import Stream
+from penstock.client.sync.stream import Stream
 from penstock.errors import (
     ConnectionFailed,
     StreamClosed,

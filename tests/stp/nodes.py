@@ -16,11 +16,11 @@ import httpx
 import uvloop
 
 from penstock.clock import SYSTEM_CLOCK, Clock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
-from penstock.http.server import Server, listen
+from penstock.http.native.server import Server, listen
 from penstock.log import open_engine
-from penstock.stp.follow import Status
+from penstock.stp.server.follower import Status
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 TIMEOUT_S = 20

@@ -243,6 +243,6 @@ def _change(chance: random.Random, table: Table, stream: Any) -> None:
 
 
 def _state_request(url: str) -> Any:
-    from penstock.client._requests import Request
+    from penstock.client.requests import Request
 
     return Request("GET", url.replace("/v1/stream/", "/v1/state/"))

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import Client
-from penstock.client._requests import Request
+from penstock.client.requests import Request
 from penstock.stp import Notifier, Table
 from tests.helpers.server import Server, running_server
 from tests.stp.clients import QUICK

@@ -263,8 +263,8 @@ async def test_a_nurl_that_is_gone_for_good_is_given_up_at_once() -> None:
 
 
 def test_waits_double_up_to_a_limit_and_are_spread() -> None:
-    from penstock.config import Settings
-    from penstock.stp.tell import Teller
+    from penstock.config.settings import Settings
+    from penstock.stp.server.notifier import Teller
 
     def teller(jitter: float) -> Any:
         settings = Settings(memory=True, notify_retry_s=1, notify_retry_max_s=10)
@@ -309,7 +309,7 @@ def test_a_restart_tells_what_was_not_told_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_settings_that_cannot_be_used_are_named() -> None:
-    from penstock.setting import InvalidSetting
+    from penstock.config.setting import InvalidSetting
 
     for setting, value in [
         ("public_url", "example.com"),

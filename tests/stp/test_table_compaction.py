@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.stp.registry import OWNER
+from penstock.stp.server.registry import OWNER
 from tests.helpers.app import Client, with_app
 from tests.stp.tables import get, put, remove, rows, seqnos, short, stream, table
 

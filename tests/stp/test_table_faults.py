@@ -12,7 +12,7 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.http.app import App
 from penstock.log.engine import Engine
-from penstock.state import keeper
+from penstock.state.server import indexer
 from tests.crash.engines import START_US, small_settings
 from tests.crash.faults import Fault, FaultFiles, FaultStore
 from tests.helpers.app import Client
@@ -24,7 +24,7 @@ def test_a_reset_forgets_appends_that_failed(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An index that waits for what failed waits in vain: not for long here.
-    monkeypatch.setattr(keeper, "WAIT_S", 0.2)
+    monkeypatch.setattr(indexer, "WAIT_S", 0.2)
 
     async def run() -> None:
         fault, clock = Fault(), ManualClock(START_US)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.stp.table_blocks import BLOCK_BYTES
-from penstock.stp.table_view import Place
+from penstock.stp.server.row_cache import BLOCK_BYTES
+from penstock.stp.server.table_view import Place
 from tests.helpers.app import Client, FakeSink, with_app
 from tests.http.test_metrics import scrape
 from tests.stp.tables import append, change, put, rows, seqnos, stream, table, write

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.guard import fixed_headers
 from penstock.stp.rows import Row, RowDecoder
 from tests.helpers.server import Server, running_server

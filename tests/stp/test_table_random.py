@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock.state import numbers
-from penstock.stp import table_blocks, table_view
+from penstock.state.server import row_numbers
 from penstock.stp.rows import Row
+from penstock.stp.server import row_cache, table_view
 from tests.helpers.app import STORES, Client, FakeSink, with_app
 from tests.stp.tables import append, change, control, get, put, remove, rows, seqnos, stream, table
 
 SMALL: list[tuple[Any, str, int]] = [
-    (table_blocks, "BLOCK_BYTES", 1000),
+    (row_cache, "BLOCK_BYTES", 1000),
     (table_view, "BLOCK_BYTES", 1000),
     (table_view, "FIRST_BYTES", 300),
     (table_view, "NEAR_BYTES", 700),
@@ -25,8 +25,8 @@ SMALL: list[tuple[Any, str, int]] = [
     (table_view, "OVERRUN_BYTES", 40),
     (table_view, "GAP_BYTES", 100),
     (table_view, "INLINE_BYTES", 500),
-    (numbers, "MARK_CHANGES", 5),
-    (numbers, "MARK_BYTES", 600),
+    (row_numbers, "MARK_CHANGES", 5),
+    (row_numbers, "MARK_BYTES", 600),
 ]
 PATHS = {"t/a": "a", "t/b": "b"}
 

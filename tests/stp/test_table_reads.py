@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import RowsTrimmed
-from penstock.stp.table_blocks import BLOCK_BYTES, Block, BlockCache
-from penstock.stp.table_view import Standing
+from penstock.stp.server.row_cache import BLOCK_BYTES, Block, BlockCache
+from penstock.stp.server.table_view import Standing
 from penstock.stp.transcode import Rows, Transcoder
 from tests.helpers.app import Client, with_app
 from tests.http.test_metrics import scrape

@@ -15,7 +15,7 @@ from penstock.stp.declaration import Table
 from penstock.stp.escaping import escape
 from penstock.stp.events import all_utc, event_json, json_value, to_utc
 from penstock.stp.rows import Change, Row, RowDecoder, format_row
-from penstock.stp.table_blocks import after
+from penstock.stp.server.row_cache import after
 from penstock.stp.transcode import Transcoder
 
 CREATED = "2020-01-01T00:00:00.000Z"

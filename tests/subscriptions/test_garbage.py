@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from tests.helpers.app import Client, run_with_app
 from tests.subscriptions.desk import JSON, ROOT, Desk
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.log.requests import Append
 from penstock.subscriptions import matching, service
-from penstock.subscriptions.book import Book
+from penstock.subscriptions.store import Book
 from tests.helpers.app import Client, with_app
 from tests.subscriptions.desk import JSON, Desk
 

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.log import open_engine
-from penstock.subscriptions.book import rows_of
 from penstock.subscriptions.model import Subscription
+from penstock.subscriptions.store import rows_of
 from tests.helpers.app import Client
 from tests.subscriptions.desk import JSON, Desk, receiver
 

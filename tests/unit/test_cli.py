@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import penstock
 from penstock.cli import COMMANDS, docs, main
-from penstock.config import SETTINGS
+from penstock.config.settings import SETTINGS
 from tests.helpers.server import ROOT, ServerDidNotStart, running_server
 
 HEAVY = {

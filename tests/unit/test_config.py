@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock import limits
-from penstock.config import SETTINGS, Settings, load, resolve
-from penstock.setting import InvalidSetting
+from penstock.config.setting import InvalidSetting
+from penstock.config.settings import SETTINGS, Settings, load, resolve
 from penstock.units import parse_seconds, parse_size, parse_switch, show_size
 
 MIB = 1024 * 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import Settings
-from penstock.keep import Keep, parse_age, parse_keep, parse_rules, show_age
-from penstock.setting import InvalidSetting
+from penstock.config.setting import InvalidSetting
+from penstock.config.settings import Settings
+from penstock.protocol.retention import Keep, parse_age, parse_keep, parse_rules, show_age
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def test_the_setting_says_what_is_wrong() -> None:
-    from penstock.config import load
+    from penstock.config.settings import load
 
     assert load({"retention": " a/=1d   b=1KB "}, {}).retention == "a/=1d b=1KB"
     with pytest.raises(InvalidSetting, match="expected rules such as"):

@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command = import_module(f"penstock.cli.{module}").command
+        command = import_module(f"penstock.cli.commands.{module}").command
         assert isinstance(command, click.Command)
         return command
 

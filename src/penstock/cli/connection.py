@@ -21,9 +21,9 @@ from penstock.cli.context_file import Context, Contexts, server_url
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from penstock.client._retry import Retry
-    from penstock.client.stream import Stream
-    from penstock.client.sync import Client
+    from penstock.client.retry import Retry
+    from penstock.client.sync.client import Client
+    from penstock.client.sync.stream import Stream
     from penstock.stp.client.notifier import Notifier
     from penstock.stp.client.table import Table
 
@@ -133,8 +133,8 @@ class Server:
 
 
 def _client(place: Context, retry: Retry | None) -> Client:
-    from penstock.client._retry import Retry
-    from penstock.client.sync import Client
+    from penstock.client.retry import Retry
+    from penstock.client.sync.client import Client
 
     return Client(
         place.url,
@@ -154,8 +154,8 @@ def needs_certificates(url: str) -> bool:
 def patient(stream: Stream) -> Stream:
     """The same stream, for work that is not typed again by hand: waits some minutes for a server
     that restarts."""
-    from penstock.client._retry import Retry
-    from penstock.client.stream import Stream
+    from penstock.client.retry import Retry
+    from penstock.client.sync.stream import Stream
 
     stream.client.retry = Retry(attempts_max=PATIENT_ATTEMPTS_MAX)
     return Stream(stream.client, stream.url, content_type=stream.content_type)
@@ -184,8 +184,8 @@ def complete_stream(
     """Names from the server's listing; a server that is away or has none completes nothing."""
     from click.shell_completion import CompletionItem
 
-    from penstock.client._retry import NO_RETRY
-    from penstock.client.sync import Client
+    from penstock.client.retry import NO_RETRY
+    from penstock.client.sync.client import Client
     from penstock.errors import PenstockError
 
     given = [ctx.params.get(name) for name in ("url", "token", "context")]

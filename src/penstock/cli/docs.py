@@ -16,8 +16,8 @@ from penstock.cli import COMMANDS, main
 from penstock.cli.connection import ENV_TOKEN, ENV_URL, URL_DEFAULT
 from penstock.cli.exits import MEANINGS
 from penstock.cli.formats import FIELDS
-from penstock.config import ENV_CONFIG, SETTINGS, TOML_NAME
-from penstock.setting import Setting
+from penstock.config.setting import Setting
+from penstock.config.settings import ENV_CONFIG, SETTINGS, TOML_NAME
 
 _NOTE = "<!-- Written by `make docs`; edit the source, not this file. -->\n"
 

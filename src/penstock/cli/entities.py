@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.client.stream import Stream
+    from penstock.client.sync.stream import Stream
 
 
 Place: TypeAlias = tuple[str, str]  # (type, key)
@@ -65,7 +65,7 @@ def pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[dict[s
 
 
 def ask(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
-    from penstock.client._requests import Request
+    from penstock.client.requests import Request
 
     url = stream.url.replace("/v1/stream/", "/v1/state/", 1)
     found: dict[str, Any] = json.loads(stream.client.request(Request("GET", url, {}, query)).body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock import errors
 from penstock.errors import PenstockError
-from penstock.spark import problems
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, REFUSED = range(7)
 INTERRUPTED = 130
@@ -31,9 +30,9 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.SubscriptionNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
     (errors.DataLost, NOT_FOUND),
-    (problems.NoWarehouse, NOT_FOUND),
-    (problems.WarehouseMismatch, CONFLICT),
-    (problems.WarehouseInUse, CONFLICT),
+    (errors.NoWarehouse, NOT_FOUND),
+    (errors.WarehouseMismatch, CONFLICT),
+    (errors.WarehouseInUse, CONFLICT),
     (errors.Conflict, CONFLICT),
     (errors.TailMoved, CONFLICT),
     (errors.ConnectionFailed, UNREACHABLE),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.cli.formats import Message
-from penstock.cli.marks import seekable
+from penstock.cli.producer_marks import seekable
 from penstock.errors import ProtocolError
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
 
 if TYPE_CHECKING:
-    from penstock.client._batches import Batch
-    from penstock.client.stream import Stream
+    from penstock.client.batches import Batch
+    from penstock.client.sync.stream import Stream
 
 SPLITS: Final = 1024
 SEPARATOR_BYTES: Final = 2  # what Penstock keeps after each message: a comma and a line end
@@ -166,7 +166,7 @@ def _starts(stream: Stream) -> list[str]:
 
     A server that cannot split its streams is read from the start.
     """
-    from penstock.client._requests import Request
+    from penstock.client.requests import Request
 
     answer = stream.client.request(
         Request("GET", stream.url, params={"offset": START, "splits": str(SPLITS)})

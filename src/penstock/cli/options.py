@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.config import ENV_CONFIG, SETTINGS, TOML_NAME, Resolved, resolve
-from penstock.setting import Setting
+from penstock.config.setting import Setting
+from penstock.config.settings import ENV_CONFIG, SETTINGS, TOML_NAME, Resolved, resolve
 from penstock.units import SWITCH
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from typing import Self, TextIO
 
 import click
 
-from penstock.cli.tables import size
+from penstock.cli.text import size
 
 PROGRESS_INTERVAL_S = 0.1
 

@@ -18,48 +18,49 @@ from penstock.errors import (
     RateLimited,
     Unauthorized,
 )
-from penstock.http import notify, subscriptions, webhook_keys
-from penstock.http.compress import Compressor
-from penstock.http.follow import Follow
+from penstock.http.compression import Compressor
 from penstock.http.guard import Guard, preflight
 from penstock.http.health import Health
 from penstock.http.hub_metrics import HubCollector
-from penstock.http.keeping import Keeping
-from penstock.http.listing import Listing
-from penstock.http.live import Live
 from penstock.http.message import Later, Request, Response
 from penstock.http.metrics import Metrics
-from penstock.http.notify import Notify
-from penstock.http.owned import is_owned, not_owned, not_reserved
+from penstock.http.peers import notify
+from penstock.http.peers.follow import Follow
+from penstock.http.peers.notify import Notify
+from penstock.http.peers.reserved import is_owned, not_owned, not_reserved
 from penstock.http.query import parse_query
-from penstock.http.reads import Reads
 from penstock.http.router import Answer, Methods, Router
-from penstock.http.schema import Schema
-from penstock.http.state import State
-from penstock.http.streams import Streams
+from penstock.http.state.schema import Schema
+from penstock.http.state.state import State
+from penstock.http.streams.listing import Listing
+from penstock.http.streams.live import Live
+from penstock.http.streams.read import Reads
+from penstock.http.streams.resource import Streams
+from penstock.http.streams.retention import Keeping
+from penstock.http.streams.successor import Successor
 from penstock.http.subscription_metrics import SubscriptionCollector
-from penstock.http.subscriptions import Subscriptions as SubscriptionResource
-from penstock.http.successor import Successor
-from penstock.http.table import Tables
-from penstock.http.table_declare import TableDeclarations
-from penstock.http.table_live import TableLive
+from penstock.http.subscriptions import resource, webhook_keys
+from penstock.http.subscriptions.resource import Subscriptions as SubscriptionResource
 from penstock.http.table_metrics import TableCollector
-from penstock.http.table_reads import TableReads
+from penstock.http.tables.declare import TableDeclarations
+from penstock.http.tables.live import TableLive
+from penstock.http.tables.read import TableReads
+from penstock.http.tables.resource import Tables
 from penstock.http.traffic import OTHER, Traffic
 from penstock.log.stream import SUCCESSOR
-from penstock.state.compaction import Compactor
 from penstock.state.declaration import META, Checks
-from penstock.state.keeper import Keeper
+from penstock.state.server.compaction import Compactor
+from penstock.state.server.indexer import Keeper
 from penstock.stp import declaration as table_declaration
-from penstock.stp.checks import TableChecks
-from penstock.stp.hub import Hub
-from penstock.stp.resets import Resets
-from penstock.stp.tables import TableDirectory
+from penstock.stp.server.checks import TableChecks
+from penstock.stp.server.notify_hub import Hub
+from penstock.stp.server.resets import Resets
+from penstock.stp.server.tables import TableDirectory
 from penstock.subscriptions.service import Subscriptions
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.log.engine import Engine
 
 _PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes"})
@@ -123,7 +124,7 @@ class App:
                 b"/readyz": _readable(self._health.ready),
                 b"/metrics": _readable(metrics.get),
                 b"/v1/streams": _readable(Listing(engine, settings).get),
-                subscriptions.LIST: _readable(subscription.listing),
+                resource.LIST: _readable(subscription.listing),
                 webhook_keys.JWKS: _readable(keys.jwks),
                 webhook_keys.ROTATE: {"POST": keys.rotate},
             },
@@ -141,7 +142,7 @@ class App:
                     "DELETE": tables.delete,
                 },
                 notify.PREFIX: {"POST": self._notify.post},
-                subscriptions.PREFIX: {
+                resource.PREFIX: {
                     **_readable(subscription.get),
                     "PUT": subscription.put,
                     "POST": subscription.post,
@@ -175,7 +176,7 @@ class App:
         try:
             # A Notify may show other keys than the server's token.
             is_notify = head.path.startswith(notify.PREFIX)
-            is_public = is_notify or head.path in _PUBLIC or subscriptions.is_public(head)
+            is_public = is_notify or head.path in _PUBLIC or resource.is_public(head)
             response = self._guard.refuse(head, public=is_public)
             if response is None and is_notify:
                 response = self._notify.refuse(head)

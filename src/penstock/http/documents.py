@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.http.message import Response
-from penstock.http.streams import NO_STORE
+from penstock.http.streams.resource import NO_STORE
 
 
 def document(content: dict[str, Any], status: int = 200) -> Response:

@@ -15,7 +15,7 @@ from penstock.http.message import Headers, Request, Response
 from penstock.http.problems import problem
 
 if TYPE_CHECKING:
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
 
 METHODS = b"GET, POST, PUT, DELETE, HEAD, OPTIONS"
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from penstock.stp.hub import Hub
+    from penstock.stp.server.notify_hub import Hub
 
 
 class HubCollector(Collector):

@@ -20,14 +20,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from penstock.http.message import Request, Response
-from penstock.http.streams import NO_STORE
+from penstock.http.streams.resource import NO_STORE
 
 if TYPE_CHECKING:
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
-    from penstock.state.keeper import Keeper
+    from penstock.state.server.indexer import Keeper
 
 
 class Metrics:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.http.bodies import SMALL_BYTES_MAX
-from penstock.http.compress import encode
+from penstock.http.compression import encode
 from penstock.http.message import Headers, Request, Response
-from penstock.http.reads import VARY
+from penstock.http.streams.read import VARY
 from penstock.protocol import etag
 
 if TYPE_CHECKING:
-    from penstock.http.compress import Compressor
+    from penstock.http.compression import Compressor
 
 JSON: Final = "application/json"
 

@@ -9,10 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from penstock.http.table import Tables
-    from penstock.http.table_live import TableLive
-    from penstock.stp.checks import TableChecks
-    from penstock.stp.table_blocks import BlockCache
+    from penstock.http.tables.live import TableLive
+    from penstock.http.tables.resource import Tables
+    from penstock.stp.server.checks import TableChecks
+    from penstock.stp.server.row_cache import BlockCache
 
 
 class TableCollector(Collector):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.clock import SYSTEM_CLOCK, Clock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.log.engine import Engine
 from penstock.log.store import Store
 
@@ -16,7 +16,7 @@ def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:
 
         store = MemoryStore(settings)
     else:
-        from penstock.log.disk import DiskStore
+        from penstock.log.disk.store import DiskStore
 
         store = DiskStore(settings, clock=clock)
     return Engine(store, settings, clock=clock)

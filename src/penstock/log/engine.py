@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 
 from penstock.clock import Clock
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.log.active import ActiveStreams
-from penstock.log.decisions import gone, kept_for_forks, not_found
+from penstock.log.decide.append import Check, Listener, Writing
+from penstock.log.decide.context import gone, kept_for_forks, not_found
+from penstock.log.decide.snapshot import Recording
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
 from penstock.log.requests import Append, Appended, Created, Fork, Trimmed
 from penstock.log.retention import Retention
-from penstock.log.snapshots import Recording
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
-from penstock.log.writing import Check, Listener, Writing
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 
 

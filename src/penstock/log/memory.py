@@ -9,7 +9,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
 from penstock.log.mutations import Append, Create, Delete, Mutation, Snapshot, Trim

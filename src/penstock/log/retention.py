@@ -18,15 +18,15 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.keep import FOREVER, Keep, parse_rules
 from penstock.log.active import ActiveStreams
 from penstock.log.ranges import Ranges
 from penstock.log.requests import Trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
+from penstock.protocol.retention import FOREVER, Keep, parse_rules
 
 if TYPE_CHECKING:
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
 
 log = logging.getLogger("penstock.log")
 

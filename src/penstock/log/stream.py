@@ -14,7 +14,7 @@ from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
-    from penstock.log.segment import SegmentInfo
+    from penstock.log.disk.segment import SegmentInfo
 
 CHUNK_BYTES_MAX = 16 * 1024
 """Small appends are gathered into chunks of about this size, so that memory follows the bytes."""

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.spark.error_text import plain
     from penstock.spark.frames import events, history, history_of, lag, state, state_of
-    from penstock.spark.sessions import register, session
-    from penstock.spark.table_frames import pipeline_tables
-    from penstock.spark.words import plain
+    from penstock.spark.sessions.session import register, session
+    from penstock.spark.warehouse.frames import pipeline_tables
 
 __all__ = [
     "events",
@@ -34,12 +34,12 @@ _HOMES = {
     "history": "penstock.spark.frames",
     "history_of": "penstock.spark.frames",
     "lag": "penstock.spark.frames",
-    "plain": "penstock.spark.words",
-    "register": "penstock.spark.sessions",
-    "session": "penstock.spark.sessions",
+    "plain": "penstock.spark.error_text",
+    "register": "penstock.spark.sessions.session",
+    "session": "penstock.spark.sessions.session",
     "state": "penstock.spark.frames",
     "state_of": "penstock.spark.frames",
-    "pipeline_tables": "penstock.spark.table_frames",
+    "pipeline_tables": "penstock.spark.warehouse.frames",
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from penstock.spark.sessions import register
+from penstock.spark.sessions.session import register
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidOption
-from penstock.spark.positions import Place, from_spark
+from penstock.spark.source.offsets import Place, from_spark
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

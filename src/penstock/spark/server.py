@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.client import _answers, _requests
-from penstock.client._answers import Answer, StreamInfo
-from penstock.client._requests import Request
-from penstock.client._retry import Retry
-from penstock.client.sync import Client
+from penstock.client import answers, requests
+from penstock.client.answers import Answer, StreamInfo
+from penstock.client.requests import Request
+from penstock.client.retry import Retry
+from penstock.client.sync.client import Client
 from penstock.errors import Gone, InvalidOption, PenstockError, ProtocolError, StreamNotFound
 from penstock.limits import LIST_LIMIT_MAX
 from penstock.protocol.headers import is_json, parse_stream_path
 from penstock.spark.patterns import is_pattern, is_url, literal_prefix, matches
-from penstock.spark.positions import Kind, Position
+from penstock.spark.source.offsets import Kind, Position
 
 _FEW_NAMES: Final = 16  # a page for so few names need not be a long one
 
@@ -64,7 +64,7 @@ class Server:
         return shared_client(self.url, self.token, self._attempts_max)
 
     def stream_url(self, stream: str) -> str:
-        return _requests.stream_url(self.url, stream)
+        return requests.stream_url(self.url, stream)
 
     def path(self, kind: Kind, name: str) -> str:
         return path_of(kind, name)
@@ -75,7 +75,7 @@ class Server:
     def kind(self) -> Kind:
         """Whether it is a Penstock server: whether it has a listing."""
         try:
-            _answers.page(self.send(_requests.page(self.url, "", "", 1)))
+            answers.page(self.send(requests.page(self.url, "", "", 1)))
         except (StreamNotFound, ProtocolError):
             return "other"
         except PenstockError as error:
@@ -112,7 +112,7 @@ class Server:
 
     def _list(self, prefix: str, after: str = "") -> Iterator[StreamInfo]:
         while True:
-            page = _answers.page(self.send(_requests.page(self.url, prefix, after, LIST_LIMIT_MAX)))
+            page = answers.page(self.send(requests.page(self.url, prefix, after, LIST_LIMIT_MAX)))
             yield from page.streams
             if page.next is None:
                 return
@@ -129,8 +129,8 @@ class Server:
             left = len(names) - index
             limit = LIST_LIMIT_MAX if left > _FEW_NAMES else _FEW_NAMES
             prefix = names[index] if left == 1 else ""
-            request = _requests.page(self.url, prefix, "" if prefix else after, limit)
-            page = _answers.page(self.send(request))
+            request = requests.page(self.url, prefix, "" if prefix else after, limit)
+            page = answers.page(self.send(request))
             for info in page.streams:
                 if info.path in wanted:
                     yield info.path, _tail(info)
@@ -149,7 +149,7 @@ class Server:
                     "streams (it is no Penstock server): name each stream."
                 )
             try:
-                head = _answers.head(self.send(_requests.head(self.stream_url(name))))
+                head = answers.head(self.send(requests.head(self.stream_url(name))))
             except (StreamNotFound, Gone):
                 continue
             found[name] = Tail(Position(head.offset), head.content_type)
@@ -183,7 +183,7 @@ def path_of(kind: Kind, name: str) -> str:
     if kind == "other":
         return name
     # The client's rules for escaping: only the path of the URL that it makes is of interest.
-    path = _requests.stream_url("http://any", name).partition(_requests.STREAM_PREFIX)[2]
+    path = requests.stream_url("http://any", name).partition(requests.STREAM_PREFIX)[2]
     return parse_stream_path(path.encode())
 
 

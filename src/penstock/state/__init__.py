@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.errors import InvalidEvent, StateReset, ValidationFailed
-    from penstock.state.backends import Backend, MemoryBackend
     from penstock.state.events import (
         ChangeEvent,
         ControlEvent,
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
         update,
         upsert,
     )
-    from penstock.state.live import LiveState
-    from penstock.state.live_aio import AsyncLiveState
+    from penstock.state.live.aio import AsyncLiveState
+    from penstock.state.live.backends import Backend, MemoryBackend
+    from penstock.state.live.sqlite import SqliteBackend
+    from penstock.state.live.sync import LiveState
+    from penstock.state.live.transactions import AsyncTransaction, Transaction
     from penstock.state.materialized import MaterializedState
     from penstock.state.schema import Collection, StateSchema
-    from penstock.state.sqlite_backend import SqliteBackend
-    from penstock.state.transactions import AsyncTransaction, Transaction
     from penstock.state.validators import JsonSchema, Validator, validator_for
 
 __all__ = [
@@ -72,13 +72,13 @@ _MODULES = {
         "ChangeEvent", "ControlEvent", "StateEvent", "delete", "insert", "parse", "parse_many",
         "reset", "snapshot_end", "snapshot_start", "up_to_date", "update", "upsert",
     ),
-    "penstock.state.backends": ("Backend", "MemoryBackend"),
-    "penstock.state.live": ("LiveState",),
-    "penstock.state.live_aio": ("AsyncLiveState",),
+    "penstock.state.live.backends": ("Backend", "MemoryBackend"),
+    "penstock.state.live.sync": ("LiveState",),
+    "penstock.state.live.aio": ("AsyncLiveState",),
     "penstock.state.materialized": ("MaterializedState",),
     "penstock.state.schema": ("Collection", "StateSchema"),
-    "penstock.state.sqlite_backend": ("SqliteBackend",),
-    "penstock.state.transactions": ("AsyncTransaction", "Transaction"),
+    "penstock.state.live.sqlite": ("SqliteBackend",),
+    "penstock.state.live.transactions": ("AsyncTransaction", "Transaction"),
     "penstock.state.validators": ("JsonSchema", "Validator", "validator_for"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

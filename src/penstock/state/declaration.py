@@ -14,10 +14,10 @@ import msgspec
 from penstock import limits
 from penstock.errors import BodyTooLarge, InvalidEvent, InvalidSchema, ValidationFailed
 from penstock.protocol.json_mode import frame, unframe
-from penstock.state._collection import Collection
-from penstock.state._event import ChangeEvent
-from penstock.state._json import same_json
-from penstock.state._parsing import in_array, parse_many
+from penstock.state.collection import Collection
+from penstock.state.event import ChangeEvent
+from penstock.state.json import same_json
+from penstock.state.parsing import in_array, parse_many
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:

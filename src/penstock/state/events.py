@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from penstock.errors import InvalidEvent
 from penstock.protocol.timestamps import format_timestamp, is_rfc3339
-from penstock.state._event import (
+from penstock.state.event import (
     CONTROLS,
     OPERATIONS,
     ChangeEvent,
@@ -23,8 +23,8 @@ from penstock.state._event import (
     Operation,
     StateEvent,
 )
-from penstock.state._json import encode_value
-from penstock.state._parsing import parse, parse_many
+from penstock.state.json import encode_value
+from penstock.state.parsing import parse, parse_many
 
 __all__ = [
     "CONTROLS",

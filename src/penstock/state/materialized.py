@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from penstock.errors import InvalidEvent, ValidationFailed
-from penstock.state._event import ChangeEvent, ControlEvent, StateEvent
-from penstock.state._json import decode_value, same_raw
-from penstock.state._parsing import decode_exactly, decode_loosely, in_array, parse_many
+from penstock.state.event import ChangeEvent, ControlEvent, StateEvent
+from penstock.state.json import decode_value, same_raw
+from penstock.state.parsing import decode_exactly, decode_loosely, in_array, parse_many
 
 OnInvalid: TypeAlias = Literal["raise", "skip"] | Callable[[InvalidEvent], None]
 

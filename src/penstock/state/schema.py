@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from penstock.errors import ValidationFailed
-from penstock.state._collection import Collection
-from penstock.state._event import ChangeEvent, StateEvent
-from penstock.state._parsing import in_array
+from penstock.state.collection import Collection
+from penstock.state.event import ChangeEvent, StateEvent
 from penstock.state.materialized import OnInvalid
+from penstock.state.parsing import in_array
 
 __all__ = ["Collection", "OnInvalid", "StateSchema"]
 

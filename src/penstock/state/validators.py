@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from penstock.state._json import decode_value, encode_value
+from penstock.state.json import decode_value, encode_value
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.errors import InvalidEvent, InvalidRow
 from penstock.protocol.timestamps import is_rfc3339
-from penstock.state._json import check_depth
+from penstock.state.json import check_depth
 from penstock.stp.declaration import Codec
 from penstock.stp.rows import Change
 

@@ -16,8 +16,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from penstock.errors import InvalidEvent
 from penstock.protocol.json_mode import unframe
-from penstock.state._event import ABSENT, ChangeEvent, NonEmpty
-from penstock.state._parsing import decode_exactly, decode_loosely, parse
+from penstock.state.event import ABSENT, ChangeEvent, NonEmpty
+from penstock.state.parsing import decode_exactly, decode_loosely, parse
 from penstock.stp.declaration import Table
 from penstock.stp.escaping import escape
 from penstock.stp.events import all_utc, to_utc

@@ -16,8 +16,8 @@ from penstock.protocol.wakes import b64url, from_b64url, signature_header, signe
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.config import Settings
-    from penstock.subscriptions.book import Book
+    from penstock.config.settings import Settings
+    from penstock.subscriptions.store import Book
 
 META: Final = "subscription-keys"
 _SECOND_US: Final = 1_000_000

@@ -24,18 +24,18 @@ from penstock.protocol.globs import literal_prefix
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import Offset
 from penstock.protocol.subscription import WEBHOOK, Config
-from penstock.subscriptions.book import Book, end_row, link_row, rows_of, subscription_row
 from penstock.subscriptions.keys import Key, Keys
 from penstock.subscriptions.matching import Matching
 from penstock.subscriptions.model import Link, Row, Subscription, view
 from penstock.subscriptions.showing import shown
-from penstock.subscriptions.waking import Waking
+from penstock.subscriptions.store import Book, end_row, link_row, rows_of, subscription_row
+from penstock.subscriptions.wakes import Waking
 from penstock.subscriptions.webhooks import PREFIX, Webhooks
 from penstock.subscriptions.workers import Workers
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.egress import Egress
     from penstock.log.engine import Engine
     from penstock.log.stream import StreamInfo

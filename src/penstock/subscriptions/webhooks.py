@@ -20,15 +20,15 @@ from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.outbound import parse_url
 from penstock.protocol.subscription import StreamView
 from penstock.protocol.wakes import SIGNATURE, mint_token, retry_wait_s
-from penstock.subscriptions.waking import Acked, Waking
+from penstock.subscriptions.wakes import Acked, Waking
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.config import Settings
+    from penstock.config.settings import Settings
     from penstock.egress import Answer, Egress
-    from penstock.subscriptions.book import Book
     from penstock.subscriptions.keys import Keys
     from penstock.subscriptions.model import Subscription
+    from penstock.subscriptions.store import Book
 
 PREFIX: Final = "/v1/stream/__ds/"
 _log = logging.getLogger("penstock.subscriptions")

@@ -22,12 +22,12 @@ from penstock.errors import (
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.subscription import PULL_WAKE, WEBHOOK, Ack, Kind, Report
 from penstock.protocol.wakes import token_generation
-from penstock.subscriptions.waking import Acked, Waking
+from penstock.subscriptions.wakes import Acked, Waking
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
-    from penstock.subscriptions.book import Book
     from penstock.subscriptions.model import Subscription
+    from penstock.subscriptions.store import Book
     from penstock.subscriptions.webhooks import Webhooks
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
-from penstock.log.disk import DiskStore
+from penstock.config.settings import Settings
+from penstock.log.disk.files import Files
+from penstock.log.disk.store import DiskStore
 from penstock.log.engine import Engine
-from penstock.log.files import Files
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Damaged
-from penstock.log import catalog as module
-from penstock.log.catalog import Catalog, Changes
-from penstock.log.rows import Row
-from penstock.log.segment import SegmentInfo
+from penstock.log.disk import catalog as module
+from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.segment import SegmentInfo
 from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig

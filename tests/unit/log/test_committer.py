@@ -8,8 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import DiskFull, PenstockError, StoreReadOnly
-from penstock.log.committer import Committed, Committer
-from penstock.log.journal import JournalBroken
+from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.journal import JournalBroken
 
 
 class Item:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.log import open_engine
-from penstock.log.disk import CATALOG_FILE, DiskStore
+from penstock.log.disk.store import CATALOG_FILE, DiskStore
 from penstock.log.engine import Engine
-from penstock.log.inspect import overview, stream_view
+from penstock.log.offline.inspect import overview, stream_view
+from penstock.log.offline.verify import verify
 from penstock.log.requests import Fork
-from penstock.log.verify import verify
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from tests.helpers.folders import JSON, append, change_row, check, codes, fingerprint, settings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreDamaged, StoreTooNew
-from penstock.log import journal
-from penstock.log.files import File, Files
-from penstock.log.journal import (
+from penstock.log.disk import journal
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.journal import (
     BUFFERED,
     FSYNC,
     HEAD_BYTES,

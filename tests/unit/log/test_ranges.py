@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config import Settings
+from penstock.config.settings import Settings
 from penstock.errors import (
     InvalidOffset,
     OffsetBeyondTail,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Damaged
-from penstock.log.files import Files
-from penstock.log.segment import (
+from penstock.log.disk.files import Files
+from penstock.log.disk.segment import (
     ENTRY,
     IndexEntry,
     SegmentFolder,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import DiskFull, StoreReadOnly, StreamNotFound
-from penstock.log import upkeep
-from penstock.log.catalog import Changes
+from penstock.log.disk import checkpoint_schedule
+from penstock.log.disk.catalog import Changes
 from penstock.protocol.headers import Producer
 from tests.unit.log.bench import JSON, Bench, with_bench
 
@@ -165,8 +165,8 @@ async def test_streams_that_change_while_a_checkpoint_is_planned_are_saved_once(
         await bench.create("third", b"[3]")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upkeep, "PLAN_SLICE", 1)
-        patch.setattr(upkeep, "asyncio", Paused(happen))
+        patch.setattr(checkpoint_schedule, "PLAN_SLICE", 1)
+        patch.setattr(checkpoint_schedule, "asyncio", Paused(happen))
         await bench.checkpoint()
     for _ in range(2):
         assert await saved(bench, "first") == LARGE + b",\n1,\n"

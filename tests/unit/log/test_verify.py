@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreError, StoreLocked, StoreTooNew
-from penstock.log import report as reports
-from penstock.log.disk import CATALOG_FILE
-from penstock.log.files import Files
-from penstock.log.segment import BLOCK_BYTES, ENTRY, SegmentFolder
-from penstock.log.verify import verify
+from penstock.log.disk.files import Files
+from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
+from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.offline import report as reports
+from penstock.log.offline.verify import verify
 from tests.helpers.folders import (
     MESSAGE_BYTES,
     change_row,

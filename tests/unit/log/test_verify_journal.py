@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log import journal
+from penstock.log.disk import journal
 from penstock.log.records import (
     CreateMeta,
     encode_append,

@@ -19,7 +19,7 @@ from penstock.errors import (
     TailMoved,
     TooManyProducers,
 )
-from penstock.log.journal import JournalBroken
+from penstock.log.disk.journal import JournalBroken
 from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from tests.unit.log.bench import JSON, Bench, Recorder, with_bench

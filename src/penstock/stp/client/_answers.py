@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.client._answers import Answer
+from penstock.client.answers import Answer
 from penstock.errors import (
     InvalidContentType,
     PenstockError,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.client._endurance import Endurance
-from penstock.client._flow import Call, Close, Emit, Flow
-from penstock.client._retry import Retry
+from penstock.client.endurance import Endurance
+from penstock.client.flow import Call, Close, Emit, Flow
+from penstock.client.retry import Retry
 from penstock.errors import Gone, PenstockError, StreamRecreated
 from penstock.stp.client._reading import Reception, Source
 from penstock.stp.rows import Row

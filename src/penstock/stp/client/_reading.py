@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock.client._answers import Answer, error_of
-from penstock.client._flow import Call, Close, Emit, Flow, Open, Pause, Piece, exchange
-from penstock.client._requests import Request
-from penstock.client._retry import Retry
+from penstock.client.answers import Answer, error_of
+from penstock.client.flow import Call, Close, Emit, Flow, Open, Pause, Piece, exchange
+from penstock.client.requests import Request
+from penstock.client.retry import Retry
 from penstock.errors import ConnectionFailed, InvalidRow, PenstockError, ProtocolError
 from penstock.stp.client import _answers, _requests
 from penstock.stp.client._incoming import Conflict, Sieve

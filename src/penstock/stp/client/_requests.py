@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from penstock.client._requests import STREAM_PREFIX, ProducerId, Request, stream_url
+from penstock.client.requests import STREAM_PREFIX, ProducerId, Request, stream_url
 from penstock.stp.content_type import MEDIA
 from penstock.stp.rows import Change, Row, format_change
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.client._answers import Answer
-from penstock.client._flow import Flow, send
-from penstock.client._requests import Request
-from penstock.client._retry import Retry
+from penstock.client.answers import Answer
+from penstock.client.flow import Flow, send
+from penstock.client.requests import Request
+from penstock.client.retry import Retry
 from penstock.errors import StreamNotFound, TableExists
 from penstock.stp.client import _answers, _requests
 from penstock.stp.client._answers import Declared, TableHead, Written

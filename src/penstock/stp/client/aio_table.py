@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
-from penstock.client._flow import Flow
-from penstock.client._retry import Retry
 from penstock.client.checkpoint import Checkpoint
+from penstock.client.flow import Flow
+from penstock.client.retry import Retry
 from penstock.stp.client import _reading
 from penstock.stp.client._answers import Declared, TableHead, Written
 from penstock.stp.client._follower import Follower, FollowOptions, OnReset
@@ -19,7 +19,7 @@ from penstock.stp.content_type import SequenceType
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:
-    from penstock.client.aio import AsyncClient
+    from penstock.client.aio.client import AsyncClient
 
 
 class AsyncTable:

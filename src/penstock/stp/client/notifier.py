@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.client._flow import Flow, send
-from penstock.client._retry import Retry
+from penstock.client.flow import Flow, send
+from penstock.client.retry import Retry
 from penstock.stp.client import _requests
 from penstock.stp.notify import sign
 
 if TYPE_CHECKING:
-    from penstock.client.aio import AsyncClient
-    from penstock.client.sync import Client
+    from penstock.client.aio.client import AsyncClient
+    from penstock.client.sync.client import Client
 
 
 class Notifier:

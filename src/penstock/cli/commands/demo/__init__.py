@@ -1,0 +1,3 @@
+"""`penstock demo`."""
+
+from penstock.cli.commands.demo.command import command as command

@@ -1,0 +1,3 @@
+"""`penstock pipeline`."""
+
+from penstock.cli.commands.pipeline.command import command as command

@@ -1,0 +1,215 @@
+"""`penstock read`: what a stream holds, and what is appended to it, on stdout."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.connection import Server, server_options, stream_argument
+from penstock.cli.formats import Message, compile_format
+from penstock.cli.system import broken_pipe_noticed
+from penstock.cli.terminal import printable
+from penstock.cli.values import offset_of
+from penstock.protocol.headers import is_json, is_text
+
+if TYPE_CHECKING:
+    from penstock.client.batches import Batch
+    from penstock.client.sync.stream import Stream
+
+
+@click.command("read")
+@stream_argument()
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended, until it closes.")
+@click.option("--until-closed", is_flag=True, help="The same as --follow, for scripts to say so.")
+@click.option(
+    "-o",
+    "--offset",
+    default="start",
+    show_default=True,
+    metavar="OFFSET",
+    help="Where to begin: an offset, `start` or `end`.",
+)
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
+@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N.")
+@click.option("--format", "pattern", metavar="PATTERN", help="How to write each; see above.")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    help="Keep the offset in FILE when a batch is written, and begin there the next time.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print objects with offset and message.")
+@server_options
+def command(
+    server: Server,
+    stream: str,
+    follow: bool,
+    until_closed: bool,
+    offset: str,
+    tail: int | None,
+    count: int | None,
+    pattern: str | None,
+    checkpoint: str | None,
+    as_json: bool,
+) -> None:
+    """Read STREAM to its end, or follow it.
+
+    The messages of a JSON stream come one a line, other streams byte for byte (on a terminal
+    without control characters). --tail, --count and --format count messages of JSON streams and
+    lines of others. Each batch is flushed as it arrives; a failing connection is waited out and
+    goes on where it stopped, so nothing is missed or repeated.
+
+    \b
+    --format takes what kcat does, as far as it applies:
+      %s message   %S its size   %o its offset   %O the offset after it
+      %i number    %t stream     %n line end     %% percent   and \\n \\r \\t \\0 \\xNN
+
+    \b
+    Examples:
+      penstock read orders | jq .id
+      penstock read -f logs --tail 10
+      penstock read orders --count 1 --offset 0000000000000001_0000000000000042
+      penstock read -f orders --format '%o %s\\n'
+      penstock read orders --checkpoint orders.offset >> orders.jsonl
+    """
+    if tail is not None and (offset != "start" or checkpoint):
+        raise click.UsageError("--tail begins at the end: no --offset and no --checkpoint")
+    if checkpoint and count is not None:
+        raise click.UsageError("--checkpoint keeps whole batches: no --count")
+    if pattern is not None and as_json:
+        raise click.UsageError("--format and --json exclude each other")
+    write = compile_format(pattern) if pattern is not None else None
+    output = _Output(stream, write=write, as_json=as_json, count=count, by_message=tail is not None)
+    with server.stream(stream) as found, broken_pipe_noticed():
+        begin: str | None = offset_of(offset)
+        if tail is not None:
+            begin = _show_tail(found, stream, tail, output)
+        if begin is not None and not output.is_full:
+            _show(found, begin, output, follow=follow or until_closed, checkpoint=checkpoint)
+
+
+def _show_tail(stream: Stream, name: str, count: int, output: _Output) -> str | None:
+    """Write the last messages; gives the offset after them, or None if no more will come."""
+    from penstock.cli.messages import Tail
+
+    if count == 0:
+        head = stream.head()
+        return None if head.closed else head.offset
+    stream.head()  # an absent stream is an error before anything else is tried
+    tail = Tail(stream, name, count)
+    output.messages(tail.messages, is_json_stream=is_json(stream.content_type or ""))
+    return None if tail.closed else tail.next_offset
+
+
+def _show(
+    stream: Stream, offset: str, output: _Output, *, follow: bool, checkpoint: str | None
+) -> None:
+    from penstock.client.checkpoint import FileCheckpoint
+
+    with stream.follow(
+        offset,
+        decode=False,
+        stop_when_up_to_date=not follow,
+        checkpoint=FileCheckpoint(checkpoint) if checkpoint else None,
+        # Who follows waits out any failure; who reads to the end wants to know.
+        retry=None if follow else stream.client.retry,
+    ) as batches:
+        for batch in batches:
+            output.batch(batch)
+            if output.is_full:
+                return
+    output.end(batches.offset)
+
+
+class _Output:
+    """Writes batches to stdout in the chosen form, and flushes after each."""
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        write: Callable[[Message], bytes] | None,
+        as_json: bool,
+        count: int | None,
+        by_message: bool,
+    ) -> None:
+        from penstock.cli.messages import Splitter
+
+        self._splitter = Splitter(stream)
+        self._write = write
+        self._as_json = as_json
+        self._left = count
+        self._by_message = by_message or count is not None or write is not None
+        self._is_terminal = sys.stdout.isatty()
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._json_stream = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._left == 0
+
+    def batch(self, batch: Batch) -> None:
+        self._json_stream = is_json(batch.content_type)
+        if self._as_json and not (self._json_stream or is_text(batch.content_type)):
+            self._put(_base64(batch))
+        elif self._by_message or self._as_json:
+            self._messages(self._splitter.split(batch))
+        elif self._json_stream:
+            from penstock.cli.messages import json_messages
+
+            self._put(b"".join(data + b"\n" for data in json_messages(batch.data)))
+        else:
+            self._put(batch.data)
+
+    def messages(self, messages: Iterable[Message], *, is_json_stream: bool) -> None:
+        self._json_stream = is_json_stream
+        self._messages(iter(messages))
+
+    def end(self, next_offset: str) -> None:
+        """No more batches come: what waited for a line end is written without."""
+        self._messages(self._splitter.rest(next_offset))
+
+    def _messages(self, messages: Iterator[Message]) -> None:
+        parts = []
+        for message in messages:
+            parts.append(self._form(message))
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    break
+        self._put(b"".join(parts))
+
+    def _form(self, message: Message) -> bytes:
+        if self._write is not None:
+            return self._write(message)
+        if not self._as_json:
+            return message.data + b"\n"
+        import msgspec
+
+        found = {"offset": message.offset, "next_offset": message.next_offset}
+        if self._json_stream:
+            value: object = msgspec.Raw(message.data)
+        else:
+            value = message.data.decode("utf-8", "replace")
+        return msgspec.json.encode({**found, "message": value}) + b"\n"
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._is_terminal:
+            data = printable(self._text.decode(data)).encode()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def _base64(batch: Batch) -> bytes:
+    import msgspec
+
+    if not batch.data:
+        return b""
+    found = {"offset": batch.offset, "next_offset": batch.next_offset}
+    return msgspec.json.encode({**found, "base64": base64.b64encode(batch.data).decode()}) + b"\n"

@@ -1,0 +1,46 @@
+"""`penstock serve`: run the server until it is told to stop."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+import click
+
+from penstock.cli.options import resolved, setting_flags
+from penstock.config.settings import Settings
+from penstock.units import show_folder
+
+
+@click.command("serve")
+@setting_flags
+def command(**options: Any) -> None:
+    """Run the server. Prints one line with its URL when it is ready."""
+    settings = resolved(options).settings
+
+    from penstock.http.native.server import serve  # here, so that `--help` does not load the server
+
+    where = "in memory" if settings.memory else show_folder(settings.data_dir)
+
+    def on_ready(url: str) -> None:
+        click.echo(f"Penstock serving {url} (data: {where})")
+
+    try:
+        serve(settings, on_ready=on_ready)
+    except OSError as error:
+        raise click.ClickException(cannot_listen(error, settings)) from None
+
+
+def cannot_listen(error: OSError, settings: Settings) -> str:
+    """What to tell somebody whose server did not start."""
+    address = f"{settings.host}:{settings.port}"
+    if isinstance(error, socket.gaierror):
+        return f"{settings.host} is not an address: {error.strerror}; choose another with --host"
+    if error.errno == errno.EADDRINUSE:
+        return f"{address} is in use by another program; choose another port with --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{settings.host} is not an address of this machine; choose another with --host"
+    if error.errno == errno.EACCES and error.filename is None:
+        return f"not allowed to listen on {address}; choose a port above 1023 with --port"
+    raise error

@@ -1,0 +1,3 @@
+"""`penstock state`."""
+
+from penstock.cli.commands.state.command import command as command

@@ -1,0 +1,3 @@
+"""`penstock table`."""
+
+from penstock.cli.commands.table.command import command as command

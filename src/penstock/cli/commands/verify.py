@@ -1,0 +1,117 @@
+"""`penstock verify`: check a data folder that no server is using.
+
+Exit code 0: nothing is wrong with it. 1: problems were found. 2: it could not be checked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli import plain
+from penstock.cli.text import aligned, amount, size
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.log.offline.report import Report
+
+
+class CannotCheck(click.ClickException):
+    exit_code = 2
+
+
+@click.command("verify")
+@click.argument("data_dir", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.pass_context
+def command(context: click.Context, data_dir: Path, as_json: bool) -> None:
+    """Check every byte of a data folder that no server is using.
+
+    Changes nothing. Exit code 0: no problems. 1: problems were found. 2: it could not be checked.
+    """
+    from penstock.log.offline.verify import verify  # here, so that `--help` does not load the store
+
+    with refusals(), _progress() as tell:
+        report = verify(data_dir, progress=tell)
+    if as_json:
+        click.echo(as_indented_json(report))
+    else:
+        click.echo("\n".join(_text(data_dir, report)))
+    context.exit(1 if report.problem_count else 0)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """A folder that cannot be looked at is one line and exit code 2, never 1."""
+    try:
+        yield
+    except PenstockError as error:
+        raise CannotCheck(error.detail) from None
+    except OSError as error:
+        raise CannotCheck(plain(error)) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Percentages on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    shown = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        percent = done * 100 // max(total, 1)
+        if percent != shown:
+            shown = percent
+            click.echo(f"\rchecked {percent}%", nl=False, err=True)
+
+    try:
+        yield tell
+    finally:
+        click.echo("\r" + " " * 16 + "\r", nl=False, err=True)
+
+
+def as_indented_json(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _text(data_dir: Path, report: Report) -> Iterator[str]:
+    stopped = {True: "stopped cleanly", False: "not stopped cleanly", None: "state unknown"}
+    waiting = report.last_lsn - report.checkpoint_lsn
+    rows = [
+        ("folder", f"{data_dir} (format {report.format or 'unknown'}, {stopped[report.clean]})"),
+        (
+            "streams",
+            f"{amount(report.streams, 'stream')}, {amount(report.messages, 'message')}, "
+            f"{size(report.bytes)}",
+        ),
+        (
+            "stored in",
+            f"{amount(report.segments, 'segment')} ({amount(report.blocks, 'block')}), "
+            f"{amount(report.inline, 'catalog row')}",
+        ),
+        (
+            "journal",
+            f"{amount(report.journal_files, 'file')}, "
+            f"{amount(report.journal_batches, 'batch', 'batches')}, "
+            f"{amount(report.journal_records, 'record')}, {max(waiting, 0):,} not in the catalog",
+        ),
+    ]
+    yield from aligned(rows)
+    for note in report.notes:
+        yield f"note: {note}"
+    for problem in report.problems:
+        yield f"problem: {problem}"
+    hidden = report.problem_count - len(report.problems)
+    if hidden:
+        yield f"and {amount(hidden, 'more problem')}"
+    found = amount(report.problem_count, "problem") if report.problem_count else "no problems"
+    yield f"{found} found"

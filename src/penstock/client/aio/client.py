@@ -1,0 +1,241 @@
+"""The asyncio client: runs the flows on httpx2. The same as the blocking one, with `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import httpx2
+
+from penstock.client import http
+from penstock.client.answers import Answer, StreamInfo
+from penstock.client.flow import (
+    Call,
+    Close,
+    Done,
+    Effect,
+    Emit,
+    Exchange,
+    Flow,
+    Open,
+    Pause,
+    Piece,
+    advance,
+    fail,
+    list_streams,
+    send,
+)
+from penstock.client.requests import Request
+from penstock.client.retry import Retry
+from penstock.errors import ClientClosed
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.aio.stream import AsyncStream
+    from penstock.client.aio.subscription import AsyncSubscription
+    from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
+
+T = TypeVar("T")
+Value = str | Callable[[], str | Awaitable[str]]
+
+
+class AsyncClient:
+    """A connection pool and what goes with every request to one server.
+
+    `url` is the server's; streams of other servers are named by their full URL. `headers` and
+    `params` go with every request; a callable, async or not, is called for each, for example to
+    refresh a token.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
+        timeout_s: float | http.Timeouts = 30.0,
+        retry: Retry | None = None,
+        http2: bool = False,
+        proxy: str | None = None,
+        verify: bool | ssl.SSLContext = True,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        connections_max: int | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.retry = retry or Retry()
+        self._headers = http.fields(headers, token=token)
+        self._params = http.fields(params)
+        self._timeouts = http.timeouts(timeout_s)
+        self._closed = False
+        self._pools = http.Pools(
+            httpx2.AsyncClient,
+            http2=http2,
+            proxy=proxy,
+            verify=verify,
+            transport=transport,
+            connections_max=connections_max,
+        )
+
+    def stream(self, path_or_url: str, *, content_type: str | None = None) -> AsyncStream:
+        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+
+        A `content_type` that is known already saves the request that asks for it.
+        """
+        from penstock.client.aio.stream import AsyncStream
+
+        return AsyncStream(self, path_or_url, content_type=content_type)
+
+    def list(self, prefix: str = "", *, limit: int | None = None) -> AsyncIterator[StreamInfo]:
+        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        return self.iterate(list_streams(self.url, prefix, limit, self.retry))
+
+    def subscription(self, id: str) -> AsyncSubscription:
+        """The subscription of that id on this server; nothing is sent yet."""
+        from penstock.client.aio.subscription import AsyncSubscription
+
+        return AsyncSubscription(self, id)
+
+    def subscriptions(self, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        from penstock.client.subscriptions import list_subscriptions
+
+        return self.iterate(list_subscriptions(self.url, prefix, self.retry))
+
+    async def rotate_webhook_key(self) -> WebhookKey:
+        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        from penstock.client.subscriptions import rotate_webhook_key
+
+        return await self.run(rotate_webhook_key(self.url, self.retry))
+
+    async def close(self) -> None:
+        """Close every connection; what still runs ends with ClientClosed."""
+        self._closed = True
+        for pool in self._pools.close():
+            await pool.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
+        """Send one prepared request, again if it may be, and give the answer of its success.
+
+        Every other outcome is raised, as an error of the tree. Any number may run at once.
+        """
+        return await self.run(send(request, retry or self.retry))
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow that emits nothing, for what it returns."""
+        shell = _Shell(self)
+        try:
+            effect = advance(flow)
+            while not isinstance(effect, Done):
+                effect = await shell.step(flow, effect)
+            result: T = effect.value
+            return result
+        finally:
+            flow.close()
+            await shell.close()
+
+    async def iterate(self, flow: Flow[Any]) -> AsyncGenerator[Any, None]:
+        """Run a flow for what it emits."""
+        shell = _Shell(self)
+        try:
+            effect = advance(flow)
+            while not isinstance(effect, Done):
+                if isinstance(effect, Emit):
+                    yield effect.value
+                    effect = advance(flow)
+                else:
+                    effect = await shell.step(flow, effect)
+        finally:
+            flow.close()
+            await shell.close()
+
+    async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
+        if self._closed:
+            raise ClientClosed("The client was closed: make a new one.")
+        headers, params = await _values(self._headers), await _values(self._params)
+        pool = self._pools.of(request)
+        prepared = http.build(pool, request, self._timeouts, headers, params)
+        return await pool.send(prepared, stream=stream)
+
+
+class _Shell:
+    """Does what one flow asks for; holds the one response that it may have open."""
+
+    __slots__ = ("_client", "_pieces", "_request", "_response")
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._request: Request | None = None
+        self._response: httpx2.Response | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    async def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
+        """Do it, tell the flow how it went, and get the next effect."""
+        try:
+            value = await self._perform(effect)
+        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+            return fail(flow, error)
+        return advance(flow, value)
+
+    async def close(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            await response.aclose()
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Piece():
+                assert self._pieces is not None
+                assert self._request is not None
+                return await self._network(self._request, anext(self._pieces, None))
+            case Exchange(request):
+                return await self._network(request, self._exchange(request))
+            case Open(request):
+                return await self._network(request, self._open(request))
+            case Close():
+                return await self.close()
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case Call(function, arguments, blocking):
+                if blocking:
+                    return await asyncio.to_thread(function, *arguments)
+                value = function(*arguments)
+                return await value if inspect.isawaitable(value) else value
+            case Emit():
+                raise TypeError("a flow that emits is iterated, not run")
+
+    async def _network(self, request: Request, action: Awaitable[T]) -> T:
+        try:
+            return await action
+        except Exception as error:
+            if not http.is_failure(error):
+                raise
+            raise http.failure(error, request) from error
+
+    async def _exchange(self, request: Request) -> Answer:
+        response = await self._client._send(request, stream=False)
+        return http.answer_of(response, response.content)
+
+    async def _open(self, request: Request) -> Answer:
+        await self.close()
+        response = await self._client._send(request, stream=True)
+        self._request, self._response = request, response
+        self._pieces = response.aiter_bytes()
+        return http.answer_of(response)
+
+
+async def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for field in fields:
+        value = field.value() if callable(field.value) else field.value
+        found[field.name] = field.prefix + (await value if inspect.isawaitable(value) else value)
+    return found

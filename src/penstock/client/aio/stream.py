@@ -1,0 +1,346 @@
+"""One stream, for the asyncio client: each method runs a flow. As in `stream`, with `await`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.client.answers import Appended, Created, Head, Retention
+from penstock.client.batches import Batch, Read
+from penstock.client.checkpoint import Checkpoint
+from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
+from penstock.client.operations import Operations, Producer
+from penstock.client.requests import JSON, ForkAt, stream_url
+from penstock.client.retry import Retry
+from penstock.protocol.offsets import START
+
+if TYPE_CHECKING:
+    from penstock.client.aio import producer as producers
+    from penstock.client.aio.client import AsyncClient
+
+
+class AsyncStream:
+    """A stream by its URL. Making one sends nothing; it holds no connection."""
+
+    def __init__(
+        self, client: AsyncClient, path_or_url: str, *, content_type: str | None = None
+    ) -> None:
+        self.client = client
+        self._operations = Operations(
+            stream_url(client.url, path_or_url), client.retry, content_type
+        )
+
+    @property
+    def url(self) -> str:
+        return self._operations.url
+
+    @property
+    def content_type(self) -> str | None:
+        """The stream's content type, if it was given or an answer has told it."""
+        return self._operations.content_type
+
+    async def create(
+        self,
+        content_type: str | None = None,
+        *,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        body: Any = None,
+        exist_ok: bool = False,
+        forked_from: str | AsyncStream | None = None,
+        fork_offset: str | None = None,
+        fork_sub_offset: int = 0,
+    ) -> Created:
+        """Create the stream, with `body` as its first message if one is given.
+
+        StreamExists is raised if there is one already; with `exist_ok`, only if it differs in
+        content type, expiry or being closed. Without a content type it holds JSON. A stream
+        `forked_from` another begins with what that has up to `fork_offset`, or up to its tail, and
+        has the content type and lifetime of its source unless others are given.
+        """
+        return await self.client.run(
+            self._operations.create(
+                content_type,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+                closed=closed,
+                body=body,
+                exist_ok=exist_ok,
+                fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
+            )
+        )
+
+    async def fork(
+        self,
+        path_or_url: str,
+        *,
+        at: str | None = None,
+        sub_offset: int = 0,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        body: Any = None,
+        exist_ok: bool = False,
+    ) -> AsyncStream:
+        """A new stream that begins with what this one has up to the offset `at`, or up to its
+        tail. Nothing is copied."""
+        forked = AsyncStream(self.client, path_or_url, content_type=self.content_type)
+        await forked.create(
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=exist_ok,
+            forked_from=self,
+            fork_offset=at,
+            fork_sub_offset=sub_offset,
+        )
+        return forked
+
+    def _fork_at(
+        self, source: str | AsyncStream | None, offset: str | None, sub_offset: int
+    ) -> ForkAt | None:
+        if source is None:
+            return None
+        url = stream_url(self.client.url, source) if isinstance(source, str) else source.url
+        return ForkAt(url, offset, sub_offset)
+
+    async def ensure(
+        self,
+        content_type: str = JSON,
+        *,
+        ttl_s: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        body: Any = None,
+    ) -> Created:
+        """Create the stream unless it is there; `body` is stored only if it is created."""
+        return await self.create(
+            content_type,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=True,
+        )
+
+    async def trim(self, before: str) -> str:
+        """Keep nothing before an offset; the earliest one that is left (a feature of Penstock
+        servers). Forks keep what they have."""
+        return await self.client.run(self._operations.trim(before))
+
+    async def compact(self) -> str:
+        """Put the live state of a declared state stream in the place of its history; the earliest
+        offset that is left (a feature of Penstock servers)."""
+        return await self.client.run(self._operations.compact())
+
+    async def retention(self) -> Retention:
+        """The limits in force, its own or those of its path (a feature of Penstock servers)."""
+        return await self.client.run(self._operations.retention())
+
+    async def set_retention(
+        self, *, age_s: int | None = None, bytes: int | None = None, compact: int | None = None
+    ) -> None:
+        """Let go of what is older, and of what is before the last so many bytes; compact a state
+        stream whose log is so many times its live state (a feature of Penstock servers). Without
+        limits everything is kept."""
+        await self.client.run(self._operations.set_retention(age_s, bytes, compact, own=True))
+
+    async def reset_retention(self) -> None:
+        """Back to the limits that the server has for the stream's path."""
+        await self.client.run(self._operations.set_retention(None, None, None, own=False))
+
+    async def head(self) -> Head:
+        """What the stream is and where it ends."""
+        return await self.client.run(self._operations.head())
+
+    async def exists(self) -> bool:
+        return await self.client.run(self._operations.exists())
+
+    async def append(
+        self,
+        data: Any,
+        *,
+        content_type: str | None = None,
+        seq: str | None = None,
+        if_match: str | None = None,
+        producer: Producer | None = None,
+    ) -> Appended:
+        """Append one message: any JSON value to a JSON stream, bytes or str to others.
+
+        The content type is the stream's; if it is not known yet it is asked for once. `if_match`
+        is the offset at which the stream has to end for the append to happen, else TailMoved.
+        """
+        return await self.append_many(
+            [data], content_type=content_type, seq=seq, if_match=if_match, producer=producer
+        )
+
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        content_type: str | None = None,
+        seq: str | None = None,
+        if_match: str | None = None,
+        producer: Producer | None = None,
+    ) -> Appended:
+        """Append several messages in one request: all of them or none."""
+        return await self.client.run(
+            self._operations.append(
+                values,
+                content_type=content_type,
+                seq=seq,
+                if_match=if_match,
+                producer=producer,
+                close=False,
+            )
+        )
+
+    async def close(
+        self,
+        data: Any = None,
+        *,
+        content_type: str | None = None,
+        seq: str | None = None,
+        if_match: str | None = None,
+        producer: Producer | None = None,
+    ) -> Appended:
+        """Close the stream for good, after a last message if one is given."""
+        return await self.client.run(
+            self._operations.append(
+                [] if data is None else [data],
+                content_type=content_type,
+                seq=seq,
+                if_match=if_match,
+                producer=producer,
+                close=True,
+            )
+        )
+
+    async def delete(self) -> None:
+        await self.client.run(self._operations.delete())
+
+    async def read(
+        self,
+        offset: str = START,
+        *,
+        until: str | None = None,
+        count: int | None = None,
+        decode: bool = True,
+        message_type: Any = None,
+    ) -> Read:
+        """Everything from `offset` to the end, held in memory.
+
+        `until` (an offset) and `count` (messages of a JSON stream) end it earlier; they are
+        extensions of Penstock servers. With `message_type` messages are decoded as that type by
+        msgspec; with `decode=False` there is only `data`.
+        """
+        return await self.client.run(
+            self._operations.read(
+                offset, until=until, count=count, decode=decode, message_type=message_type
+            )
+        )
+
+    async def read_json(self, offset: str = START, **options: Any) -> list[Any]:
+        """The messages of a JSON stream."""
+        return (await self.read(offset, **options)).messages
+
+    async def read_bytes(self, offset: str = START, **options: Any) -> bytes:
+        return (await self.read(offset, decode=False, **options)).data
+
+    async def read_text(self, offset: str = START, **options: Any) -> str:
+        """The bytes of a stream of any type, as UTF-8 text."""
+        return (await self.read(offset, decode=False, **options)).data.decode("utf-8", "replace")
+
+    def iter_batches(
+        self,
+        offset: str = START,
+        *,
+        until: str | None = None,
+        count: int | None = None,
+        decode: bool = True,
+        message_type: Any = None,
+    ) -> AsyncIterator[Batch]:
+        """Like `read`, but chunk by chunk, as the server cuts them."""
+        return self.client.iterate(
+            self._operations.batches(
+                offset, until=until, count=count, decode=decode, message_type=message_type
+            )
+        )
+
+    def follow(
+        self,
+        offset: str = START,
+        *,
+        mode: Mode = "auto",
+        checkpoint: Checkpoint | None = None,
+        checkpoint_key: str | None = None,
+        on_reset: OnReset = "raise",
+        idle_timeout_s: float | None = None,
+        stop_when_up_to_date: bool = False,
+        decode: bool = True,
+        message_type: Any = None,
+        retry: Retry | None = None,
+        protocol_errors_max: int = 3,
+    ) -> AsyncFollow:
+        """Everything from `offset` on, and then what is appended, until the stream is closed.
+
+        Any failure that may pass is waited out and the reading goes on from the last whole batch;
+        see the guide for each option.
+        """
+        options = FollowOptions(
+            offset=offset,
+            mode=mode,
+            checkpoint=checkpoint,
+            checkpoint_key=checkpoint_key,
+            on_reset=on_reset,
+            idle_timeout_s=idle_timeout_s,
+            stop_when_up_to_date=stop_when_up_to_date,
+            decode=decode,
+            message_type=message_type,
+            retry=retry,
+            protocol_errors_max=protocol_errors_max,
+        )
+        return AsyncFollow(self.client, self._operations.follow(options))
+
+    def producer(self, id: str, **options: Any) -> producers.AsyncProducer:
+        """A producer that batches, pipelines and repeats appends safely; see `AsyncProducer`."""
+        from penstock.client.aio.producer import AsyncProducer
+
+        return AsyncProducer(self, id, **options)
+
+
+class AsyncFollow:
+    """The batches of `follow`. `close()`, or the end of `async with`, ends the connection."""
+
+    def __init__(self, client: AsyncClient, follower: Follower) -> None:
+        self._follower = follower
+        self._batches = client.iterate(follower.flow())
+
+    @property
+    def offset(self) -> str:
+        """Where the next batch starts."""
+        return self._follower.offset
+
+    @property
+    def mode(self) -> str:
+        """How it reads at the moment: catch-up, sse or long-poll."""
+        return self._follower.mode
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch: Batch = await anext(self._batches)
+        return batch
+
+    async def close(self) -> None:
+        await self._batches.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

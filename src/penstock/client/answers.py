@@ -1,0 +1,284 @@
+"""Answers as values: what a server said, as typed results or as errors from the one tree.
+
+Knows the protocol's statuses and headers; reads no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock import errors
+from penstock.client.requests import Request
+from penstock.errors import PenstockError, ProtocolError
+from penstock.protocol.headers import parse_closed
+
+DETAIL_CHARACTERS_MAX: Final = 500
+
+
+class Answer(NamedTuple):
+    """What came back: the status, headers by lower-case name, and the whole body.
+
+    `attempts` is the number of times the request was sent: above one, an earlier attempt may have
+    done the work.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    attempts: int = 1
+
+    @property
+    def offset(self) -> str:
+        """Stream-Next-Offset, which every successful answer about a stream has to carry."""
+        offset = self.headers.get("stream-next-offset")
+        if not offset:
+            raise ProtocolError(
+                f"The {self.status} answer has no Stream-Next-Offset header: the server, or a "
+                "proxy in between, does not speak the protocol."
+            )
+        return offset
+
+    @property
+    def closed(self) -> bool:
+        return parse_closed(self.headers.get("stream-closed"))
+
+    @property
+    def up_to_date(self) -> bool:
+        # A closed stream at its end is up to date by definition.
+        return parse_closed(self.headers.get("stream-up-to-date")) or self.closed
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "application/octet-stream")
+
+    @property
+    def cursor(self) -> str | None:
+        return self.headers.get("stream-cursor")
+
+
+class Created(NamedTuple):
+    """A stream that was created, or (`created` false) was there and matches."""
+
+    offset: str
+    created: bool
+    closed: bool
+    content_type: str
+
+
+class Head(NamedTuple):
+    """What a stream is and where it ends. `earliest` is known of servers that trim; `successor`
+    is the location of the stream that a closed one goes on in, where the server says one."""
+
+    offset: str
+    content_type: str
+    closed: bool
+    ttl_s: int | None
+    expires_at: str | None
+    earliest: str | None
+    successor: str | None = None
+
+
+class Appended(NamedTuple):
+    """Where the stream ends after an append; `duplicate` if it was stored already."""
+
+    offset: str
+    closed: bool
+    duplicate: bool
+    producer_epoch: int | None
+    producer_seq: int | None
+
+
+class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
+    """The limits in force for a stream, None for none of a kind; `own` if they are not those of
+    its path. `earliest` is where it begins."""
+
+    age_s: int | None
+    bytes: int | None
+    compact: int | None
+    own: bool
+    earliest: str
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the listing."""
+
+    path: str
+    offset: str
+    content_type: str
+    messages: int
+    bytes: int
+    closed: bool
+    created_at: str
+    ttl: int | None = None
+    expires_at: str | None = None
+    forked_from: str | None = None
+    trimmed: int = 0  # messages before the earliest one that there is
+
+
+class Page(msgspec.Struct, frozen=True):
+    streams: list[StreamInfo]
+    next: str | None = None
+
+
+def created(answer: Answer, content_type: str) -> Created:
+    return Created(
+        offset=answer.offset,
+        # A repeated request finds what its first attempt, whose answer was lost, has created.
+        created=answer.status == 201 or answer.attempts > 1,
+        closed=answer.closed,
+        content_type=answer.headers.get("content-type", content_type),
+    )
+
+
+def head(answer: Answer) -> Head:
+    return Head(
+        offset=answer.offset,
+        content_type=answer.content_type,
+        closed=answer.closed,
+        ttl_s=_number(answer, "stream-ttl"),
+        expires_at=answer.headers.get("stream-expires-at"),
+        earliest=answer.headers.get("stream-earliest-offset"),
+        successor=answer.headers.get("stream-successor"),
+    )
+
+
+def appended(answer: Answer, request: Request) -> Appended:
+    has_producer = "Producer-Id" in request.headers
+    return Appended(
+        offset=answer.offset,
+        closed=answer.closed,
+        # 204 means "was there already" only to a producer that sent data; a close is always 204.
+        duplicate=has_producer and answer.status == 204 and bool(request.body),
+        producer_epoch=_number(answer, "producer-epoch"),
+        producer_seq=_number(answer, "producer-seq"),
+    )
+
+
+def earliest(answer: Answer) -> str:
+    """Stream-Earliest-Offset, which the answer to a trim carries."""
+    found = answer.headers.get("stream-earliest-offset")
+    if not found:
+        raise ProtocolError(
+            f"The {answer.status} answer has no Stream-Earliest-Offset header: the server does not "
+            "trim streams."
+        )
+    return found
+
+
+def retention(answer: Answer) -> Retention:
+    try:
+        return msgspec.json.decode(answer.body, type=Retention)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"The limits are not what was expected: {error}") from error
+
+
+def is_bare_duplicate(answer: Answer) -> bool:
+    """Whether a producer's duplicate is confirmed without the offset, as some servers do."""
+    headers = answer.headers
+    return (
+        answer.status == 204 and "producer-seq" in headers and "stream-next-offset" not in headers
+    )
+
+
+def page(answer: Answer) -> Page:
+    try:
+        return msgspec.json.decode(answer.body, type=Page)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"The listing is not what was expected: {error}") from error
+
+
+def error_of(request: Request, answer: Answer) -> PenstockError:
+    """The error that an answer without success stands for."""
+    headers = answer.headers
+    problem = _problem(answer)
+    code = problem.get("code")
+    cls = _BY_CODE.get(code) if isinstance(code, str) else None
+    if cls is None or cls.status != answer.status:
+        cls = _class_of(request.method, answer.status, headers)
+    error = cls(_detail(request, answer, problem, cls.title))
+    if isinstance(error, errors.Unprocessable):
+        _place(error, problem)
+    error.status = answer.status
+    error.headers = {name.title(): value for name, value in headers.items()}
+    said = problem.get("error")
+    if isinstance(error, errors.SubscriptionError) and isinstance(said, dict):
+        error.said = {name: said[name] for name in said.keys() - {"code", "message"}}
+    return error
+
+
+def _class_of(method: str, status: int, headers: Mapping[str, str]) -> type[PenstockError]:
+    """What other servers mean, who send no codes."""
+    if status == 403:
+        return errors.StaleEpoch if "producer-epoch" in headers else errors.Forbidden
+    if status == 409:
+        if parse_closed(headers.get("stream-closed")):
+            return errors.StreamClosed
+        if "producer-expected-seq" in headers:
+            return errors.SequenceGap
+        return errors.StreamExists if method == "PUT" else errors.Conflict
+    if status >= 500:
+        return errors.ServerError
+    cls = _BY_STATUS.get(status)
+    if cls is not None:
+        return cls
+    return errors.BadRequest if 400 <= status < 500 else ProtocolError
+
+
+def _problem(answer: Answer) -> dict[str, Any]:
+    if "json" not in answer.headers.get("content-type", ""):
+        return {}
+    try:
+        found = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title: str) -> str:
+    detail = problem.get("detail")
+    if not isinstance(detail, str):
+        detail = answer.body[:DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
+    where = f"{request.method} {request.url} was answered {answer.status}"
+    return f"{detail or title} ({where})"  # an answer to HEAD has no words of its own
+
+
+def _place(error: errors.Unprocessable, problem: Mapping[str, Any]) -> None:
+    """Which item was refused, where in it, and by which rule, as far as the server says so."""
+    index = problem.get("index")
+    error.index = index if isinstance(index, int) else None
+    for name in ("path", "field", "rule"):
+        text = problem.get(name)
+        setattr(error, name, text if isinstance(text, str) else None)
+
+
+def _number(answer: Answer, name: str) -> int | None:
+    text = answer.headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _classes(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    for cls in root.__subclasses__():
+        yield cls
+        yield from _classes(cls)
+
+
+# Codes that no answer can carry are left out: a server must not fake a failure of the client.
+_LOCAL = (errors.StoreError, errors.ClientError)
+_BY_CODE: Final = {cls.code: cls for cls in _classes(PenstockError) if not issubclass(cls, _LOCAL)}
+_BY_STATUS: Final[dict[int, type[PenstockError]]] = {
+    400: errors.BadRequest,
+    401: errors.Unauthorized,
+    404: errors.StreamNotFound,
+    405: errors.MethodNotAllowed,
+    408: errors.RequestTimeout,
+    410: errors.Gone,
+    412: errors.TailMoved,
+    413: errors.BodyTooLarge,
+    414: errors.UriTooLong,
+    422: errors.Unprocessable,
+    429: errors.RateLimited,
+    431: errors.HeadersTooLarge,
+}

@@ -1,0 +1,70 @@
+"""How something that is followed without end takes failures and silence. Rules alone, as a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.client.flow import Flow, Pause
+from penstock.client.retry import Retry
+from penstock.errors import PenstockError, ProtocolError
+
+
+class Endurance:
+    """Counts what has gone wrong since something last went well. `limited` if the retries that were
+    asked for hold for every outage; else one of any length is waited for, once it has worked."""
+
+    def __init__(
+        self,
+        retry: Retry,
+        *,
+        limited: bool,
+        protocol_errors_max: int,
+        idle_timeout_s: float | None,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._retry = retry
+        self._limited = limited
+        self._protocol_errors_max = protocol_errors_max
+        self._idle_timeout_s = idle_timeout_s
+        self._now_s = now_s
+        self.connected = False
+        self.failures = 0
+        self.broken = 0
+        self.heard()
+
+    def heard(self) -> None:
+        """There were news, or the consumer took its time with them: not silence."""
+        self._heard_s = self._now_s()
+
+    def failed(self, error: PenstockError, *, hopeful: bool = False) -> Flow[None]:
+        """Wait before the next attempt, or give up."""
+        if isinstance(error, ProtocolError):
+            self.broken += 1
+            if self.broken > self._protocol_errors_max:
+                raise error
+        elif not (hopeful or self._retry.applies(error, repeatable=True)):
+            raise error
+        self.failures += 1
+        limited = self._limited or not self.connected
+        if limited and self._retry.exhausted(self.failures):
+            raise error
+        yield from self.wait(self._retry.pause_s(self.failures, error))
+
+    def short(self) -> Flow[None]:
+        """Wait because a live answer had nothing and did not wait itself."""
+        self.failures += 1
+        yield from self.wait(self._retry.pause_s(self.failures))
+
+    def wait(self, pause_s: float) -> Flow[None]:
+        """Pause, but no longer than silence may last."""
+        patience_s = self.patience_s()
+        yield Pause(pause_s if patience_s is None else min(pause_s, patience_s))
+
+    def patience_s(self) -> float | None:
+        """How long silence may still last."""
+        if self._idle_timeout_s is None:
+            return None
+        return max(0.0, self._heard_s + self._idle_timeout_s - self._now_s())
+
+    def is_idle(self) -> bool:
+        return self.patience_s() == 0.0

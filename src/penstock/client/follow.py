@@ -1,0 +1,347 @@
+"""Following a stream: catch up, then tail, and go on from the last offset whatever happens.
+
+The rules alone, as a flow. A batch is handed on only when all of it has arrived, and the offset
+moves with it, so that no failure can repeat or skip a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from penstock.client import requests
+from penstock.client.answers import Answer, error_of
+from penstock.client.batches import Batch, Decoder
+from penstock.client.endurance import Endurance
+from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
+from penstock.client.retry import Retry
+from penstock.client.sse import Control, EventParser, decode_base64, parse_control
+from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
+from penstock.protocol.headers import is_json, is_text
+from penstock.protocol.offsets import START
+
+if TYPE_CHECKING:
+    from penstock.client.checkpoint import Checkpoint
+
+Mode = Literal["auto", "sse", "long-poll"]
+OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
+
+# What refuses SSE, rather than the request: a mistake in it shows again in the long-poll.
+SSE_REFUSED: Final = frozenset({400, 405, 406, 415, 501})
+SSE_FIRST_EVENT_S: Final = 10.0  # a server sends its first control event at once
+SSE_BAD_MAX: Final = 3  # SSE responses in a row that came too late or ended too soon
+LIVE_SHORT_S: Final = 1.0  # an empty live answer that was faster did not wait for news
+ERROR_BODY_BYTES_MAX: Final = 64 * 1024
+
+
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """See `Stream.follow`."""
+
+    offset: str = START
+    mode: Mode = "auto"
+    checkpoint: Checkpoint | None = None
+    checkpoint_key: str | None = None
+    on_reset: OnReset = "raise"
+    idle_timeout_s: float | None = None
+    stop_when_up_to_date: bool = False
+    decode: bool = True
+    message_type: Any = None
+    retry: Retry | None = None
+    protocol_errors_max: int = 3
+
+
+class Follower:
+    """One run of `follow`: where it stands, and what it has learnt about the way there."""
+
+    def __init__(
+        self,
+        url: str,
+        options: FollowOptions,
+        retry: Retry,
+        *,
+        content_type: str | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if options.mode not in ("auto", "sse", "long-poll"):
+            raise ValueError(f"mode is {options.mode!r}; it can be auto, sse or long-poll")
+        self.offset = options.offset
+        self.content_type = content_type
+        self._url = url
+        self._options = options
+        self._now_s = now_s
+        self._endurance = Endurance(
+            options.retry or retry,
+            limited=options.retry is not None,
+            protocol_errors_max=options.protocol_errors_max,
+            idle_timeout_s=options.idle_timeout_s,
+            now_s=now_s,
+        )
+        self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
+        self._mode: Literal["catch-up", "sse", "long-poll"] = (
+            "catch-up" if options.mode == "auto" else options.mode
+        )
+        self._sse_allowed = options.mode != "long-poll"
+        self._sse_works = False
+        self._sse_bad = 0
+        self._sse_first_s: float | None = None
+        self._cursor: str | None = None
+        self._was_up_to_date = False
+        self._done = False
+
+    @property
+    def mode(self) -> str:
+        """How it reads at the moment."""
+        return self._mode
+
+    def flow(self) -> Flow[None]:
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None:
+            saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
+            self.offset = self.offset if saved is None else saved
+        while not self._done:
+            try:
+                yield from self._turn()
+            except Gone as error:
+                yield Close()
+                yield from self._reset(error)
+            except PenstockError as error:
+                yield Close()
+                if self._endurance.is_idle():
+                    return
+                yield from self._endurance.failed(error)
+
+    def _turn(self) -> Flow[None]:
+        """One request in the mode of the moment, and all that comes of it."""
+        # Half a character is completed by exact bytes; events would show two broken ones.
+        exact = self._options.mode == "auto" and self._decoder.waiting
+        if self._mode == "catch-up":
+            yield from self._catch_up()
+        elif self._mode == "long-poll" or exact:
+            yield from self._long_poll()
+        else:
+            yield from self._events()
+        if self._endurance.is_idle():
+            self._done = True
+
+    def _catch_up(self) -> Flow[None]:
+        request = requests.read(self._url, self.offset)
+        answer = yield from exchange(Exchange(request))
+        self._check(request, answer)
+        if answer.offset == self.offset and not answer.up_to_date:
+            raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+        batch = self._batch_of(answer)
+        self._cursor = answer.cursor or self._cursor
+        if batch.up_to_date:
+            # Live text has lost its line ends and broken characters: not for those who want bytes.
+            raw_text = not self._options.decode and is_text(batch.content_type)
+            self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
+        yield from self._deliver(batch)
+
+    def _long_poll(self) -> Flow[None]:
+        started_s = self._now_s()
+        request = requests.live(
+            self._url,
+            self.offset,
+            "long-poll",
+            cursor=self._cursor,
+            read_timeout_s=self._options.idle_timeout_s,
+        )
+        answer = yield from exchange(Exchange(request))
+        self._check(request, answer)
+        _need_cursor(answer.cursor, answer.closed)
+        batch = self._batch_of(answer)
+        self._cursor = answer.cursor
+        yield from self._deliver(batch)
+        if self._now_s() - started_s >= LIVE_SHORT_S:
+            self._endurance.failures = 0
+        elif batch.next_offset == batch.offset and not self._done:
+            # Somebody answers without waiting: do not turn this into a busy loop.
+            yield from self._endurance.short()
+
+    def _events(self) -> Flow[None]:
+        if self.content_type is None and self._options.decode:
+            yield from self._learn_type()
+        started_s, before = self._now_s(), self.offset
+        self._sse_first_s = None
+        # Until events have been seen to arrive at once, silence is not trusted for long.
+        trusted = self._sse_works or self._options.mode != "auto"
+        patience_s = None if trusted else SSE_FIRST_EVENT_S
+        request = requests.live(
+            self._url,
+            self.offset,
+            "sse",
+            cursor=self._cursor,
+            read_timeout_s=_least(patience_s, self._options.idle_timeout_s),
+        )
+        try:
+            answer = yield from exchange(Open(request))
+            if not (yield from self._is_event_stream(request, answer)):
+                return
+            base64 = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+            yield from self._receive(base64)
+            yield Close()
+        except ConnectionFailed as error:
+            if error.sent:
+                self._judge_sse(started_s, short=False)
+            raise
+        short = self.offset == before and self._now_s() - started_s < LIVE_SHORT_S
+        self._judge_sse(started_s, short=short)
+        if short and not self._done:
+            yield from self._endurance.short()
+
+    def _receive(self, base64: bool) -> Flow[None]:
+        """Read events until the response ends."""
+        parser = EventParser(json=is_json(self.content_type or ""))
+        waiting: list[bytes] = []
+        while True:
+            piece: bytes | None = yield Piece()
+            if piece is None:
+                return
+            for kind, data in parser.feed(piece):
+                if kind == "data":
+                    waiting.append(decode_base64(data) if base64 else data)
+                elif kind == "control":
+                    control = parse_control(data)
+                    _need_cursor(control.stream_cursor, control.stream_closed)
+                    batch = self._batch_from(waiting, control)
+                    self._cursor = control.stream_cursor
+                    waiting = []
+                    if self._sse_first_s is None:
+                        self._sse_first_s = self._now_s()
+                    yield from self._deliver(batch)
+                    if self._done:
+                        return
+            if self._endurance.is_idle():
+                self._done = True
+                return
+
+    def _is_event_stream(self, request: requests.Request, answer: Answer) -> Flow[bool]:
+        """Whether events follow; if SSE is refused and need not be, goes on with long-polls."""
+        media_type = answer.content_type.partition(";")[0].strip().lower()
+        if answer.status == 200 and media_type == "text/event-stream":
+            self._endurance.connected = True
+            return True
+        if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
+            yield Close()
+            self._use_long_poll()
+            return False
+        body = b""
+        while len(body) < ERROR_BODY_BYTES_MAX:
+            piece = yield Piece()
+            if piece is None:
+                break
+            body += piece
+        if answer.status < 300:
+            raise ProtocolError(f"live=sse was answered with {media_type}, not with events.")
+        raise error_of(request, answer._replace(body=body))
+
+    def _learn_type(self) -> Flow[None]:
+        # Events do not say whether their text is JSON.
+        request = requests.head(self._url)
+        answer = yield from exchange(Exchange(request))
+        if answer.status >= 300:
+            raise error_of(request, answer)
+        self.content_type = answer.content_type
+
+    def _check(self, request: requests.Request, answer: Answer) -> None:
+        if answer.status >= 300:
+            raise error_of(request, answer)
+        self._endurance.connected = True
+        if answer.status == 200:
+            self.content_type = answer.content_type
+
+    # Decoding is the last step before a batch counts: half a character must not be fed twice.
+
+    def _batch_of(self, answer: Answer) -> Batch:
+        return self._decoder.batch(
+            answer.body,
+            content_type=self.content_type or answer.content_type,
+            offset=self.offset,
+            next_offset=answer.offset,
+            up_to_date=answer.up_to_date,
+            closed=answer.closed,
+        )
+
+    def _batch_from(self, waiting: list[bytes], control: Control) -> Batch:
+        content_type = self.content_type or "application/octet-stream"
+        if len(waiting) > 1 and is_json(content_type):
+            data = b"[" + b",".join(array.strip()[1:-1] for array in waiting) + b"]"
+        else:
+            data = b"".join(waiting)
+        return self._decoder.batch(
+            data,
+            content_type=content_type,
+            offset=self.offset,
+            next_offset=control.stream_next_offset,
+            up_to_date=control.up_to_date or control.stream_closed,
+            closed=control.stream_closed,
+        )
+
+    def _deliver(self, batch: Batch) -> Flow[None]:
+        """Move on past a whole batch; hand it over if it has news; keep its offset when used."""
+        self.offset = batch.next_offset
+        news = bool(batch.data) or batch.closed or (batch.up_to_date and not self._was_up_to_date)
+        self._was_up_to_date = batch.up_to_date
+        if batch.data:
+            self._endurance.failures = self._endurance.broken = 0
+            self._endurance.heard()
+        self._done = batch.closed or (batch.up_to_date and self._options.stop_when_up_to_date)
+        if not news:
+            return
+        yield Emit(batch)
+        self._endurance.heard()
+        checkpoint = self._options.checkpoint
+        if checkpoint is not None and batch.next_offset != batch.offset:
+            yield Call(checkpoint.save, (self._key(), batch.next_offset), blocking=True)
+
+    def _reset(self, error: Gone) -> Flow[None]:
+        """The offset is gone: the data before it was trimmed, or the stream was made anew."""
+        policy = self._options.on_reset
+        if policy == "raise":
+            raise error
+        if policy == "restart":
+            if self.offset == START:
+                raise error
+            self.offset = START
+        else:
+            offset = yield Call(policy, (error,))
+            if offset is None:
+                raise error
+            if offset == self.offset:
+                yield from self._endurance.failed(error, hopeful=True)
+            self.offset = offset
+        self._cursor = None
+        self._was_up_to_date = False
+        self._decoder.restart()
+        if self._options.mode == "auto":
+            self._mode = "catch-up"
+
+    def _judge_sse(self, started_s: float, *, short: bool) -> None:
+        """After an SSE response: was it of use? After a few that were not, long-polls are."""
+        late = self._sse_first_s is None or self._sse_first_s - started_s > SSE_FIRST_EVENT_S
+        self._sse_works = self._sse_works or not late
+        if not late and self._now_s() - started_s >= LIVE_SHORT_S:
+            self._endurance.failures = 0
+        self._sse_bad = self._sse_bad + 1 if late or short else 0
+        if self._options.mode == "auto" and self._sse_bad >= SSE_BAD_MAX:
+            self._use_long_poll()
+
+    def _use_long_poll(self) -> None:
+        self._sse_allowed = False
+        self._mode = "long-poll"
+
+    def _key(self) -> str:
+        return self._options.checkpoint_key or self._url
+
+
+def _need_cursor(cursor: str | None, closed: bool) -> None:
+    if cursor is None and not closed:
+        raise ProtocolError("A live answer of an open stream has no cursor.")
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    given = [value for value in (first, second) if value is not None]
+    return min(given) if given else None

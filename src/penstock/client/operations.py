@@ -1,0 +1,196 @@
+"""What can be done with one stream, as flows: the thinking part of `Stream` and `AsyncStream`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.client import answers, requests
+from penstock.client.answers import Appended, Created, Head, Retention
+from penstock.client.batches import Batch, Decoder, Read, joined
+from penstock.client.flow import Effect, Emit, Flow, send
+from penstock.client.follow import Follower, FollowOptions
+from penstock.client.requests import JSON, ForkAt, ProducerId, encode_message, join_messages
+from penstock.client.retry import Retry
+from penstock.errors import Gone, ProtocolError, StreamExists, StreamNotFound
+
+Producer = ProducerId | tuple[str, int, int]
+
+
+class Operations:
+    """The flows of one stream. Remembers its content type once it is known."""
+
+    __slots__ = ("_retry", "content_type", "url")
+
+    def __init__(self, url: str, retry: Retry, content_type: str | None) -> None:
+        self.url = url
+        self.content_type = content_type
+        self._retry = retry
+
+    def create(
+        self,
+        content_type: str | None,
+        *,
+        ttl_s: int | None,
+        expires_at: datetime | str | None,
+        closed: bool,
+        body: Any,
+        exist_ok: bool,
+        fork: ForkAt | None = None,
+    ) -> Flow[Created]:
+        """Without a content type a stream holds JSON, and a fork what its source does."""
+        kind = content_type
+        if kind is None and fork is None:
+            kind = JSON
+        elif kind is None and fork is not None and body is not None:
+            source = yield from send(requests.head(fork.url), self._retry)
+            kind = source.content_type
+        encoded = b""
+        if body is not None:
+            encoded = join_messages([encode_message(body, kind or "")], kind or "")
+        request = requests.create(
+            self.url,
+            kind,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=encoded,
+            fork=fork,
+        )
+        created = answers.created((yield from send(request, self._retry)), kind or "")
+        if not (created.created or exist_ok):
+            raise StreamExists(f"{self.url} exists already, with the same configuration.")
+        self.content_type = created.content_type
+        return created
+
+    def head(self) -> Flow[Head]:
+        answer = yield from send(requests.head(self.url), self._retry)
+        found = answers.head(answer)
+        self.content_type = found.content_type
+        return found
+
+    def exists(self) -> Flow[bool]:
+        try:
+            yield from self.head()
+        except (StreamNotFound, Gone):
+            return False
+        return True
+
+    def append(
+        self,
+        messages: Iterable[Any],
+        *,
+        content_type: str | None,
+        seq: str | None,
+        if_match: str | None,
+        producer: Producer | None,
+        close: bool,
+    ) -> Flow[Appended]:
+        """One request with all the messages."""
+        kind = content_type or self.content_type
+        values = list(messages)
+        if kind is None and values:
+            kind = (yield from self.head()).content_type
+        kind = kind or ""
+        body = join_messages([encode_message(value, kind) for value in values], kind)
+        request = requests.append(
+            self.url,
+            body if values else b"",
+            kind,
+            seq=seq,
+            if_match=if_match,
+            producer=producer,
+            close=close,
+        )
+        answer = yield from send(request, self._retry)
+        if answers.is_bare_duplicate(answer):
+            end = (yield from self.head()).offset
+            answer = answer._replace(headers={**answer.headers, "stream-next-offset": end})
+        return answers.appended(answer, request)
+
+    def trim(self, before: str) -> Flow[str]:
+        answer = yield from send(requests.trim(self.url, before), self._retry)
+        return answers.earliest(answer)
+
+    def compact(self) -> Flow[str]:
+        answer = yield from send(requests.compact(self.url), self._retry)
+        return answers.earliest(answer)
+
+    def retention(self) -> Flow[Retention]:
+        answer = yield from send(requests.limits_of(self.url), self._retry)
+        return answers.retention(answer)
+
+    def set_retention(
+        self, age_s: int | None, bytes: int | None, ratio: int | None, own: bool
+    ) -> Flow[None]:
+        policy = {"age": age_s, "bytes": bytes, "compact": ratio} if own else None
+        yield from send(requests.retention(self.url, policy), self._retry)
+
+    def delete(self) -> Flow[None]:
+        yield from send(requests.delete(self.url), self._retry)
+
+    def batches(
+        self,
+        offset: str,
+        *,
+        until: str | None,
+        count: int | None,
+        decode: bool,
+        message_type: Any,
+    ) -> Flow[None]:
+        """Emit what is there, chunk by chunk, until it is up to date or the bound is reached."""
+        decoder = Decoder(decode=decode, message_type=message_type)
+        left = count
+        while True:
+            request = requests.read(self.url, offset, until=until, count=left)
+            answer = yield from send(request, self._retry)
+            self.content_type = answer.content_type
+            batch = decoder.batch(
+                answer.body,
+                content_type=answer.content_type,
+                offset=offset,
+                next_offset=answer.offset,
+                up_to_date=answer.up_to_date,
+                closed=answer.closed,
+            )
+            yield Emit(batch)
+            if left is not None:
+                left -= len(batch.messages) or _count(batch.data)
+            if batch.up_to_date or batch.next_offset == until or (left is not None and left <= 0):
+                return
+            if batch.next_offset == offset:
+                if until is not None:
+                    return
+                raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+            offset = batch.next_offset
+
+    def read(self, offset: str, **options: Any) -> Flow[Read]:
+        """All of it at once."""
+        found: list[Batch] = []
+        flow = self.batches(offset, **options)
+        effect: Effect
+        try:
+            effect = next(flow)
+            while True:
+                if isinstance(effect, Emit):
+                    found.append(effect.value)
+                    effect = next(flow)
+                    continue
+                try:
+                    value = yield effect
+                except Exception as error:  # noqa: BLE001 - handed on
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
+        except StopIteration:
+            return joined(found, offset)
+
+    def follow(self, options: FollowOptions) -> Follower:
+        return Follower(self.url, options, self._retry, content_type=self.content_type)
+
+
+def _count(data: bytes) -> int:
+    return len(msgspec.json.decode(data, type=list[msgspec.Raw])) if data else 0

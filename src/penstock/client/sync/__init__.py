@@ -1,0 +1,1 @@
+"""The blocking clients, generated from `client/aio`, and the threaded producer."""

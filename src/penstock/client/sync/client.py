@@ -1,0 +1,235 @@
+"""The blocking client: runs the flows on httpx2, with threads where the user brings them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import httpx2
+
+from penstock.client import http
+from penstock.client.answers import Answer, StreamInfo
+from penstock.client.flow import (
+    Call,
+    Close,
+    Done,
+    Effect,
+    Emit,
+    Exchange,
+    Flow,
+    Open,
+    Pause,
+    Piece,
+    advance,
+    fail,
+    list_streams,
+    send,
+)
+from penstock.client.requests import Request
+from penstock.client.retry import Retry
+from penstock.errors import ClientClosed
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
+    from penstock.client.sync.stream import Stream
+    from penstock.client.sync.subscription import Subscription
+
+T = TypeVar("T")
+Value = str | Callable[[], str]
+
+
+class Client:
+    """A connection pool and what goes with every request to one server.
+
+    `url` is the server's; streams of other servers are named by their full URL. `headers` and
+    `params` go with every request; a callable is called for each, for example to refresh a token.
+    One client may be used by many threads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
+        timeout_s: float | http.Timeouts = 30.0,
+        retry: Retry | None = None,
+        http2: bool = False,
+        proxy: str | None = None,
+        verify: bool | ssl.SSLContext = True,
+        transport: httpx2.BaseTransport | None = None,
+        connections_max: int | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.retry = retry or Retry()
+        self._headers = http.fields(headers, token=token)
+        self._params = http.fields(params)
+        self._timeouts = http.timeouts(timeout_s)
+        self._closed = threading.Event()
+        self._pools = http.Pools(
+            httpx2.Client,
+            http2=http2,
+            proxy=proxy,
+            verify=verify,
+            transport=transport,
+            connections_max=connections_max,
+        )
+
+    def stream(self, path_or_url: str, *, content_type: str | None = None) -> Stream:
+        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+
+        A `content_type` that is known already saves the request that asks for it.
+        """
+        from penstock.client.sync.stream import Stream
+
+        return Stream(self, path_or_url, content_type=content_type)
+
+    def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
+        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        return self.iterate(list_streams(self.url, prefix, limit, self.retry))
+
+    def subscription(self, id: str) -> Subscription:
+        """The subscription of that id on this server; nothing is sent yet."""
+        from penstock.client.sync.subscription import Subscription
+
+        return Subscription(self, id)
+
+    def subscriptions(self, prefix: str = "") -> Iterator[SubscriptionInfo]:
+        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        from penstock.client.subscriptions import list_subscriptions
+
+        return self.iterate(list_subscriptions(self.url, prefix, self.retry))
+
+    def rotate_webhook_key(self) -> WebhookKey:
+        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        from penstock.client.subscriptions import rotate_webhook_key
+
+        return self.run(rotate_webhook_key(self.url, self.retry))
+
+    def close(self) -> None:
+        """Close every connection; what still runs ends with ClientClosed."""
+        self._closed.set()
+        for pool in self._pools.close():
+            pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
+        """Send one prepared request, again if it may be, and give the answer of its success.
+
+        Every other outcome is raised, as an error of the tree. May be called from many threads.
+        """
+        return self.run(send(request, retry or self.retry))
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow that emits nothing, for what it returns."""
+        shell = _Shell(self)
+        try:
+            effect = advance(flow)
+            while not isinstance(effect, Done):
+                effect = shell.step(flow, effect)
+            result: T = effect.value
+            return result
+        finally:
+            flow.close()
+            shell.close()
+
+    def iterate(self, flow: Flow[Any]) -> Generator[Any, None, None]:
+        """Run a flow for what it emits."""
+        shell = _Shell(self)
+        try:
+            effect = advance(flow)
+            while not isinstance(effect, Done):
+                if isinstance(effect, Emit):
+                    yield effect.value
+                    effect = advance(flow)
+                else:
+                    effect = shell.step(flow, effect)
+        finally:
+            flow.close()
+            shell.close()
+
+    def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
+        if self._closed.is_set():
+            raise ClientClosed("The client was closed: make a new one.")
+        headers, params = _values(self._headers), _values(self._params)
+        pool = self._pools.of(request)
+        prepared = http.build(pool, request, self._timeouts, headers, params)
+        return pool.send(prepared, stream=stream)
+
+
+class _Shell:
+    """Does what one flow asks for; holds the one response that it may have open."""
+
+    __slots__ = ("_client", "_pieces", "_request", "_response")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._request: Request | None = None
+        self._response: httpx2.Response | None = None
+        self._pieces: Iterator[bytes] = iter(())
+
+    def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
+        """Do it, tell the flow how it went, and get the next effect."""
+        try:
+            value = self._perform(effect)
+        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+            return fail(flow, error)
+        return advance(flow, value)
+
+    def close(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Piece():
+                return self._network(self._request, lambda: next(self._pieces, None))
+            case Exchange(request):
+                return self._network(request, lambda: self._exchange(request))
+            case Open(request):
+                return self._network(request, lambda: self._open(request))
+            case Close():
+                return self.close()
+            case Pause(seconds):
+                self._client._closed.wait(seconds)
+                return None
+            case Call(function, arguments):
+                return function(*arguments)
+            case Emit():
+                raise TypeError("a flow that emits is iterated, not run")
+
+    def _network(self, request: Request | None, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except Exception as error:
+            if request is None or not http.is_failure(error):
+                raise
+            raise http.failure(error, request) from error
+
+    def _exchange(self, request: Request) -> Answer:
+        response = self._client._send(request, stream=False)
+        return http.answer_of(response, response.content)
+
+    def _open(self, request: Request) -> Answer:
+        self.close()
+        response = self._client._send(request, stream=True)
+        self._request, self._response = request, response
+        self._pieces = response.iter_bytes()
+        return http.answer_of(response)
+
+
+def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
+    return {
+        field.name: field.prefix + (field.value() if callable(field.value) else field.value)
+        for field in fields
+    }

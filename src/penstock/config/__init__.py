@@ -1,0 +1,1 @@
+"""Settings: what they are, their units, and where their values come from."""

@@ -1,0 +1,1 @@
+"""The ASGI transport: the protocol core in any ASGI application or server."""

@@ -1,0 +1,284 @@
+"""The ASGI transport: the same App under any ASGI server, alone or mounted in another app.
+
+Knows ASGI messages; parsing, framing and sockets are the server's around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from penstock.config.settings import load
+from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
+from penstock.http.asgi.events import gone, send_events
+from penstock.http.guard import fixed_headers, too_large
+from penstock.http.message import EventBody, Later, RangeBody, Request, Response
+from penstock.http.native.connections import failed
+from penstock.http.native.response_encoder import header_block, unsafe_headers
+from penstock.http.native.server import SWITCH_INTERVAL_S
+from penstock.http.problems import problem
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.http.app import App
+    from penstock.log.engine import Engine
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_BODILESS = frozenset({204, 304})
+
+
+def asgi(**settings: object) -> AsgiApp:
+    """A server as an ASGI application; settings as for `penstock serve`, environment included.
+
+    ``penstock.asgi(memory=True)``, ``penstock.asgi(data_dir="data", body_bytes_max="8MiB")``.
+    Run it in one worker process: the streams of a data folder have one owner.
+    """
+    return AsgiApp(load(settings, os.environ))
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+class AsgiApp:
+    """Starts with the server's lifespan events, or else with `startup`, or the first request.
+
+    A framework does not forward lifespan events to what is mounted in it: call `startup` and
+    `shutdown` from the lifespan of the outer app.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._fixed = fixed_headers(settings)
+        self._app: App | None = None
+        self._engine: Engine | None = None
+        self._starting = asyncio.Lock()
+        self._stopped = False
+        self._receive_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._http(scope, receive, send)
+        elif kind == "lifespan":
+            await self._lifespan(receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def startup(self) -> None:
+        """Open the store and recover. Once is enough; a second call does nothing."""
+        from penstock.http.app import App
+        from penstock.log import open_engine
+
+        async with self._starting:
+            if self._app is not None:
+                return
+            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
+            engine = open_engine(self.settings)
+            await engine.start()
+            self._engine = engine
+            self._app = App(engine, self.settings)
+            self._stopped = False
+
+    async def shutdown(self) -> None:
+        """End live readers, finish appends in flight, write a checkpoint, release the store."""
+        async with self._starting:
+            self._stopped = True
+            app, engine, self._app, self._engine = self._app, self._engine, None, None
+            if app is not None and engine is not None:
+                app.close()
+                await engine.stop()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.startup()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.shutdown()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None and not self._stopped:
+            await self.startup()
+        root, request = _request(scope)
+        app = self._app
+        if app is None:
+            late = problem(ShuttingDown("The server is stopping; retry shortly."))
+            await self._send(request, self._complete(scope, root, request, late), receive, send)
+            return
+        response = app.refuse(request)
+        if response is None:
+            try:
+                request.body = await self._body(receive)
+            except PenstockError as error:
+                response = problem(error)
+            except Disconnected:
+                return
+        if response is None:
+            response = await _answer(app, request, receive)
+            if response is None:
+                return
+        response = self._complete(scope, root, request, response)
+        await self._send(request, response, receive, send)
+
+    async def _body(self, receive: Receive) -> bytes:
+        """The body, counted while it arrives: nobody is trusted with its length."""
+        size = 0
+        chunks: list[bytes] = []
+        try:
+            async with asyncio.timeout(self.settings.body_timeout_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    self._receive_bytes += len(chunk)
+                    if size > self.settings.body_bytes_max:
+                        raise too_large(self.settings.body_bytes_max)
+                    if self._receive_bytes > self.settings.receive_bytes_max:
+                        raise Overloaded(
+                            "Too many request bodies are being received.", Retry_After="1"
+                        )
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        except TimeoutError:
+            raise RequestTimeout("The request body took too long to arrive.") from None
+        finally:
+            self._receive_bytes -= size
+
+    def _complete(
+        self, scope: Scope, root: bytes, request: Request, response: Response
+    ) -> Response:
+        """The answer with everything that the native transport would add as well."""
+        headers = []
+        for name, value in response.headers:
+            if name == b"location" and value.endswith(request.path):
+                # The handler does not know where it is mounted, nor that the server speaks TLS.
+                base = value.removesuffix(request.path)
+                if scope.get("scheme") == "https":
+                    base = base.replace(b"http://", b"https://", 1)
+                value = base + root + request.path
+            headers.append((name, value))
+        if header_block(headers) is None:
+            response = unsafe_headers()
+            headers = response.headers
+        body = response.body
+        if not isinstance(body, EventBody) and response.status not in _BODILESS:
+            length = len(body) if isinstance(body, bytes) else body.length
+            if length or request.method != "HEAD":
+                headers.append((b"content-length", b"%d" % length))
+        return Response(response.status, [*headers, *self._fixed], body)
+
+    async def _send(
+        self, request: Request, response: Response, receive: Receive, send: Send
+    ) -> None:
+        start = {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": response.headers,
+        }
+        body = response.body
+        if request.method == "HEAD" or isinstance(body, bytes):
+            if isinstance(body, RangeBody):
+                body.close()
+            content = body if isinstance(body, bytes) and request.method != "HEAD" else b""
+            await send(start)
+            await send({"type": "http.response.body", "body": content})
+        elif isinstance(body, RangeBody):
+            await self._send_range(request, start, body, send)
+        else:
+            stall_s = self.settings.write_stall_timeout_s
+            await send_events(start, body, receive, send, stall_s=stall_s)
+
+    async def _send_range(
+        self, request: Request, start: MutableMapping[str, Any], body: RangeBody, send: Send
+    ) -> None:
+        """Piece by piece; `send` waits while the client is behind."""
+        sent = 0
+        pieces = _pieces(body)
+        try:
+            try:
+                piece = await anext(pieces, b"")
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                answer = failed(request, error)
+                assert isinstance(answer.body, bytes)
+                length = (b"content-length", b"%d" % len(answer.body))
+                headers = [*answer.headers, length, *self._fixed]
+                await send({**start, "status": answer.status, "headers": headers})
+                await send({"type": "http.response.body", "body": answer.body})
+                return
+            await send(start)
+            while piece:
+                sent += len(piece)
+                async with asyncio.timeout(self.settings.write_stall_timeout_s):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = await anext(pieces, b"")
+        finally:
+            body.close()
+            await pieces.aclose()
+        if sent != body.length:
+            # An error is the only way to make the server cut the connection.
+            raise RuntimeError(f"{sent} of {body.length} body bytes of {request!r}")
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _pieces(body: RangeBody) -> Any:
+    first = body.first()
+    if first is not None:
+        yield first
+        if len(first) == body.length:
+            return
+    rest: AsyncIterator[bytes] = body.pieces()
+    async for piece in rest:
+        yield piece
+
+
+async def _answer(app: App, request: Request, receive: Receive) -> Response | None:
+    """The App's answer; None if the client left while a read was waiting."""
+    answer = app.handle(request)
+    if isinstance(answer, Response):
+        return answer
+    if isinstance(answer, Later):
+        return await answer  # an append goes on whether or not its client stays
+    waiting: asyncio.Future[Response] = asyncio.ensure_future(answer)
+    left = asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait((waiting, left), return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else None
+    finally:
+        waiting.cancel()
+        left.cancel()
+
+
+def _request(scope: Scope) -> tuple[bytes, Request]:
+    """The request, and the path under which this app is mounted."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        name = name.lower()
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    raw = scope.get("raw_path")
+    # Without raw_path an escaped slash looks like a slash; there is nothing better to go by.
+    path = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode() if raw is None else raw
+    path = path.partition(b"?")[0]
+    root = quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~").encode()
+    if root and (path == root or path.startswith(root + b"/")):
+        path = path[len(root) :] or b"/"
+    else:
+        root = b""
+    client = scope.get("client")
+    peer = client[0] if client else ""
+    request = Request(scope["method"], path, scope["query_string"], headers, b"", peer)
+    return root, request

@@ -1,0 +1,1 @@
+"""Responses that stay open, and the channels that feed them."""

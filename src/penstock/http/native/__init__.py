@@ -1,0 +1,1 @@
+"""The native transport: asyncio on httptools, and the strictness that httptools lacks."""

@@ -1,0 +1,211 @@
+"""What all native connections share: limits, the sweep for deadlines, the receive budget.
+
+One timer serves every connection, so that a request or an idle reader costs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import InternalError, PenstockError
+from penstock.http.guard import fixed_headers
+from penstock.http.message import Application, Request, Response
+from penstock.http.native.head_cache import Heads
+from penstock.http.native.request_parser import Limits
+from penstock.http.native.response_encoder import Encoder
+from penstock.http.problems import problem
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.http.native.connection import Connection
+    from penstock.http.native.sse_connection import EventConnection
+
+log = logging.getLogger("penstock.http")
+
+# How long a body may wait for room in the receive budget before it is answered with 503.
+STARVE_GRACE_S = 2.0
+# How long a closed connection is read on, so that the client can take the last answer.
+LINGER_S = 5.0
+# How long a read may still take when its client has closed its side of the connection.
+EOF_GRACE_S = 1.0
+# Connections above connections_max that may linger with their 503 at the same time.
+REFUSED_MAX = 256
+
+
+class Writing(Protocol):
+    """A connection with unsent bytes."""
+
+    def taken(self) -> int:
+        """A number that grows when the client takes bytes."""
+
+    def cut(self) -> None: ...
+
+
+class Hub:
+    """The shared part of a native server. Lives on one event loop."""
+
+    __slots__ = (
+        "_receive_bytes",
+        "_receive_bytes_max",
+        "_stalled",
+        "_starved",
+        "_tick_s",
+        "_timer",
+        "app",
+        "body_s",
+        "connections",
+        "connections_max",
+        "draining",
+        "empty",
+        "encoder",
+        "eof_s",
+        "events",
+        "header_s",
+        "heads",
+        "is_rate_limited",
+        "keepalive_s",
+        "limits",
+        "linger_s",
+        "loop",
+        "now",
+        "pipeline_max",
+        "stall_s",
+    )
+
+    def __init__(
+        self, app: Application, settings: Settings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.app = app
+        self.loop = loop
+        self.limits = Limits(settings)
+        self.encoder = Encoder(fixed_headers(settings))
+        self.is_rate_limited = settings.rate_limit_per_s > 0
+        self.heads = Heads(line_bytes_max=settings.request_line_bytes_max)
+        self.connections: set[Connection] = set()
+        self.events: set[EventConnection] = set()
+        self.connections_max = settings.connections_max
+        self.pipeline_max = settings.pipeline_max
+        self.draining = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+        shortest = min(
+            settings.header_timeout_s,
+            settings.body_timeout_s,
+            settings.keepalive_timeout_s,
+            settings.write_stall_timeout_s,
+        )
+        tick_s = self._tick_s = min(0.5, max(0.01, shortest / 4))
+        # Deadlines are counted from the last tick, so one tick is added: never early, a bit late.
+        self.header_s = settings.header_timeout_s + tick_s
+        self.body_s = settings.body_timeout_s + tick_s
+        self.keepalive_s = settings.keepalive_timeout_s + tick_s
+        self.stall_s = settings.write_stall_timeout_s + tick_s
+        self.linger_s = LINGER_S + tick_s
+        self.eof_s = EOF_GRACE_S + tick_s
+        self.now = loop.time()
+        self._receive_bytes = 0
+        self._receive_bytes_max = settings.receive_bytes_max
+        self._starved: dict[Connection, float] = {}
+        self._stalled: dict[Writing, tuple[int, float]] = {}
+        self._timer: asyncio.TimerHandle | None = loop.call_later(tick_s, self._tick)
+
+    def refuse(self, head: Request) -> Response | None:
+        try:
+            return self.app.refuse(head)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            return failed(head, error)
+
+    # The table of connections.
+
+    def count(self) -> int:
+        return len(self.connections) + len(self.events)
+
+    def left(self) -> None:
+        """A connection has gone from `connections` or `events`."""
+        if not self.connections and not self.events:
+            self.empty.set()
+
+    def drain(self) -> None:
+        """Begin to stop: idle connections close, live readers end, answers say close."""
+        self.draining = True
+        if self.count():
+            self.empty.clear()
+        self.app.drain()
+        for events in list(self.events):
+            events.finish()
+        for connection in list(self.connections):
+            connection.drain()
+
+    def stop(self) -> None:
+        """Cut whatever is left and end the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        writing: list[Writing] = [*self.events, *self.connections]
+        for each in writing:
+            each.cut()
+
+    # The sweep.
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(self._tick_s, self._tick)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Enforce every deadline that has passed."""
+        now = self.now = self.loop.time()
+        for connection in [each for each in self.connections if each.deadline <= now]:
+            connection.overdue()
+        for writing, (taken, deadline) in list(self._stalled.items()):
+            current = writing.taken()
+            if current > taken:
+                self._stalled[writing] = (current, now + self.stall_s)
+            elif deadline <= now:
+                self._stalled.pop(writing, None)
+                writing.cut()
+        if self._starved:
+            self.serve_starved()
+
+    def stalled(self, writing: Writing) -> None:
+        """The client of `writing` does not keep up: it has to take something now and then."""
+        self._stalled[writing] = (writing.taken(), self.now + self.stall_s)
+
+    def flowing(self, writing: Writing) -> None:
+        self._stalled.pop(writing, None)
+
+    # The receive budget.
+
+    def account(self, change: int) -> bool:
+        """Count body bytes held (or given back); False while there is no room for more."""
+        self._receive_bytes += change
+        room = self._receive_bytes <= self._receive_bytes_max
+        if change < 0 and room and self._starved:
+            self.loop.call_soon(self.serve_starved)
+        return room
+
+    def starved(self, connection: Connection) -> None:
+        """`connection` has stopped reading until the budget has room."""
+        self._starved.setdefault(connection, self.now + self._tick_s + STARVE_GRACE_S)
+
+    def fed(self, connection: Connection) -> None:
+        self._starved.pop(connection, None)
+
+    def serve_starved(self) -> None:
+        """Resume those that wait, oldest first; refuse the oldest when its grace has passed."""
+        for connection, deadline in list(self._starved.items()):
+            if self._receive_bytes <= self._receive_bytes_max:
+                self._starved.pop(connection, None)
+                connection.resume()
+            elif deadline <= self.now:
+                self._starved.pop(connection, None)
+                connection.overloaded()
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """The answer to a request that `error` has ended. Bugs are logged, never shown."""
+    if isinstance(error, PenstockError):
+        return problem(error)
+    log.error("failed to answer %s %r", request.method, request.path, exc_info=error)
+    return problem(InternalError("The server failed to answer; its log says why."))

@@ -1,0 +1,376 @@
+"""Bytes in, complete requests out: httptools plus the strictness and the limits it lacks.
+
+Knows HTTP/1.1 syntax; knows no sockets, no clock and no answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import httptools
+
+from penstock.errors import BadRequest, HeadersTooLarge, PenstockError, UriTooLong
+from penstock.http.guard import too_large
+from penstock.http.message import Request, Response
+from penstock.http.native.request_head import SINGLE, Received, check_head, method_name, plain_head
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+
+# httptools reports no positions, so input is given to it in slices: every count below is exact
+# to within one slice, and a slice bounds how many pipelined requests one call can produce.
+SLICE_BYTES = 16 * 1024
+# Chunk extensions and trailers, which nobody needs, may take this much of a body in all; each
+# chunk may spend the few bytes that its size line and line ends need.
+CHUNK_EXTRA_BYTES_MAX = 8 * 1024
+CHUNK_FRAME_BYTES = 16
+# Small chunks are joined from time to time: millions of tiny objects cost far more than bytes.
+CHUNKS_JOIN = 256
+# The body of a refused request is read and dropped up to this size to keep the connection.
+SKIP_BYTES_MAX = 64 * 1024
+
+IDLE, HEAD, BODY = 0, 1, 2
+
+
+class Stopped(Exception):
+    """Raised inside a parser callback to make the parser stop where it is."""
+
+
+class Limits:
+    """The settings a reader needs, looked up once per server."""
+
+    __slots__ = ("body_bytes_max", "head_bytes_max", "header_bytes_max", "header_count_max", "line")
+
+    def __init__(self, settings: Settings) -> None:
+        self.line = settings.request_line_bytes_max
+        self.header_bytes_max = settings.header_bytes_max
+        self.header_count_max = settings.header_count_max
+        self.head_bytes_max = settings.request_line_bytes_max + settings.header_bytes_max
+        self.body_bytes_max = settings.body_bytes_max
+
+
+class Reader:
+    """Parses one connection's input. Complete requests are appended to `ready`.
+
+    `refuse` is asked once per request when its head is complete. After an error, after a refusal
+    with a body too large to skip, and after the last request of a connection, `finished` is set
+    and further input is ignored.
+    """
+
+    __slots__ = (
+        "_body_bytes",
+        "_chunks",
+        "_completed",
+        "_fault",
+        "_frames",
+        "_headers",
+        "_limits",
+        "_parser",
+        "_pieces",
+        "_raw_bytes",
+        "_refuse",
+        "_repeats",
+        "_request",
+        "_slice_bytes",
+        "_upgrade",
+        "_url",
+        "begun",
+        "chunked",
+        "continue_due",
+        "finished",
+        "held_bytes",
+        "last",
+        "peer",
+        "ready",
+        "truncated",
+    )
+
+    def __init__(
+        self, limits: Limits, refuse: Callable[[Request], Response | None], peer: str
+    ) -> None:
+        self.ready: deque[Received] = deque()
+        self.peer = peer
+        self.begun = 0
+        self.held_bytes = 0  # of bodies being received or waiting in `ready`
+        self.last: Received | None = None  # completed by the last `feed`
+        self.finished = False
+        self.truncated = False  # input was left unread: close with care
+        self.continue_due = False
+        self.chunked = False
+        self._limits = limits
+        self._refuse = refuse
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[bytes, bytes] | None = None  # while a head is being received
+        self._request: Received | None = None  # while a body is being received
+        self._repeats = 0
+        self._chunks: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._frames = 0
+        self._raw_bytes = 0
+        self._slice_bytes = 0
+        self._completed = 0
+        self._upgrade: bytes | None = None
+        self._fault: PenstockError | None = None
+
+    @property
+    def phase(self) -> int:
+        """What is being received now: IDLE (nothing), HEAD or BODY."""
+        if self._request is not None:
+            return BODY
+        return IDLE if self._headers is None else HEAD
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two requests, with none waiting: what comes next begins a new one."""
+        return self._request is None and self._headers is None and not (self.ready or self.finished)
+
+    def take(self) -> Received:
+        """The next complete request."""
+        request = self.ready.popleft()
+        self.held_bytes -= len(request.body)
+        return request
+
+    def give_up(self, answer: Response) -> None:
+        """Drop what is half received; `answer` is the last one on this connection."""
+        self.finished = self.truncated = True
+        self.held_bytes -= sum(map(len, self._chunks)) + sum(map(len, self._pieces))
+        self._chunks, self._pieces = [], []
+        self._request = self._headers = None
+        last = Received("", b"", peer=self.peer)
+        last.http_1_0 = last.keep_alive = False
+        last.refusal = answer
+        self.ready.append(last)
+
+    def release(self) -> None:
+        """Break the reference cycle with the parser, so that both go at once."""
+        self.finished = True
+        self._parser = None
+
+    def feed(self, data: bytes, ready_max: int) -> bytes:
+        """Parse `data` until more than `ready_max` requests are ready; returns what is left.
+
+        PenstockError: what was wrong with the input. It must be answered last, then the
+        connection closed.
+        """
+        self.last = None
+        if self.finished:
+            self.truncated = True
+            return b""
+        if len(data) <= SLICE_BYTES:
+            self._feed(data)
+            return b""
+        view = memoryview(data)
+        at = 0
+        while at < len(data) and not self.finished:
+            if len(self.ready) > ready_max:
+                return data[at:]
+            plain = self._request is not None and not self.chunked
+            end = len(data) if plain else at + SLICE_BYTES
+            if plain:
+                # The body may end inside; what follows it must come in slices again. `plain` says
+                # that there is a request, which mypy does not follow.
+                left = int(self._request.headers[b"content-length"]) - self._body_bytes  # type: ignore[union-attr]
+                end = min(end, at + max(left, 1))
+            self._feed(view[at:end])
+            at = end
+        if at < len(data):
+            self.truncated = True
+        return b""
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        self._slice_bytes = len(data)
+        self._completed = 0
+        try:
+            while True:
+                try:
+                    self._parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._parse_again()
+                    if not data:
+                        break
+        except httptools.HttpParserCallbackError as error:
+            if self._fault is not None:
+                self._fail(self._fault)
+            if not isinstance(error.__context__, Stopped):
+                raise
+            self.truncated = True
+        except httptools.HttpParserError as error:
+            self.truncated = True
+            if not self.finished:  # else: bytes after the last request, which nobody will answer
+                self._fail(BadRequest(f"Not a well-formed HTTP/1.1 request: {error}."))
+        if not self.finished and (self._headers is not None or self.chunked):
+            self._count_raw()
+
+    def _fail(self, error: PenstockError) -> None:
+        self.finished = self.truncated = True
+        raise error
+
+    def _refuse_input(self, error: PenstockError) -> None:
+        """Stop the parser from inside a callback; `_feed` raises `error` to the caller."""
+        self._fault = error
+        raise Stopped
+
+    def _count_raw(self) -> None:
+        """Bound what the parser holds without telling: long headers, extensions, trailers."""
+        self._raw_bytes += self._slice_bytes
+        if self._headers is not None:
+            if self._raw_bytes > self._limits.head_bytes_max:
+                self._fail(self._headers_too_large())
+        elif self._request is not None:
+            framing = self._raw_bytes - self._body_bytes - self._frames * CHUNK_FRAME_BYTES
+            if framing > CHUNK_EXTRA_BYTES_MAX:
+                self._fail(BadRequest("Chunk extensions and trailers are too long."))
+
+    def _headers_too_large(self) -> PenstockError:
+        limits = self._limits
+        return HeadersTooLarge(
+            f"At most {limits.header_count_max} headers of {limits.header_bytes_max} bytes in all."
+        )
+
+    def _parse_again(self) -> None:
+        """Give a request that asked for an upgrade to a fresh parser, as a plain one.
+
+        The parser takes an upgrade for the end of HTTP and would lose the body. Nothing is
+        upgraded here, so the head is repeated without the headers that ask for it.
+        """
+        self._parser = httptools.HttpRequestParser(self)
+        head, self._upgrade = self._upgrade, None
+        if head is not None:
+            self._parser.feed_data(head)
+
+    # Parser callbacks, in the order in which they come.
+
+    def on_message_begin(self) -> None:
+        if self.finished:
+            raise Stopped
+        self.begun += 1
+        self._headers = {}
+        self._url = b""
+        self._repeats = 0
+        # The slice is added when it is done; it does not count when other requests share it.
+        self._raw_bytes = -self._slice_bytes if self._completed else 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url = self._url + url if self._url else url
+        if len(self._url) > self._limits.line:
+            self._refuse_input(
+                UriTooLong(f"A request line may have at most {self._limits.line} bytes.")
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        headers = self._headers
+        if headers is None:
+            return  # a trailer: it must not count as a header
+        name = name.lower()
+        value = value.rstrip(b" \t")
+        if name in headers:
+            if name in SINGLE:
+                self._refuse_input(BadRequest(f"More than one {name.decode()} header."))
+            self._repeats += 1
+            if self._repeats > self._limits.header_count_max:
+                self._refuse_input(self._headers_too_large())
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers
+        assert headers is not None
+        self._check_size(headers)
+        parser = self._parser
+        version = parser.get_http_version()
+        raw_method = parser.get_method()
+        method = method_name(raw_method)
+        url = self._url
+        try:
+            check_head(method, url, version, headers)
+        except BadRequest as error:
+            self._refuse_input(error)
+        self._headers = None
+        self.chunked = b"transfer-encoding" in headers
+        if parser.should_upgrade():
+            self._upgrade = plain_head(raw_method, url, version, headers)
+            return
+        request = Received.__new__(Received)
+        request.method = method
+        request.path, _, request.query = url.partition(b"?")
+        request.headers = headers
+        request.body = b""
+        request.peer = self.peer
+        request.route = None
+        request.http_1_0 = version == "1.0"
+        request.keep_alive = parser.should_keep_alive()
+        request.refusal = self._refuse(request)
+        self._request = request
+        self._body_bytes = self._frames = 0
+        self._raw_bytes = -self._slice_bytes
+        if request.refusal is not None or b"expect" in headers:
+            self._before_body(request)
+
+    def _check_size(self, headers: dict[bytes, bytes]) -> None:
+        limits = self._limits
+        count = len(headers) + self._repeats
+        if count > limits.header_count_max:
+            self._refuse_input(self._headers_too_large())
+        # The sum is worth its cost only when the input so far is long enough to exceed it.
+        if max(self._raw_bytes, 0) + self._slice_bytes > limits.header_bytes_max:
+            size = sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * count
+            if size > limits.header_bytes_max:
+                self._refuse_input(self._headers_too_large())
+
+    def _before_body(self, request: Received) -> None:
+        """Decide whether a body is wanted: skip it, cut it off, or ask for it."""
+        headers = request.headers
+        length = int(headers.get(b"content-length", b"0"))
+        if length == 0 and not self.chunked:
+            return
+        waits = headers.get(b"expect", b"").lower() == b"100-continue" and not request.http_1_0
+        if request.refusal is None:
+            self.continue_due = waits
+        elif self.chunked or waits or length > SKIP_BYTES_MAX:
+            request.keep_alive = False
+            self._request = None
+            self.finished = True
+            self.ready.append(request)
+            raise Stopped
+
+    def on_chunk_header(self) -> None:
+        self._frames += 1
+
+    def on_body(self, body: bytes) -> None:
+        self.continue_due = False  # it comes unasked
+        self._body_bytes += len(body)
+        request = self._request
+        if request is None or request.refusal is not None:
+            return
+        if self._body_bytes > self._limits.body_bytes_max:
+            self._refuse_input(too_large(self._limits.body_bytes_max))
+        self.held_bytes += len(body)
+        self._chunks.append(body)
+        if len(self._chunks) >= CHUNKS_JOIN:
+            self._pieces.append(b"".join(self._chunks))
+            self._chunks.clear()
+
+    def on_message_complete(self) -> None:
+        self._completed += 1
+        request = self._request
+        if request is None:
+            return  # the head of an upgrade, parsed again in a moment
+        self._request = None
+        self.chunked = self.continue_due = False
+        chunks = self._chunks
+        if chunks or self._pieces:
+            if self._pieces:
+                chunks = [*self._pieces, *chunks]
+                self._pieces = []
+            request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._chunks = []
+        if not request.keep_alive:
+            self.finished = True
+        self.last = request
+        self.ready.append(request)

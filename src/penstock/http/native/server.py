@@ -1,0 +1,139 @@
+"""The native server as a process: listen, serve, stop in order when told to.
+
+Knows sockets and signals; the requests themselves are the App's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from penstock.http.log_format import configure
+from penstock.http.message import Application
+from penstock.http.native.connection import Connection
+from penstock.http.native.connections import Hub
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+
+log = logging.getLogger("penstock.http")
+
+BACKLOG = 4096
+# What the kernel may hold for a client beyond what is on its way to it.
+UNSENT_BYTES = 256 * 1024
+# The commit thread and the loop hand the interpreter to each other; at the default of 5 ms the
+# hand-over dominates the latency of an append.
+SWITCH_INTERVAL_S = 0.0005
+# Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
+DRAIN_SHARE = 0.6
+
+
+def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
+    """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
+    configure(settings.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_open_files()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, on_ready))
+
+
+async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+    from penstock.http.app import App
+    from penstock.log import open_engine
+
+    stop = asyncio.Event()
+    _on_signals(asyncio.get_running_loop(), stop)
+    with contextlib.closing(listen(settings.host, settings.port)) as listening:
+        engine = open_engine(settings)
+        await engine.start()
+        app = App(engine, settings)
+        try:
+            server = Server(app, settings)
+            url = await server.start(listening)
+            # What lives now lives long: keep it out of every later collection.
+            gc.collect()
+            gc.freeze()
+            on_ready(url)
+            await stop.wait()
+            await server.stop()
+        finally:
+            app.close()
+            await engine.stop()
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    def stopping(number: int) -> None:
+        if stop.is_set():
+            # Everything acknowledged is durable: leaving now loses nothing but the checkpoint.
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping, number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, bound at once: a taken port is known before the store is opened."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it: an idle reader whose machine is gone is noticed.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # Inherited as well: without it the kernel takes megabytes for a reader that has stalled.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        sock.bind((host, port))
+        sock.setblocking(False)
+        undo.pop_all()
+    return sock
+
+
+def raise_open_files() -> None:
+    """Allow as many connections as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Server:
+    """The native transport for one Application on one event loop."""
+
+    __slots__ = ("_app", "_server", "_settings", "hub")
+
+    def __init__(self, app: Application, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._server: asyncio.Server | None = None
+        self.hub: Hub
+
+    async def start(self, sock: socket.socket) -> str:
+        """Accept connections on `sock`; returns the URL."""
+        loop = asyncio.get_running_loop()
+        hub = self.hub = Hub(self._app, self._settings, loop)
+        self._server = await loop.create_server(lambda: Connection(hub), sock=sock, backlog=BACKLOG)
+        host, port = sock.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Accept no more, let requests in flight finish, end live readers, cut the rest."""
+        if self._server is not None:
+            self._server.close()
+        self.hub.drain()
+        timeout_s = self._settings.shutdown_timeout_s * DRAIN_SHARE
+        try:
+            await asyncio.wait_for(self.hub.empty.wait(), timeout_s)
+        except TimeoutError:
+            log.warning("cut %d connections that did not finish in time", self.hub.count())
+        self.hub.stop()

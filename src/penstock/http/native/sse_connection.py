@@ -1,0 +1,118 @@
+"""A native connection that has become a live event stream: the smallest thing that can be one.
+
+It replaces the Connection when an EventBody starts: no parser, no request, no task, no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.http.message import EventBody
+from penstock.http.native.connections import log
+from penstock.http.native.response_encoder import LAST_CHUNK, chunk
+
+if TYPE_CHECKING:
+    from penstock.http.native.connections import Hub
+
+
+class EventConnection(asyncio.Protocol):
+    """The Sink of one EventBody. What the client still sends is read and ignored."""
+
+    __slots__ = ("_body", "_chunked", "_hub", "_transport", "_written", "congested")
+
+    def __init__(
+        self, hub: Hub, transport: asyncio.Transport, body: EventBody, *, chunked: bool
+    ) -> None:
+        self._hub = hub
+        self._transport = transport
+        self._body: EventBody | None = body
+        self._chunked = chunked
+        self._written = 0  # while congested: what tells slow from stalled
+        self.congested = False
+
+    def start(self, head: bytes) -> None:
+        """Take over the transport, send the head, and let the body write."""
+        assert self._body is not None
+        self._hub.events.add(self)
+        self._transport.set_protocol(self)
+        self._transport.write(head)
+        try:
+            self._body.attach(self)
+        except Exception:  # noqa: BLE001 - the head is out: nothing can be answered
+            log.exception("event body failed to start")
+            self.abort()
+        else:
+            if self._hub.draining:
+                self.finish()
+
+    # Sink
+
+    def write(self, data: bytes) -> None:
+        if self._body is None or not data:  # an empty chunk would end the response
+            return
+        if self._chunked:
+            data = chunk(data)
+        if self.congested:
+            self._written += len(data)
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._body is None:
+            return
+        self._body = None
+        if self._chunked:
+            self._transport.write(LAST_CHUNK)
+        # A client that takes nothing must not keep the closed connection either.
+        self._hub.stalled(self)
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._body = None
+        self._transport.abort()
+
+    @property
+    def buffered(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    # Hub
+
+    def finish(self) -> None:
+        """End the response because the server stops."""
+        if self._body is None:
+            return
+        try:
+            self._body.finish()
+        except Exception:  # noqa: BLE001 - the others must be ended too
+            log.exception("event body failed to finish")
+            self.abort()
+
+    def taken(self) -> int:
+        return self._written - self._transport.get_write_buffer_size()
+
+    def cut(self) -> None:
+        """Drop the reader; the body is told by `connection_lost`."""
+        self._transport.abort()
+
+    # asyncio.Protocol
+
+    def pause_writing(self) -> None:
+        self.congested = True
+        self._hub.stalled(self)
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        if self._body is not None:
+            self._hub.flowing(self)
+            self._body.drained()
+
+    def eof_received(self) -> bool:
+        return False  # nobody reads events from a connection that it has begun to close
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        body, self._body = self._body, None
+        self._hub.flowing(self)
+        self._hub.events.discard(self)
+        self._hub.left()
+        if body is not None:
+            body.detach()

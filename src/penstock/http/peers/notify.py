@@ -1,0 +1,99 @@
+"""`POST /v1/notify/<name>`: a peer says that a table may have news, or where to tell it of ours.
+
+The body is a hint: it is parsed, never believed. What comes of it is the hub's.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import BodyTooLarge, InvalidUrl, PenstockError
+from penstock.http.message import Request, Response
+from penstock.http.problems import problem
+from penstock.http.streams.resource import NO_STORE
+from penstock.protocol.outbound import parse_url
+from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signature, parse_form
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.stp.server.notify_hub import Hub
+
+PREFIX = b"/v1/notify/"
+
+
+class Notify:
+    __slots__ = ("_bytes_max", "_clock", "_hub", "_public_url", "_secret", "_tokens", "_urls_max")
+
+    def __init__(self, hub: Hub, settings: Settings, *, clock: Clock) -> None:
+        self._hub = hub
+        self._clock = clock
+        self._bytes_max = settings.notify_bytes_max
+        self._urls_max = settings.notify_urls_max
+        self._secret = settings.notify_secret
+        self._public_url = settings.public_url.rstrip("/")
+        self._tokens = tuple(
+            token.encode() for token in (settings.auth_token, settings.notify_token) if token
+        )
+
+    def refuse(self, head: Request) -> Response | None:
+        """What the head alone is refused for: its size, or a key that no body can replace."""
+        length = head.headers.get(b"content-length")
+        try:
+            if length is not None and length.isdigit() and int(length) > self._bytes_max:
+                raise self._too_large()
+            if not self._secret:
+                self._authorize(head)
+        except PenstockError as error:
+            return problem(error)
+        return None
+
+    def post(self, path: str, request: Request) -> Awaitable[Response]:
+        # Taken now: a transport lets go of the body when it has the answer, be it a later one.
+        if len(request.body) > self._bytes_max:
+            raise self._too_large()
+        self._authorize(request)
+        content_type = request.headers.get(b"content-type")
+        check_form_type(None if content_type is None else content_type.decode("latin-1"))
+        notice = parse_form(request.body, self._hub.egress.check, urls_max=self._urls_max)
+        return self._accept(path, notice, own_url(request, self._public_url))
+
+    async def _accept(self, path: str, notice: Notice, base: str) -> Response:
+        said = await self._hub.notify(path, notice, base)
+        headers = [(b"content-type", b"application/json"), NO_STORE]
+        return Response(202, headers, msgspec.json.encode(said))
+
+    def _authorize(self, request: Request) -> None:
+        if not self._tokens and not self._secret:
+            return
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+        matches = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        if scheme.lower() == b"bearer" and any(matches):
+            return
+        signature = request.headers.get(SIGNATURE.encode())
+        check_signature(
+            self._secret or "",
+            request.body,
+            # Without a secret nothing can be signed.
+            None if signature is None or not self._secret else signature.decode("latin-1"),
+            self._clock.now_us() // 1_000_000,
+        )
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"A Notify has at most {self._bytes_max} bytes; send several.")
+
+
+def own_url(request: Request, public_url: str) -> str:
+    """This server as the client knows it; empty if that cannot be told."""
+    if public_url:
+        return public_url
+    host = request.headers.get(b"host", b"").decode("latin-1")
+    secure = request.headers.get(b"x-forwarded-proto") == b"https"
+    try:
+        return parse_url(f"{'https' if secure else 'http'}://{host}/").origin
+    except InvalidUrl:
+        return ""

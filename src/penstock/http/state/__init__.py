@@ -1,0 +1,1 @@
+"""`/v1/schema` and `/v1/state`: declared state streams and their materialised state."""

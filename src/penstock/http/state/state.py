@@ -1,0 +1,255 @@
+"""`GET /v1/state/<stream>`: the state that a stream stands for, at its tail or at any offset.
+
+Every answer is a state at one position, found in one look at the index; values that are not in it
+are read from the log, where a position always means the same. So no answer can mix two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidParameter, NotDeclared
+from penstock.http.message import Headers, Request, Response
+from penstock.http.packing import not_modified, packed
+from penstock.http.query import parse_count, parse_query
+from penstock.http.state.schema import need_json
+from penstock.http.streams.read import NO_CACHE, UP_TO_DATE
+from penstock.http.streams.resource import closed
+from penstock.protocol.offsets import NOW
+from penstock.state.declaration import META
+from penstock.state.events import OPERATIONS, ChangeEvent, parse
+from penstock.state.server.index import RESET, Entry, Past, StateIndex, Wanted
+
+if TYPE_CHECKING:
+    from penstock.http.compression import Compressor
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+
+T = TypeVar("T")
+
+_PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
+SPAN_BYTES_MAX: Final = 256 * 1024
+GAP_BYTES_MAX: Final = 2 * 1024
+"""Reading this much that nobody asked for is cheaper than a second read."""
+INLINE_EVENTS_MAX: Final = 200
+"""Pages with more events are rendered off the loop."""
+
+
+class State:
+    __slots__ = ("_compressor", "_engine", "_keeper")
+
+    def __init__(self, engine: Engine, keeper: Keeper, compressor: Compressor) -> None:
+        self._engine = engine
+        self._keeper = keeper
+        self._compressor = compressor
+
+    async def get(self, path: str, request: Request) -> Response:
+        query = parse_query(request.query, _PARAMETERS)
+        _check(query)
+        stream = self._engine.find(path, touch=True)
+        need_json(stream)
+        at = await self._engine.position(stream, query.get("offset", NOW))
+        same = not_modified(request, self._headers(stream, at), _tag(stream, at))
+        if same is not None:
+            return same
+        limit = limits.STATE_LIMIT
+        if "limit" in query:
+            limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
+        wanted = Wanted(
+            stream.id,
+            at,
+            "offset" not in query,
+            query.get("type"),
+            query.get("key"),
+            query.get("prefix", ""),
+            limit=limit,
+            bytes_max=limits.STATE_PAGE_BYTES,
+            as_json=True,
+        )
+        if query.get("history") == "true":
+            body = await self._history(stream, wanted, query.get("after"))
+        else:
+            at, body = await self._page(stream, wanted, query.get("after"))
+        headers, tag = self._headers(stream, at), _tag(stream, at)
+        return await packed(self._compressor, request, headers, tag, body)
+
+    def _headers(self, stream: Stream, at: int) -> Headers:
+        headers: Headers = [
+            (b"stream-next-offset", self._engine.token(stream, at).encode()),
+            NO_CACHE,
+        ]
+        if at == stream.tail:
+            headers.append(UP_TO_DATE)
+            if stream.closed:
+                headers.extend(closed(stream))
+        return headers
+
+    async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:
+        if after is not None:
+            wanted = wanted._replace(after=_after_entity(after))
+        page = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+        at, entries, joined = page.at, page.entities, page.joined
+        last = joined.last if joined is not None else entries[-1][:2] if entries else None
+        head = {
+            "offset": self._engine.token(stream, at),
+            "next": _cursor(list(last)) if last is not None and page.more else None,
+        }
+        if joined is not None:
+            return at, _wrap(head, joined.types)
+        missing = [(entry.position, entry.length) for entry in entries if entry.value is None]
+        events = await self._read(stream, missing)
+        if len(entries) <= INLINE_EVENTS_MAX:
+            return at, _render_page(head, entries, events)
+        return at, await asyncio.to_thread(_render_page, head, entries, events)
+
+    async def _history(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
+        start = -1 if after is None else _after_position(after)
+        found = await self._ask(stream, wanted.at, lambda index: index.history(wanted, start))
+        steps, size = found[: wanted.limit], 0
+        for count, step in enumerate(steps):
+            size += step.length
+            if count and size > wanted.bytes_max:
+                steps = steps[:count]
+                break
+        more = len(steps) < len(found)
+        head = {
+            "offset": self._engine.token(stream, wanted.at),
+            "next": _cursor([steps[-1].position]) if more else None,
+            "type": wanted.type,
+            "key": wanted.key,
+        }
+        events = await self._read(stream, [(step.position, step.length) for step in steps])
+        offsets = [self._engine.token(stream, step.position + step.length) for step in steps]
+        if len(steps) <= INLINE_EVENTS_MAX:
+            return _render_history(head, steps, offsets, events)
+        return await asyncio.to_thread(_render_history, head, steps, offsets, events)
+
+    async def _ask(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
+        """The index knows declared streams; others are gone through if they are small enough."""
+        if META in stream.meta:
+            return await self._keeper.answer(stream, at, question)
+        size = at - stream.earliest
+        if size > limits.STATE_FOLD_BYTES_MAX:
+            raise NotDeclared(
+                f"{stream.path!r} has {size} bytes up to there, too many to go through for an "
+                f"answer; declare it a state stream with PUT /v1/schema/{stream.path}."
+            )
+        return await self._keeper.fold(stream, at, question)
+
+    async def _read(self, stream: Stream, places: list[tuple[int, int]]) -> dict[int, bytes]:
+        """The events at these places of the log, by position; neighbours are read together."""
+        found: dict[int, bytes] = {}
+        places = sorted(places)
+        index = 0
+        while index < len(places):
+            first, start = index, places[index][0]
+            end = start
+            while index < len(places):
+                position, length = places[index]
+                too_far = position - end > GAP_BYTES_MAX
+                if index > first and (too_far or position + length - start > SPAN_BYTES_MAX):
+                    break
+                end = position + length
+                index += 1
+            wire = await self._keeper.read(stream, start, end)
+            for position, length in places[first:index]:
+                found[position] = wire[position - start : position - start + length - 2]
+        return found
+
+
+def _wrap(head: dict[str, Any], types: list[tuple[str, bytes]]) -> bytes:
+    encode = msgspec.json.encode
+    objects = b",".join(b"%s:{%s}" % (encode(type), members) for type, members in types)
+    ends = encode(head["offset"]), objects, encode(head["next"])
+    return b'{"offset":%s,"types":{%s},"next":%s}' % ends
+
+
+def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, bytes]) -> bytes:
+    types: dict[str, dict[str, msgspec.Raw]] = {}
+    for entry in entries:
+        value = entry.value
+        if value is None:
+            value = _change(events[entry.position]).raw_value
+            assert value is not None
+        types.setdefault(entry.type, {})[entry.key] = msgspec.Raw(value)
+    return msgspec.json.encode({"offset": head["offset"], "types": types, "next": head["next"]})
+
+
+def _render_history(
+    head: dict[str, Any], steps: list[Past], offsets: list[str], events: dict[int, bytes]
+) -> bytes:
+    history: list[dict[str, Any]] = []
+    for step, offset in zip(steps, offsets, strict=True):
+        item: dict[str, Any] = {"offset": offset, "ordinal": step.ordinal}
+        if step.operation == RESET:
+            item["control"] = "reset"
+        else:
+            event = _change(events[step.position])
+            item["operation"] = OPERATIONS[step.operation]
+            if event.raw_value is not None and event.operation != "delete":
+                item["value"] = msgspec.Raw(event.raw_value)
+            if event.txid is not None:
+                item["txid"] = event.txid
+            if event.timestamp is not None:
+                item["timestamp"] = event.timestamp
+        history.append(item)
+    return msgspec.json.encode({**head, "history": history})
+
+
+def _change(raw: bytes) -> ChangeEvent:
+    event = parse(raw, strict_timestamp=False)
+    assert isinstance(event, ChangeEvent)
+    return event
+
+
+def _tag(stream: Stream, at: int) -> str:
+    """Closing changes it, so that a 304 cannot hide the end of a stream."""
+    is_end = stream.closed and at == stream.tail
+    return f'"{stream.id}:{at}:s{"c" if is_end else ""}"'
+
+
+def _check(query: dict[str, str]) -> None:
+    """Refuse what would be answered with something else than was meant."""
+    history = query.get("history", "false")
+    if history not in ("true", "false"):
+        raise InvalidParameter("`history` is true or false.")
+    if history == "true" and ("type" not in query or "key" not in query):
+        raise InvalidParameter("A history is that of one entity: give `type` and `key`.")
+    if "type" not in query and ("key" in query or "prefix" in query):
+        raise InvalidParameter("`key` and `prefix` need a `type`.")
+    if "key" in query and "prefix" in query:
+        raise InvalidParameter("Give either `key` or `prefix`.")
+    if "after" in query and "offset" not in query:
+        raise InvalidParameter(
+            "`after` needs the `offset` of the first page, so that all pages are of one state."
+        )
+
+
+def _cursor(place: list[Any]) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def _place(cursor: str, type: Any) -> Any:
+    try:
+        raw = urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        return msgspec.json.decode(raw, type=type)
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        raise InvalidParameter("`after` is the `next` of a page, as the server sent it.") from None
+
+
+def _after_entity(cursor: str) -> tuple[str, str]:
+    place: tuple[str, str] = _place(cursor, tuple[str, str])
+    return place
+
+
+def _after_position(cursor: str) -> int:
+    place: tuple[int] = _place(cursor, tuple[int])
+    return min(place[0], limits.OFFSET_PART_MAX)

@@ -1,0 +1,213 @@
+"""Live reads: long-poll waits and SSE responses, their cursors and their time limits.
+
+Who is told what when a stream moves is the fan-out's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
+from penstock.http.live.channel import Channel
+from penstock.http.live.response import EventReader
+from penstock.http.message import Headers, Request, Response
+from penstock.http.streams.read import NO_CACHE, UP_TO_DATE, Answer, Reads
+from penstock.http.streams.resource import CLOSED, NO_STORE
+from penstock.log.lineage import trimmed
+from penstock.protocol.cursor import next_cursor
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.http.traffic import Traffic
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+
+SWEEP_S = 1.0
+
+
+class Live:
+    """One per App: all streams that somebody waits on."""
+
+    __slots__ = (
+        "_channels",
+        "_clock",
+        "_deadlines",
+        "_draining",
+        "_reads",
+        "_settings",
+        "_sweeper",
+        "buffer_bytes_max",
+        "engine",
+        "traffic",
+    )
+
+    def __init__(
+        self, engine: Engine, settings: Settings, reads: Reads, traffic: Traffic, *, clock: Clock
+    ) -> None:
+        self.engine = engine
+        self.traffic = traffic
+        self.buffer_bytes_max = settings.sse_buffer_bytes_max
+        self._settings = settings
+        self._reads = reads
+        self._clock = clock
+        self._channels: dict[int, Channel] = {}
+        # Every reader gets the same time, so the queue is in order of deadlines by itself.
+        self._deadlines: deque[EventReader] = deque()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._draining = False
+
+    @property
+    def channels(self) -> int:
+        return len(self._channels)
+
+    async def long_poll(
+        self, stream: Stream, request: Request, offset: str, client_cursor: str | None
+    ) -> Response:
+        start = self._reads.known_position(stream, offset)
+        if start is None:
+            start = await self.engine.position(stream, offset)
+            stream = self._same(stream)
+        if stream.tail <= start and not (stream.closed or stream.is_gone or self._draining):
+            await self._wait(stream)
+        if stream.is_gone:
+            self._same(stream)
+            raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
+        if start < stream.earliest:
+            raise trimmed(stream)
+        cursor = self._first_cursor(client_cursor)
+        if stream.tail > start:
+            end = await self._reads.chunk_end(stream, start)
+            answer = self._reads.answer(stream, start, end, request, cursor=cursor)
+            return answer if isinstance(answer, Response) else await answer
+        headers: Headers = [
+            (b"stream-next-offset", self.engine.token(stream, stream.tail).encode()),
+            UP_TO_DATE,
+            NO_STORE,
+        ]
+        if stream.closed:
+            headers.append(CLOSED)
+        else:
+            headers.append((b"stream-cursor", cursor.encode()))
+        return Response(204, headers)
+
+    def events(self, stream: Stream, offset: str, client_cursor: str | None) -> Answer:
+        """An SSE response; the reader is attached when the transport has sent its head."""
+        if self._draining:
+            raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
+        position = self._reads.known_position(stream, offset)
+        if position is None:
+            return self._events_later(stream, offset, client_cursor)
+        return self._events(stream, position, client_cursor)
+
+    def attached(self, reader: EventReader) -> None:
+        if self._draining:
+            reader.finish()
+            return
+        try:
+            stream = self._same(reader.stream)
+        except PenstockError:  # it has gone while the head was sent
+            reader.finish()
+            return
+        reader.stream = stream
+        channel = reader.channel = self._channel(stream)
+        loop = asyncio.get_running_loop()
+        reader.deadline = loop.time() + self._settings.sse_timeout_s
+        self._deadlines.append(reader)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        channel.add(reader)
+
+    def forget(self, channel: Channel) -> None:
+        """Nobody waits there any more."""
+        if self._channels.get(channel.stream.id) is channel:
+            del self._channels[channel.stream.id]
+            self.engine.unwatch(channel.stream, channel)
+
+    def cursor(self, floor: int) -> int:
+        """The cursor for now, and never one below `floor`."""
+        current = int(next_cursor(self._now_s(), None, random.randint))
+        return max(current, floor)
+
+    def drain(self) -> None:
+        """Answer every long-poll and end every SSE response; new ones do not wait."""
+        self._draining = True
+        for channel in list(self._channels.values()):
+            channel.wake()
+            channel.finish_readers()
+        self._deadlines.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    async def _wait(self, stream: Stream) -> None:
+        channel = self._channel(stream)
+        future = channel.wait()
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._settings.long_poll_timeout_s, _resolve, future)
+        self.traffic.long_polls += 1
+        try:
+            await future
+        finally:  # also when the client has gone and the wait is cancelled
+            self.traffic.long_polls -= 1
+            timer.cancel()
+            channel.stop_waiting(future)
+
+    async def _events_later(
+        self, stream: Stream, offset: str, client_cursor: str | None
+    ) -> Response:
+        position = await self.engine.position(stream, offset)
+        return self._events(stream, position, client_cursor)
+
+    def _events(self, stream: Stream, position: int, client_cursor: str | None) -> Response:
+        headers: Headers = [
+            (b"content-type", b"text/event-stream"),
+            NO_CACHE,
+            (b"x-accel-buffering", b"no"),
+        ]
+        if not (stream.is_text or stream.is_json):
+            headers.append((b"stream-sse-data-encoding", b"base64"))
+        if stream.closed and position == stream.tail:
+            headers += [
+                (b"stream-next-offset", self.engine.token(stream, position).encode()),
+                UP_TO_DATE,
+                CLOSED,
+            ]
+        cursor = int(self._first_cursor(client_cursor))
+        reader = EventReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
+        return Response(200, headers, reader)
+
+    def _same(self, stream: Stream) -> Stream:
+        """The stream again, after something was waited for: idle ones leave memory meanwhile."""
+        now = self.engine.find(stream.path, touch=False)
+        if now.id != stream.id:
+            raise StreamNotFound("The stream was deleted, and another one is at its path now.")
+        return now
+
+    def _channel(self, stream: Stream) -> Channel:
+        channel = self._channels.get(stream.id)
+        if channel is None:
+            channel = self._channels[stream.id] = Channel(self, stream)
+        return channel
+
+    def _sweep(self) -> None:
+        """End the responses whose time is up, so that clients reconnect and caches can collapse."""
+        loop = asyncio.get_running_loop()
+        now, deadlines = loop.time(), self._deadlines
+        while deadlines and (deadlines[0].sink is None or deadlines[0].deadline <= now):
+            deadlines.popleft().finish()
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep) if deadlines else None
+
+    def _first_cursor(self, client_cursor: str | None) -> str:
+        return next_cursor(self._now_s(), client_cursor, random.randint)
+
+    def _now_s(self) -> float:
+        return self._clock.now_us() / 1_000_000
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

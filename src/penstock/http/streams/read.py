@@ -1,0 +1,254 @@
+"""Catch-up reads: one range of a stream as one answer, and the headers that say where it ends.
+
+Also bounded reads (`until`, `count`) and `splits` for parallel readers. Live modes build on
+`Reads.answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import InvalidParameter
+from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
+from penstock.http.compression import EncodedBody, encode
+from penstock.http.message import Body, Headers, Request, Response
+from penstock.http.query import parse_count
+from penstock.http.streams.resource import CLOSED, NO_STORE
+from penstock.protocol import etag
+from penstock.protocol.offsets import NOW, START
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.http.compression import Compressor
+    from penstock.http.traffic import Traffic
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+
+MAX_AGE_S = 60
+STALE_S = 300
+
+UP_TO_DATE = (b"stream-up-to-date", b"true")
+VARY = (b"vary", b"Accept-Encoding")
+NO_CACHE = (b"cache-control", b"no-cache")
+
+Answer = Response | Coroutine[Any, Any, Response]
+
+
+class Reads:
+    __slots__ = ("_clock", "_compressor", "_engine", "_scope", "_settings", "_traffic")
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        compressor: Compressor,
+        traffic: Traffic,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._compressor = compressor
+        self._traffic = traffic
+        self._clock = clock
+        self._scope = "private" if settings.auth_token else "public"
+
+    def catch_up(self, stream: Stream, request: Request, query: dict[str, str]) -> Answer:
+        if "splits" in query:
+            return self._splits(stream, query)
+        offset = query.get("offset", START)
+        start = self.known_position(stream, offset)
+        if start is None or "until" in query or "count" in query:
+            return self._bounded(stream, request, query)
+        if offset == NOW:
+            return self._now(stream)
+        if stream.tail - start > self._settings.chunk_bytes:
+            return self._bounded(stream, request, query)
+        return self.answer(stream, start, stream.tail, request)
+
+    def known_position(self, stream: Stream, offset: str) -> int | None:
+        """The position of an offset that needs no look into the log, else None."""
+        if offset == START:
+            return stream.earliest
+        if offset == NOW or offset == self._engine.token(stream, stream.tail):
+            return stream.tail
+        return None
+
+    async def chunk_end(self, stream: Stream, start: int) -> int:
+        """Where an answer that starts at `start` ends: the tail, or a chunk further."""
+        if stream.tail - start <= self._settings.chunk_bytes:
+            return stream.tail
+        return await self._engine.plan(stream, start, max_bytes=self._settings.chunk_bytes)
+
+    def answer(
+        self, stream: Stream, start: int, end: int, request: Request, *, cursor: str | None = None
+    ) -> Answer:
+        """The range [start, end) as 200, or 304 for a client that has it already."""
+        tag = etag.make(stream.id, start, end, stream.closed and end == stream.tail)
+        headers = self._headers(stream, start, end)
+        if cursor is not None:
+            headers.append((b"stream-cursor", cursor.encode()))
+        size = end - start
+        if self._compressor.applies(stream.config.content_type, size):
+            headers.append(VARY)
+            coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
+        else:
+            coding = None
+        seen = request.headers.get(b"if-none-match")
+        if seen is not None and etag.matches(seen.decode("latin-1"), tag):
+            # Whichever encoding the client holds, its tag is the weak or strong form of this one.
+            headers.append((b"etag", tag.encode()))
+            return Response(304, headers)
+        headers.append((b"content-type", stream.config.content_type.encode("latin-1")))
+        wire = None
+        if end - start <= SMALL_BYTES_MAX:
+            wire = self._engine.read_now(stream, start, end) if end > start else b""
+        if coding is None:
+            return self._plain(stream, start, end, headers, tag, wire)
+        if wire is None:
+            return self._encoded(stream, start, end, headers, tag, coding)
+        packed = encode(coding, whole(stream, wire))
+        return self._packed(headers, tag, coding, packed, packed)
+
+    def _headers(self, stream: Stream, start: int, end: int) -> Headers:
+        headers: Headers = [(b"stream-next-offset", self._engine.token(stream, end).encode())]
+        at_tail = end == stream.tail
+        if at_tail:
+            headers.append(UP_TO_DATE)
+            if stream.closed:
+                headers.append(CLOSED)
+        if start == end and not (at_tail and stream.closed):
+            # "Nothing here yet" is no chunk: kept for a minute it would hide appends and closure.
+            headers.append(NO_CACHE)
+        else:
+            headers.append((b"cache-control", self._cache_control(stream)))
+        return headers
+
+    def _cache_control(self, stream: Stream) -> bytes:
+        age = MAX_AGE_S
+        config = stream.config
+        if config.ttl_s is not None:
+            age = min(age, config.ttl_s)
+        elif config.expires_at_us is not None:
+            left_s = (config.expires_at_us - self._clock.now_us()) // 1_000_000
+            age = min(age, max(0, left_s))
+        if age < MAX_AGE_S:  # a cache must not outlive the stream
+            return f"{self._scope}, max-age={age}".encode()
+        return f"{self._scope}, max-age={age}, stale-while-revalidate={STALE_S}".encode()
+
+    def _plain(
+        self,
+        stream: Stream,
+        start: int,
+        end: int,
+        headers: Headers,
+        tag: str,
+        wire: bytes | None = None,
+    ) -> Response:
+        """The bytes as they are; without `wire` they are read while they are sent."""
+        self._traffic.bytes_out += end - start
+        headers.append((b"etag", tag.encode()))
+        if wire is not None:
+            return Response(200, headers, whole(stream, wire))
+        return Response(200, headers, LogBody(self._engine, stream, start, end))
+
+    async def _encoded(
+        self, stream: Stream, start: int, end: int, headers: Headers, tag: str, coding: str
+    ) -> Response:
+        """The bytes encoded off the loop, if there is memory for it and it makes them smaller."""
+        size = end - start
+        if not self._compressor.reserve(size):
+            return self._plain(stream, start, end, headers, tag)
+        try:
+            data = whole(stream, await read_range(self._engine, stream, start, end))
+            packed = await self._compressor.encode(coding, data)
+        except BaseException:
+            self._compressor.release(size)
+            raise
+        if len(packed) >= len(data):
+            self._compressor.release(size)
+            return self._plain(stream, start, end, headers, tag)
+        self._compressor.release(size - len(packed))
+        body = EncodedBody(packed, self._compressor, len(packed))
+        return self._packed(headers, tag, coding, packed, body)
+
+    def _packed(
+        self, headers: Headers, tag: str, coding: str, packed: bytes, body: Body
+    ) -> Response:
+        self._traffic.bytes_out += len(packed)
+        headers.append((b"content-encoding", coding.encode()))
+        # The same message in other bytes: only the weak comparison may call them equal.
+        headers.append((b"etag", b"W/" + tag.encode()))
+        return Response(200, headers, body)
+
+    def _now(self, stream: Stream) -> Response:
+        """The empty answer at the tail: never cached, since the tail moves."""
+        headers: Headers = [
+            (b"content-type", stream.config.content_type.encode("latin-1")),
+            (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
+            UP_TO_DATE,
+            NO_STORE,
+        ]
+        if stream.closed:
+            headers.append(CLOSED)
+        return Response(200, headers, whole(stream, b""))
+
+    async def _bounded(self, stream: Stream, request: Request, query: dict[str, str]) -> Response:
+        count = None
+        if "count" in query and self._counts(stream):
+            count = parse_count("count", query["count"])
+        start, until = await self._range(stream, query)
+        if start >= (stream.tail if until is None else until):
+            end = start
+        else:
+            chunk = self._settings.chunk_bytes
+            end = await self._engine.plan(stream, start, max_bytes=chunk, until=until, count=count)
+        answer = self.answer(stream, start, end, request)
+        return answer if isinstance(answer, Response) else await answer
+
+    def _counts(self, stream: Stream) -> bool:
+        if not stream.is_json:
+            raise InvalidParameter(
+                "`count` counts messages, and only application/json streams have messages; "
+                "use `until` instead."
+            )
+        return True
+
+    async def _splits(self, stream: Stream, query: dict[str, str]) -> Response:
+        ranges = parse_count("splits", query["splits"], maximum=self._settings.splits_max)
+        start, end = await self._bounds(stream, query)
+        positions = await self._engine.splits(stream, ranges, start, end)
+        content: dict[str, Any] = {
+            "offsets": [self._engine.token(stream, position) for position in positions]
+        }
+        if stream.is_json:
+            ordinals = [await self._engine.ordinal(stream, position) for position in positions]
+            content["ordinals"] = ordinals
+        headers: Headers = [(b"content-type", b"application/json"), NO_STORE]
+        return Response(200, headers, msgspec.json.encode(content))
+
+    async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:
+        """The range to split: up to `until`, and at most `bytes` and `count` messages long."""
+        start, until = await self._range(stream, query)
+        end = stream.tail if until is None else until
+        if "bytes" in query and end > start:
+            size = parse_count("bytes", query["bytes"])
+            end = await self._engine.plan(stream, start, max_bytes=size, until=end)
+        if "count" in query:
+            first = await self._engine.ordinal(stream, start) if self._counts(stream) else 0
+            after = await self._engine.seek(stream, first + parse_count("count", query["count"]))
+            end = min(end, after)
+        return start, end
+
+    async def _range(self, stream: Stream, query: dict[str, str]) -> tuple[int, int | None]:
+        start = await self._engine.position(stream, query.get("offset", START))
+        if "until" not in query:
+            return start, None
+        until = await self._engine.position(stream, query["until"])
+        if until < start:
+            raise InvalidParameter("`until` is before `offset`; a read goes forward only.")
+        return start, until

@@ -1,0 +1,1 @@
+"""`…/__ds/subscriptions`: subscriptions as resources, and the keys of webhooks."""

@@ -1,0 +1,1 @@
+"""`/v1/table`: tables of STP as resources."""

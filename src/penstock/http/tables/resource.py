@@ -1,0 +1,192 @@
+"""`/v1/table/<path>` as a resource: PUT declares, and writing by PUT and DELETE with a key and by
+POST with rows.
+
+A written row is a change event appended to the table's stream, checked and acknowledged like any
+other append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from penstock.errors import (
+    EmptyBody,
+    InvalidParameter,
+    InvalidRow,
+    UnsupportedType,
+)
+from penstock.http.message import Request, Response
+from penstock.http.query import parse_query
+from penstock.http.streams.resource import _accepted, _expected
+from penstock.log.requests import Append, Appended
+from penstock.protocol.headers import (
+    format_expires_at,
+    media_type,
+    parse_producer,
+    parse_stream_seq,
+)
+from penstock.stp.content_type import MEDIA
+from penstock.stp.events import event_json
+from penstock.stp.rows import Change, check_key, check_record, in_batch, parse_changes
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.http.tables.declare import TableDeclarations
+    from penstock.stp.declaration import Table
+    from penstock.stp.server.table_view import TableView
+    from penstock.stp.server.tables import TableDirectory
+
+ROW_TYPES: Final = frozenset({"text/tab-separated-values", MEDIA, "text/plain"})
+
+INLINE_BYTES: Final = 64 * 1024
+"""Bodies of more than this are parsed off the loop."""
+
+Answer = Coroutine[Any, Any, Response]
+
+
+class Tables:
+    def __init__(
+        self,
+        tables: TableDirectory,
+        declarations: TableDeclarations,
+        settings: Settings,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._tables = tables
+        self._declarations = declarations
+        self._settings = settings
+        self._clock = clock
+        self.rows_written = 0
+
+    def put(self, path: str, request: Request) -> Answer:
+        key = _key(request)
+        if key is None:
+            return self._declarations.put(path, request, request.body)
+        view = self._tables.find(path, touch=False)
+        try:
+            record = request.body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRow(
+                f"A record is UTF-8, and byte {error.start} of this one is not.", field="record"
+            ) from None
+        return self._write(view, Change("+", key, record), request)
+
+    def delete(self, path: str, request: Request) -> Answer:
+        key = _key(request)
+        if key is None:
+            raise InvalidParameter(
+                "`key` says which row is deleted. To remove the table with all its rows, "
+                f"DELETE its stream, /v1/stream/{path}."
+            )
+        view = self._tables.find(path, touch=False)
+        return self._write(view, Change("-", key), request)
+
+    def post(self, path: str, request: Request) -> Answer:
+        view = self._tables.find(path, touch=False)
+        raw_type = request.headers.get(b"content-type")
+        if raw_type is not None and media_type(raw_type.decode("latin-1")) not in ROW_TYPES:
+            raise UnsupportedType(
+                "Rows to write are lines of `+`, key and record, or `-` and key, separated by "
+                "tabs: send them as text/tab-separated-values."
+            )
+        body = request.body
+        if len(body) > INLINE_BYTES:
+            return self._post_large(view, body, request)
+        return self._append(view, *self._parsed(view.table, body), request)
+
+    async def _post_large(self, view: TableView, body: bytes, request: Request) -> Response:
+        """Parsed and encoded off the loop; decided on it."""
+        events, rows = await asyncio.to_thread(self._parsed, view.table, body)
+        view = self._tables.find(view.path, touch=False)
+        return await self._append(view, events, rows, request)
+
+    def _parsed(self, table: Table, body: bytes) -> tuple[bytes, int]:
+        changes = parse_changes(body, escape=table.escape)
+        if not changes:
+            raise EmptyBody("There is no row in the body.")
+        return self._events(table, changes), len(changes)
+
+    def _write(self, view: TableView, change: Change, request: Request) -> Answer:
+        return self._append(view, self._events(view.table, [change]), 1, request)
+
+    def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
+        """Decided now: the transport lets go of the request, and writers keep their order."""
+        first = view.stream.pending_count + 1
+        appending = self._appending(events, request)
+        future = self._tables.engine.append(view.stream.path, appending)
+        return self._written(view, future, first, rows)
+
+    async def _written(
+        self, view: TableView, future: asyncio.Future[Appended], first: int, rows: int
+    ) -> Response:
+        # wait() and not the future itself: a client that leaves must not cancel the append.
+        await asyncio.wait((future,))
+        done = future.result()
+        response = _accepted(done)
+        if done.duplicate:
+            last = (await view.standing()).last
+        else:
+            last = first + rows - 1
+            self.rows_written += rows
+            response.headers.append((b"stp-first-seqno", b"%d" % first))
+            if done.producer is not None:
+                response.status = 200
+        response.headers.append((b"stp-last-seqno", b"%d" % last))
+        return response
+
+    def _events(self, table: Table, changes: list[Change]) -> bytes:
+        now = format_expires_at(self._clock.now_us())
+        events: list[bytes] = []
+        for index, change in enumerate(changes):
+            try:
+                check_key(change.key, escape=table.escape)
+                if table.record == "text":
+                    check_record(change.record, escape=table.escape)
+                events.append(event_json(table.type, change, timestamp=now, codec=table.record))
+            except InvalidRow as error:
+                raise error if len(changes) == 1 else in_batch(error, index) from None
+        return b"[" + b",".join(events) + b"]"
+
+    def _appending(self, body: bytes, request: Request) -> Append:
+        headers, settings = request.headers, self._settings
+        producer = parse_producer(
+            *(
+                _text(headers, name)
+                for name in (b"producer-id", b"producer-epoch", b"producer-seq")
+            ),
+            id_bytes_max=settings.producer_id_bytes_max,
+        )
+        seq, match = _text(headers, b"stream-seq"), headers.get(b"if-match")
+        return Append(
+            body,
+            "application/json",
+            False,
+            producer,
+            None if seq is None else parse_stream_seq(seq, bytes_max=settings.stream_seq_bytes_max),
+            None if match is None else _expected(match),
+        )
+
+
+def _key(request: Request) -> str | None:
+    """The key in the query, to the letter; None if there is none."""
+    query = parse_query(request.query, ("key",))
+    if "key" not in query:
+        return None
+    for part in request.query.split(b"&"):
+        name, _, raw = part.partition(b"=")
+        if unquote_to_bytes(name.replace(b"+", b" ")) == b"key":
+            try:
+                return unquote_to_bytes(raw.replace(b"+", b" ")).decode()
+            except UnicodeDecodeError:
+                raise InvalidParameter("`key` is UTF-8, percent-encoded.") from None
+    return query["key"]
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,164 @@
+"""A stream's row as the catalog keeps it: its columns, their values, and the checksum over them.
+
+Knows no SQLite; `catalog` asks and writes.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.log.disk.segment import SegmentInfo
+from penstock.log.stream import ForkPoint
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import StreamConfig
+
+COLUMNS = (
+    "id, path, content_type, ttl_s, expires_at_us, created_us, touched_us, deadline_us, earliest, "
+    "tail, count, closed, closed_by, stream_seq, producers, applied_lsn, meta, "
+    "forked_from, fork_path, fork_position, fork_count, soft_deleted, forks, pinned, "
+    "earliest_ordinal"
+)
+_PLAIN = 17
+"""Columns that every stream uses; the others are about forks and trims."""
+_UNUSED = (None, None, None, None, 0, 0, None, 0)
+WIDTH = _PLAIN + len(_UNUSED)
+
+
+class Row(NamedTuple):
+    """A stream as the catalog keeps it."""
+
+    id: int
+    path: str
+    config: StreamConfig
+    created_us: int
+    touched_us: int
+    deadline_us: int | None
+    earliest: int
+    tail: int
+    messages: int
+    closed: bool
+    closed_by: Producer | None
+    stream_seq: str | None
+    producer_total: int
+    applied_lsn: int
+    meta: dict[str, bytes]
+    inline: bytes | None
+    segments: tuple[SegmentInfo, ...]
+    fork: ForkPoint | None = None
+    soft_deleted: bool = False
+    forks: int = 0
+    pinned: int | None = None
+    earliest_ordinal: int = 0
+
+    @property
+    def own_start(self) -> int:
+        """Where a fork's own bytes begin."""
+        return 0 if self.fork is None else self.fork.position
+
+    @property
+    def own_bytes(self) -> int:
+        """What is retained here: inherited bytes are the source's."""
+        return self.tail - max(self.earliest, self.own_start)
+
+    @property
+    def own_messages(self) -> int:
+        inherited = 0 if self.fork is None else self.fork.ordinal
+        return self.messages - max(self.earliest_ordinal, inherited)
+
+    @property
+    def keep_from(self) -> int:
+        """From where on there must be bytes; there may be more."""
+        wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
+        return max(wanted, self.own_start)
+
+
+def _values(row: Row) -> list[object]:
+    by = None if row.closed_by is None else json.dumps(list(row.closed_by))
+    return [
+        row.id,
+        row.path,
+        row.config.content_type,
+        row.config.ttl_s,
+        row.config.expires_at_us,
+        row.created_us,
+        row.touched_us,
+        row.deadline_us,
+        row.earliest,
+        row.tail,
+        row.messages,
+        int(row.closed),
+        by,
+        row.stream_seq,
+        row.producer_total,
+        row.applied_lsn,
+        _encode_meta(row.meta),
+        *_fork_values(row.fork),
+        int(row.soft_deleted),
+        row.forks,
+        row.pinned,
+        row.earliest_ordinal,
+    ]
+
+
+def _fork_values(fork: ForkPoint | None) -> tuple[object, ...]:
+    return (None, None, None, None) if fork is None else tuple(fork)
+
+
+def _encode_meta(meta: dict[str, bytes]) -> str | None:
+    if not meta:
+        return None
+    return json.dumps({name: b64encode(value).decode() for name, value in sorted(meta.items())})
+
+
+def _decode_meta(text: str | None) -> dict[str, bytes]:
+    return {} if text is None else {name: b64decode(v) for name, v in json.loads(text).items()}
+
+
+def checksum(
+    values: Sequence[object], inline: bytes | None, segments: tuple[SegmentInfo, ...]
+) -> int:
+    """Over the row and where its payload is: in the row itself, or in these segments."""
+    # SQLite gives an empty blob back as NULL; both mean that there is no payload in the row.
+    payload = inline or repr([tuple(info) for info in segments]).encode()
+    if tuple(values[_PLAIN:]) == _UNUSED:
+        values = values[:_PLAIN]
+    return zlib.crc32(payload, zlib.crc32(repr(tuple(values)).encode()))
+
+
+def decode(values: Sequence[Any], inline: bytes | None, segments: tuple[SegmentInfo, ...]) -> Row:
+    by = None if values[12] is None else Producer(*json.loads(values[12]))
+    fork, soft_deleted = values[_PLAIN : _PLAIN + 4], values[_PLAIN + 4]
+    return Row._make(
+        (
+            values[0],
+            values[1],
+            StreamConfig(values[2], values[3], values[4]),
+            *values[5:11],
+            bool(values[11]),
+            by,
+            *values[13:16],
+            _decode_meta(values[16]),
+            inline,
+            segments,
+            None if fork[0] is None else ForkPoint._make(fork),
+            bool(soft_deleted),
+            *values[_PLAIN + 5 :],
+        )
+    )
+
+
+def encode(rows: Sequence[Row]) -> tuple[str, bytes]:
+    """Rows as one JSON text, their inline bytes beside it in one blob that the rows point into."""
+    items, blob = [], bytearray()
+    for row in rows:
+        values = _values(row)
+        place: list[int | None] = [None, None]
+        if row.inline is not None:
+            place = [len(blob) + 1, len(row.inline)]
+            blob += row.inline
+        items.append([*values, checksum(values, row.inline, row.segments), *place])
+    return json.dumps(items), bytes(blob)

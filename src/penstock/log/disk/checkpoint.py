@@ -1,0 +1,210 @@
+"""Moves what the journal holds into segments and catalog, so that the journal can be shortened.
+
+The loop describes the work as a plan of immutable values; `run` does it on the checkpoint thread:
+segments and indexes written and synced, one catalog transaction, old journal files released, files
+of deleted streams removed. Nothing is trusted before the transaction.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.journal import JournalWriter
+from penstock.log.disk.segment import SegmentFolder, SegmentInfo, SegmentWriter
+from penstock.log.stream import Chunk, Stream
+from penstock.protocol.lifecycle import expires_at_us
+from penstock.protocol.producer import ProducerState
+
+SYNC_SINGLY_MAX = 64
+"""Above this many files one `syncfs` is cheaper than a sync each."""
+
+
+class StreamPlan(NamedTuple):
+    """One stream as it stood when the plan was made."""
+
+    row: Row
+    dropped: tuple[SegmentInfo, ...]
+    """Segments that a trim has left nothing of; `row` has them no more."""
+    chunks: list[Chunk]
+    count_lines: bool
+    producers: list[tuple[str, ProducerState]]
+
+
+class Plan(NamedTuple):
+    streams: list[StreamPlan]
+    deleted: list[tuple[int, tuple[SegmentInfo, ...]]]
+    meta: dict[str, int | str]
+    release_lsn: int
+    sweep: bool
+
+
+class Result(NamedTuple):
+    """`uncleared` says why old files are still there, if so; the checkpoint is in force anyway."""
+
+    segments: dict[int, tuple[SegmentInfo, ...]]
+    uncleared: OSError | None
+
+
+def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
+    """A snapshot of the durable half. Its last chunk is sealed: later bytes start a new one."""
+    inline = None
+    chunks: list[Chunk] = []
+    first = stream.keep_from
+    segments = tuple([info for info in stream.segments if info.end > first])
+    if not stream.segments and stream.tail - first <= inline_bytes_max:
+        inline = stream.read_memory(first, stream.tail) if stream.tail > first else b""
+    else:
+        chunks = [chunk for chunk in stream.chunks if chunk.start + len(chunk.data) > first]
+        if chunks:
+            chunks[-1].sealed = True
+        elif not segments:  # trimmed up to the tail
+            inline = b""
+    producers = [(name, stream.producers[name]) for name in stream.dirty_producers]
+    row = Row(
+        stream.id,
+        stream.path,
+        stream.config,
+        stream.created_us,
+        stream.touched_us,
+        None if stream.soft_deleted else expires_at_us(stream.config, stream.touched_us),
+        stream.earliest,
+        stream.tail,
+        stream.count,
+        stream.closed,
+        stream.closed_by,
+        stream.stream_seq,
+        stream.producer_total,
+        stream.applied_lsn,
+        stream.meta,
+        inline,
+        segments,
+        stream.fork,
+        stream.soft_deleted,
+        stream.forks,
+        stream.pinned,
+        stream.earliest_ordinal,
+    )
+    dropped = stream.segments[: len(stream.segments) - len(segments)]
+    return StreamPlan(row, dropped, chunks, stream.is_json, producers)
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        folder: SegmentFolder,
+        catalog: Catalog,
+        journal: JournalWriter,
+        *,
+        segment_bytes_max: int,
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._folder = folder
+        self._catalog = catalog
+        self._journal = journal
+        self._segment_bytes_max = segment_bytes_max
+
+    def run(self, plan: Plan) -> Result:
+        """OSError or sqlite3.Error leaves the old checkpoint in force; it can be run again."""
+        segments = self._write_segments(plan.streams)
+        changed = [
+            (stream_id, info)
+            for item in plan.streams
+            for stream_id, info in _new_segments(item.row, segments.get(item.row.id, ()))
+        ]
+        producers = [
+            (item.row.id, name, state) for item in plan.streams for name, state in item.producers
+        ]
+        # A row must not be ahead of the journal: its LSNs would be given out again.
+        self._journal.sync()
+        self._catalog.commit(
+            Changes(
+                [
+                    item.row._replace(segments=segments.get(item.row.id, item.row.segments))
+                    for item in plan.streams
+                ],
+                changed,
+                producers,
+                [stream_id for stream_id, _ in plan.deleted],
+                plan.meta,
+                [(item.row.id, info.base) for item in plan.streams for info in item.dropped],
+            )
+        )
+        # The catalog knows the new segments from here on. To call this a failure would make the
+        # next run write them anew, in place.
+        try:
+            self._clear(plan)
+        except OSError as error:
+            return Result(segments, error)
+        return Result(segments, None)
+
+    def _clear(self, plan: Plan) -> None:
+        """Remove what nothing needs any more."""
+        self._journal.release(plan.release_lsn)
+        trimmed = [(item.row.id, item.dropped) for item in plan.streams if item.dropped]
+        for stream_id, infos in (*plan.deleted, *trimmed):
+            for info in infos:
+                self._files.remove(self._folder.data_path(stream_id, info.base))
+                self._files.remove(self._folder.index_path(stream_id, info.base))
+        if plan.sweep:
+            self._sweep()
+
+    def _write_segments(self, plans: list[StreamPlan]) -> dict[int, tuple[SegmentInfo, ...]]:
+        touched: list[File] = []
+        folders: set[Path] = set()
+        result: dict[int, tuple[SegmentInfo, ...]] = {}
+        count = 0
+        try:
+            for item in plans:
+                if not item.chunks:
+                    continue
+                writer = SegmentWriter(
+                    self._files,
+                    self._folder,
+                    item.row.id,
+                    segment_bytes_max=self._segment_bytes_max,
+                )
+                try:
+                    result[item.row.id] = writer.extend(
+                        item.row.segments, item.chunks, count_lines=item.count_lines
+                    )
+                finally:
+                    touched += writer.touched
+                    folders |= writer.new_folders
+                count += len(writer.touched)
+                if len(touched) > SYNC_SINGLY_MAX:
+                    # Too many to hold open: they will be covered by one sync of everything.
+                    while touched:
+                        touched.pop().close()
+            if count > SYNC_SINGLY_MAX:
+                self._files.sync_all(self._root)
+            else:
+                for file in touched:
+                    file.sync_data()
+                for folder in sorted(folders):
+                    self._files.sync_folder(folder)
+                if folders:
+                    self._files.sync_folder(self._folder.folder)
+        finally:
+            while touched:
+                touched.pop().close()
+        return result
+
+    def _sweep(self) -> None:
+        """Remove segment files that no row knows: left by a crash between write and commit."""
+        known = self._catalog.segment_names()
+        for shard in self._files.list_folder(self._folder.folder):
+            for name in self._files.list_folder(self._folder.folder / shard):
+                parsed = self._folder.parse_name(name)
+                if parsed is not None and parsed not in known:
+                    self._files.remove(self._folder.folder / shard / name)
+
+
+def _new_segments(row: Row, segments: tuple[SegmentInfo, ...]) -> list[tuple[int, SegmentInfo]]:
+    return [(row.id, info) for info in segments if info not in row.segments]

@@ -1,0 +1,225 @@
+"""Which streams have changed since the last checkpoint, and when the next one runs.
+
+Belongs to the event loop; the work itself is done by `checkpoint.Checkpointer` on its own thread.
+A failed checkpoint never fails an append: the journal still has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from penstock.config.settings import Settings
+from penstock.log.disk.catalog import CatalogError, is_catalog_full
+from penstock.log.disk.checkpoint import Checkpointer, Plan, Result, plan_stream
+from penstock.log.disk.files import Files, is_disk_full
+from penstock.log.disk.journal import JournalBroken
+from penstock.log.disk.segment import SegmentInfo
+from penstock.log.stats import StoreStats
+from penstock.log.stream import Stream
+
+log = logging.getLogger("penstock.log")
+
+PLAN_SLICE = 256
+"""Streams described per turn of the loop while a checkpoint is planned."""
+LOOK_S = 1.0
+"""How often free space, age and failed checkpoints are looked at."""
+
+
+class Position:
+    """How far the store has got: what a checkpoint records beside the streams."""
+
+    __slots__ = ("durable_lsn", "next_id")
+
+    def __init__(self, durable_lsn: int, next_id: int) -> None:
+        self.durable_lsn = durable_lsn
+        self.next_id = next_id
+
+
+class Upkeep:
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        settings: Settings,
+        position: Position,
+        stats: StoreStats,
+        *,
+        files: Files,
+        root: Path,
+        sweep: bool,
+        on_broken: Callable[[str], None],
+        on_trimmed: Callable[[int, tuple[SegmentInfo, ...]], None],
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._settings = settings
+        self._position = position
+        self._stats = stats
+        self._files = files
+        self._root = root
+        self._sweep = sweep
+        self._on_broken = on_broken
+        self._on_trimmed = on_trimmed
+        self._dirty: dict[int, Stream] = {}
+        self._deleted: dict[int, Stream] = {}
+        self._in_checkpoint: dict[int, Stream] = {}
+        self._in_purge: dict[int, Stream] = {}
+        self._bytes_since = 0
+        self._bytes_in_checkpoint = 0
+        self._due = asyncio.Event()
+        self._running = asyncio.Lock()
+        self._is_stopping = False
+        self._is_broken = False
+        self.is_disk_full = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
+
+    # -- what the store reports
+
+    def changed(self, stream: Stream) -> None:
+        if not stream.is_dirty:
+            stream.is_dirty = True
+            self._dirty[stream.id] = stream
+
+    def deleted(self, stream: Stream) -> None:
+        self._dirty.pop(stream.id, None)
+        self._deleted[stream.id] = stream
+
+    def wrote(self, size: int) -> None:
+        self._bytes_since += size
+        if self._bytes_since >= self._settings.checkpoint_bytes:
+            self._due.set()
+
+    def broke(self) -> None:
+        """The journal failed: nothing may be checkpointed on top of it."""
+        self._is_broken = True
+
+    # -- what the store asks
+
+    def is_gone(self, stream_id: int) -> bool:
+        """Deleted, though its row may still be in the catalog."""
+        return stream_id in self._deleted or stream_id in self._in_purge
+
+    def fresh(self) -> dict[int, Stream]:
+        """Streams whose catalog row is behind, if they have one."""
+        return {**self._in_checkpoint, **self._dirty}
+
+    def is_behind(self) -> bool:
+        """More is in memory than the settings allow: the checkpoint has to catch up first."""
+        if self._bytes_since + self._bytes_in_checkpoint <= self._settings.tail_bytes_max:
+            return False
+        self._due.set()
+        return True
+
+    # -- running
+
+    async def run(self) -> None:
+        """Checkpoints by size and by age until `stop`, then a last one."""
+        last = time.monotonic()
+        while not self._is_stopping:
+            try:
+                await asyncio.wait_for(self._due.wait(), LOOK_S)
+            except TimeoutError:
+                pass
+            self._look_at_space()
+            is_old = time.monotonic() - last >= self._settings.checkpoint_interval_s
+            is_due = self._due.is_set() or (is_old and bool(self._dirty or self._deleted))
+            self._due.clear()
+            if is_due and not self._is_stopping:
+                await self.checkpoint()
+                last = time.monotonic()
+        await self.checkpoint()
+        self._thread.shutdown()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._due.set()
+
+    async def checkpoint(self) -> bool:
+        """Run one checkpoint now. False if it failed and the old one is still in force."""
+        async with self._running:
+            if self._is_broken:
+                return False
+            started = time.perf_counter()
+            plan = await self._plan()
+            loop = asyncio.get_running_loop()
+            try:
+                result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
+            except (OSError, CatalogError, JournalBroken) as error:
+                self._failed(error)
+                return False
+            self._done(plan, result)
+            self._stats.checkpoints += 1
+            self._stats.checkpoint_seconds.add(time.perf_counter() - started)
+            return True
+
+    async def _plan(self) -> Plan:
+        # Every stream is described at this LSN or a later one: the journal up to it can go.
+        release_lsn = self._position.durable_lsn
+        self._in_checkpoint, self._dirty = self._dirty, {}
+        self._in_purge, self._deleted = self._deleted, {}
+        self._bytes_in_checkpoint, self._bytes_since = self._bytes_since, 0
+        plans = []
+        for number, stream in enumerate(self._in_checkpoint.values(), 1):
+            stream.is_dirty = False
+            stream.in_checkpoint = True
+            if not stream.deleted:
+                plans.append(plan_stream(stream, inline_bytes_max=self._settings.inline_bytes_max))
+                stream.dirty_producers = set()
+            if number % PLAN_SLICE == 0:
+                await asyncio.sleep(0)
+        meta: dict[str, int | str] = {
+            "checkpoint_lsn": release_lsn,
+            "next_id": self._position.next_id,
+            "clean": int(self._is_stopping),
+        }
+        deleted = [(stream.id, stream.segments) for stream in self._in_purge.values()]
+        return Plan(plans, deleted, meta, release_lsn, self._sweep)
+
+    def _done(self, plan: Plan, result: Result) -> None:
+        for item in plan.streams:
+            stream = self._in_checkpoint[item.row.id]
+            stream.segments = result.segments.get(stream.id, item.row.segments)
+            if item.dropped:
+                self._on_trimmed(stream.id, item.dropped)
+            stream.stored_producers = stream.stored_producers or bool(item.producers)
+            if stream.segments:
+                stream.drop_memory(stream.segments[-1].end)
+        for stream in self._in_checkpoint.values():
+            stream.in_checkpoint = False
+        self._in_checkpoint, self._in_purge = {}, {}
+        self._bytes_in_checkpoint = 0
+        self._sweep = result.uncleared is not None
+        if result.uncleared is not None:
+            log.warning("a checkpoint left old files behind: %s", result.uncleared)
+
+    def _failed(self, error: Exception) -> None:
+        """Everything the plan covered is dirty again."""
+        self._stats.checkpoint_failures += 1
+        for stream in self._in_checkpoint.values():
+            stream.in_checkpoint = False
+            stream.dirty_producers |= stream.producers.keys()
+            if not stream.deleted:
+                self.changed(stream)
+        self._deleted.update(self._in_purge)
+        self._in_checkpoint, self._in_purge = {}, {}
+        self._bytes_since += self._bytes_in_checkpoint
+        self._bytes_in_checkpoint = 0
+        if _is_full(error):
+            log.warning("a checkpoint found the disk full and will be tried again: %s", error)
+        else:
+            self._is_broken = True
+            self._on_broken(f"a checkpoint failed ({error}); check the disk and restart the server")
+
+    def _look_at_space(self) -> None:
+        try:
+            free = self._files.free_bytes(self._root)
+        except OSError:
+            return  # not known; a write will tell
+        self.is_disk_full = free < self._settings.disk_reserve_bytes
+
+
+def _is_full(error: Exception) -> bool:
+    return is_disk_full(error) if isinstance(error, OSError) else is_catalog_full(error)

@@ -1,0 +1,163 @@
+"""Group commit without timers: while one batch syncs on its thread, the next one collects.
+
+The event loop hands a whole batch to the thread and gets it back when it is durable or failed, so
+that nothing here needs a lock. It knows records as bytes only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
+from penstock.log.disk.files import is_disk_full
+from penstock.log.disk.journal import JournalBroken
+
+COLLECT_TURNS_MAX = 8
+"""Turns of the loop that a batch may go on growing; each costs about ten microseconds."""
+
+
+class Entry(Protocol):
+    """What the committer needs to know of a mutation."""
+
+    record: bytes
+    """Empty for a barrier: it takes its place in the order but writes nothing."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class BatchWriter(Protocol):
+    def write(self, first_lsn: int, parts: list[bytes]) -> None: ...
+
+
+class Committed(NamedTuple, Generic[E]):
+    """A batch that is durable: its entries, the LSN of its first record, and what it cost."""
+
+    entries: list[E]
+    first_lsn: int
+    bytes: int
+    seconds: float
+
+
+class Committer(Generic[E]):
+    def __init__(
+        self,
+        writer: BatchWriter,
+        *,
+        next_lsn: int,
+        batch_bytes_max: int,
+        on_committed: Callable[[Committed[E]], None],
+        on_failed: Callable[[list[E], PenstockError], None],
+    ) -> None:
+        self._writer = writer
+        self._next_lsn = next_lsn
+        self._batch_bytes_max = batch_bytes_max
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._queue: list[E] = []
+        self.queued_bytes = 0
+        self._busy = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inbox: queue.SimpleQueue[tuple[list[E], int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
+        self._drained: asyncio.Future[None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy and not self._queue
+
+    def submit(self, entry: E) -> None:
+        self._queue.append(entry)
+        self.queued_bytes += len(entry.record)
+        if not self._busy:
+            self._busy = True
+            assert self._loop is not None
+            self._loop.call_soon(self._gather, 1, COLLECT_TURNS_MAX)
+
+    async def drain(self) -> None:
+        """Return when everything submitted so far is durable or has failed."""
+        if not self.idle:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _gather(self, known: int, turns: int) -> None:
+        """Hand over when a turn of the loop has brought nothing new, or there were enough turns:
+        requests that arrive together, in the same answer to the last batch, sync together."""
+        assert self._loop is not None
+        if turns and len(self._queue) > known:
+            self._loop.call_soon(self._gather, len(self._queue), turns - 1)
+        else:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if not self._queue:
+            self._busy = False
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
+            return
+        batch, size = self._queue, 0
+        for index, entry in enumerate(batch):
+            size += len(entry.record)
+            if size >= self._batch_bytes_max and index + 1 < len(batch):
+                batch, self._queue = batch[: index + 1], batch[index + 1 :]
+                break
+        else:
+            self._queue = []
+        self._inbox.put((batch, self._next_lsn))
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        while (job := self._inbox.get()) is not None:
+            entries, first_lsn = job
+            started = time.perf_counter()
+            failure: PenstockError | None = None
+            parts = [entry.record for entry in entries if entry.record]
+            try:
+                if parts:
+                    self._writer.write(first_lsn, parts)
+            except JournalBroken as error:
+                failure = StoreReadOnly(f"the journal failed ({error}); restart the server")
+            except OSError as error:
+                failure = _passing(error)
+            except Exception as error:  # noqa: BLE001 - a dead thread would hang every writer
+                failure = StoreReadOnly(f"the journal failed ({error!r}); restart the server")
+            seconds = time.perf_counter() - started
+            self._loop.call_soon_threadsafe(self._done, entries, first_lsn, seconds, failure)
+
+    def _done(
+        self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None
+    ) -> None:
+        if failure is not None:
+            # What was queued behind was decided on state that never came to be.
+            failed = entries + self._queue
+            self._queue = []
+            self.queued_bytes = 0
+            self._on_failed(failed, failure)
+            self._hand_over()
+            return
+        size = sum([len(entry.record) for entry in entries])
+        self.queued_bytes -= size
+        self._next_lsn = first_lsn + sum([1 for entry in entries if entry.record])
+        # The disk works on the next batch while the loop tells everybody of this one.
+        self._hand_over()
+        self._on_committed(Committed(entries, first_lsn, size, seconds))
+
+
+def _passing(error: OSError) -> PenstockError:
+    """An error that says nothing of the disk's health: the same append can succeed later."""
+    if is_disk_full(error):
+        return DiskFull(f"the journal cannot grow ({error.strerror}); free some space")
+    return Overloaded(f"the journal cannot grow ({error.strerror}); try again")

@@ -1,0 +1,169 @@
+"""Reads a stream's durable bytes back, from its memory tail and its segments as one range."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.errors import Damaged, StreamNotFound
+from penstock.log.disk.segment import BLOCK_BYTES, IndexEntry, SegmentInfo, SegmentReader
+from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
+from penstock.log.stream import Chunk, Stream
+
+READERS = 4
+"""Threads that wait for the disk, so that the event loop never does."""
+
+
+class Readback:
+    def __init__(self, segments: SegmentReader) -> None:
+        self._segments = segments
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        """The bytes, or None if the disk would have to be waited for."""
+        return self._read(stream, start, end, wait=False)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        data = self._read(stream, start, end, wait=False)
+        if data is None:
+            for span in spans(stream, start, end):
+                await self._warm(*span)
+            data = self._read(stream, start, end, wait=True)
+            assert data is not None
+        return data
+
+    async def _warm(self, stream: Stream, start: int, end: int) -> None:
+        loop, warm = asyncio.get_running_loop(), self._segments.warm
+        for info in stream.segments:
+            low, high = max(start, info.base) - info.base, min(end, info.end) - info.base
+            if low < high:
+                await loop.run_in_executor(self._threads, warm, stream.id, info, low, high)
+
+    def read_waiting(self, stream: Stream, start: int, end: int) -> bytes:
+        """The bytes, waiting for the disk where need be. Never on the event loop."""
+        data = self._read(stream, start, end, wait=True)
+        assert data is not None
+        return data
+
+    def _read(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
+        if start >= end:
+            return b""
+        if start >= stream.flushed:
+            return stream.read_memory(start, end)
+        if start >= stream.own_start:
+            return self._read_own(stream, start, end, wait=wait)
+        parts: list[bytes] = []
+        for holder, first, last in spans(stream, start, end):
+            part = self._read(holder, first, last, wait=wait)
+            if part is None:
+                return None
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_own(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
+        parts: list[bytes] = []
+        segments = stream.segments
+        index = bisect_right(segments, start, key=_base) - 1
+        position, stop = start, min(end, stream.flushed)
+        while position < stop:
+            if not 0 <= index < len(segments) or position >= segments[index].end:
+                if position < stream.earliest:
+                    raise trimmed(stream)
+                raise Damaged(f"stream {stream.id} has no segment that holds byte {position}")
+            info = segments[index]
+            low, high = position - info.base, min(stop, info.end) - info.base
+            try:
+                part = self._segments.read(stream.id, info, low, high, wait=wait)
+            except Damaged:
+                if stream.deleted:  # and its files are gone with it
+                    raise StreamNotFound(f"{stream.path!r} was deleted meanwhile") from None
+                if position < stream.earliest:
+                    raise trimmed(stream) from None
+                raise
+            if part is None:
+                return None
+            parts.append(part)
+            position += len(part)
+            index += 1
+        if end > position:
+            parts.append(stream.read_memory(position, end))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        return self._seek(owner_of_ordinal(stream, ordinal), ordinal, lambda place: place.ordinal)
+
+    def seek_time(self, stream: Stream, time_us: int) -> int:
+        holder, bound = owner_at_time(stream, time_us)
+        return min(self._seek(holder, time_us, lambda place: place.time_us)[0], bound)
+
+    def time_after(self, stream: Stream, position: int) -> int:
+        """When the first indexed place after the one that holds `position` was begun: the last
+        touch if there is none, 0 for what a fork inherited."""
+        if position < stream.own_start:
+            return 0
+        segments = stream.segments
+        index = bisect_right(segments, position, key=_base) - 1
+        if 0 <= index < len(segments) and position < segments[index].end:
+            info = segments[index]
+            block = (position - info.base) // BLOCK_BYTES + 1
+            if info.base + block * BLOCK_BYTES < info.end:
+                return self._segments.entry(stream.id, info, block).time_us
+            if index + 1 < len(segments):
+                return self._segments.entry(stream.id, segments[index + 1], 0).time_us
+        later = bisect_right(stream.chunks, position, key=lambda each: each.start)
+        return stream.chunks[later].time_us if later < len(stream.chunks) else stream.touched_us
+
+    def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        """(position, ordinal) of the last indexed place before `position`, else of the first."""
+        stream = owner(stream, position)
+        chunks, segments = stream.chunks, stream.segments
+        if chunks and (chunks[0].start < position or not segments):
+            chunk = chunks[max(bisect_left(chunks, position, key=lambda each: each.start) - 1, 0)]
+            return chunk.start, chunk.ordinal
+        if not segments:
+            return stream.tail, stream.count
+        info = segments[max(bisect_left(segments, position, key=_base) - 1, 0)]
+        block = max(min(position, info.end) - info.base - 1, 0) // BLOCK_BYTES
+        return info.base + block * BLOCK_BYTES, self._segments.entry(stream.id, info, block).ordinal
+
+    def _seek(
+        self, stream: Stream, wanted: int, key: Callable[[Chunk | IndexEntry], int]
+    ) -> tuple[int, int]:
+        """(position, ordinal) of the last indexed place before `wanted`, else of the first."""
+        chunks, segments = stream.chunks, stream.segments
+        if chunks and (key(chunks[0]) < wanted or not segments):
+            chunk = chunks[max(bisect_left(chunks, wanted, key=key) - 1, 0)]
+            return chunk.start, chunk.ordinal
+        if not segments:
+            return stream.tail, stream.count
+
+        def first(info: SegmentInfo) -> int:
+            return key(IndexEntry(*self._segments.entry(stream.id, info, 0)))
+
+        found = bisect_left(segments, wanted, key=first)
+        return self._seek_segment(stream, segments[max(found - 1, 0)], wanted, key)
+
+    def _seek_segment(
+        self,
+        stream: Stream,
+        info: SegmentInfo,
+        wanted: int,
+        key: Callable[[Chunk | IndexEntry], int],
+    ) -> tuple[int, int]:
+        def entry(block: int) -> IndexEntry:
+            return self._segments.entry(stream.id, info, block)
+
+        blocks = range(info.length // BLOCK_BYTES + 1)
+        found = bisect_left(blocks, wanted, key=lambda block: key(entry(block)))
+        block = max(found - 1, 0)
+        return info.base + block * BLOCK_BYTES, entry(block).ordinal
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._segments.close()
+
+
+def _base(info: SegmentInfo) -> int:
+    return info.base

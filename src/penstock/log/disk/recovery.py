@@ -1,0 +1,338 @@
+"""Opening a data folder: its format, its lock, and the journal replayed onto the catalog.
+
+Costs what the journal since the last checkpoint costs. Replay applies records, it decides nothing
+again: each stream skips what its catalog row already has.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import Damaged, StoreDamaged, StoreTooNew
+from penstock.log.disk import journal
+from penstock.log.disk.catalog import Catalog
+from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.files import Files
+from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
+from penstock.log.mutations import (
+    apply_append,
+    apply_create,
+    apply_forked,
+    apply_meta,
+    apply_released,
+    apply_snapshot,
+    apply_soft_delete,
+    apply_trim,
+)
+from penstock.log.records import (
+    AppendRecord,
+    CreateRecord,
+    DeleteRecord,
+    MetaRecord,
+    Record,
+    SnapshotRecord,
+    TrimRecord,
+    decode_records,
+)
+from penstock.log.stream import Chunk, Stream
+
+FORMAT = 1
+FORMAT_FILE = "PENSTOCK"
+
+
+def check_format(files: Files, root: Path) -> None:
+    """Write the format file of a new folder; refuse a folder made by a newer Penstock."""
+    path = root / FORMAT_FILE
+    if not files.exists(path):
+        if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
+            raise StoreDamaged(f"{root} has Penstock data but no {FORMAT_FILE} file")
+        files.sync_above(root)
+        files.write_text(
+            path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
+        )
+        return
+    read_format(files, root)
+
+
+def read_format(files: Files, root: Path) -> dict[str, object]:
+    """What the format file says; StoreTooNew if this Penstock is too old for the folder."""
+    path = root / FORMAT_FILE
+    try:
+        content = json.loads(files.read_text(path))
+        found = int(content["format"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreDamaged(f"{path} is not a Penstock format file") from None
+    if found > FORMAT:
+        raise StoreTooNew(
+            f"{root} has data format {found}, this Penstock knows up to {FORMAT}: "
+            "run the newer Penstock that wrote it"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def stream_from_row(row: Row) -> Stream:
+    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
+    stream.durable = True
+    stream.touched_us = row.touched_us
+    stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
+    stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
+    stream.tail, stream.count = row.tail, row.messages
+    stream.closed, stream.closed_by = row.closed, row.closed_by
+    stream.stream_seq = row.stream_seq
+    stream.producer_total = row.producer_total
+    stream.stored_producers = row.producer_total > 0
+    stream.meta = row.meta
+    stream.applied_lsn = row.applied_lsn
+    stream.segments = row.segments
+    _check_reach(row)
+    inline = row.inline or b""
+    stream.flushed = row.tail - len(inline)
+    if inline:
+        ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
+        stream.chunks = [Chunk(stream.flushed, inline, ordinal, row.touched_us)]
+        stream.chunks[0].sealed = True
+    stream.reset_pending()
+    return stream
+
+
+def _check_reach(row: Row) -> None:
+    """The bytes a row promises are all somewhere, without a gap."""
+    # A trim takes whole segments, so the first may begin before what is promised.
+    first = row.keep_from
+    position = min(first, row.segments[0].base) if row.segments else first + len(row.inline or b"")
+    for info in row.segments:
+        if info.base != position:
+            break
+        position = info.end
+    if position != row.tail:
+        raise Damaged(
+            f"stream {row.path!r} should reach byte {row.tail} but its data ends at {position}; "
+            "run `penstock verify` and restore from a backup"
+        )
+
+
+def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:
+    if record.start != stream.tail:
+        raise ValueError(f"stream {stream.id} ends at {stream.tail}, not {record.start}")
+    if isinstance(record, SnapshotRecord) and record.ordinal != stream.count:
+        raise ValueError(f"stream {stream.id} has {stream.count} messages, not {record.ordinal}")
+
+
+class Recovered(NamedTuple):
+    streams: dict[int, Stream]
+    deleted: dict[int, Stream]
+    next_lsn: int
+    next_id: int
+    next_number: int
+    files: list[tuple[Path, int]]
+    records: int
+    warnings: list[str]
+
+
+class Replay:
+    """Applies records to streams that it loads from the catalog when the journal names them."""
+
+    def __init__(self, catalog: Catalog, checkpoint_lsn: int, next_id: int) -> None:
+        self._catalog = catalog
+        self._checkpoint_lsn = checkpoint_lsn
+        self.next_id = next_id
+        self.streams: dict[int, Stream] = {}
+        self.deleted: dict[int, Stream] = {}
+        self.records = 0
+
+    def batch(self, batch: journal.Batch, name: str) -> None:
+        lsn = batch.first_lsn
+        try:
+            for record in decode_records(batch.body):
+                self.apply(record, lsn)
+                lsn += 1
+        except (ValueError, IndexError) as error:
+            raise StoreDamaged(f"journal {name}, LSN {lsn}: {error}") from None
+        if lsn != batch.first_lsn + batch.records:
+            raise StoreDamaged(f"journal {name}: batch {batch.first_lsn} lacks records")
+
+    def apply(self, record: Record, lsn: int) -> None:
+        """ValueError if the record cannot follow what its stream has."""
+        if lsn <= self._checkpoint_lsn:
+            return
+        self.records += 1
+        self.next_id = max(self.next_id, record.stream_id + 1)
+        if isinstance(record, CreateRecord):
+            self._create(record, lsn)
+            return
+        if isinstance(record, DeleteRecord):
+            self._delete(record, lsn)
+            return
+        stream = self.stream(record.stream_id)
+        if stream is None or lsn <= stream.applied_lsn:
+            return
+        if isinstance(record, TrimRecord):
+            apply_trim(stream, record, lsn)
+        elif isinstance(record, MetaRecord):
+            apply_meta(stream, record, lsn)
+        elif isinstance(record, SnapshotRecord):
+            _check_start(stream, record)
+            apply_snapshot(stream, record, lsn)
+        else:
+            self._append(stream, record, lsn)
+
+    def _create(self, record: CreateRecord, lsn: int) -> None:
+        if record.meta.replaces is not None:
+            self._remove(record.meta.replaces)
+        meta = record.meta
+        if self.stream(record.stream_id) is None:
+            stream = Stream(
+                record.stream_id, meta.path, meta.config, meta.created_us, fork=meta.fork
+            )
+            apply_create(stream, meta, record.payload, lsn)
+            self.streams[stream.id] = stream
+        if meta.source_id is not None:
+            source = self.stream(meta.source_id)
+            if source is not None and lsn > source.applied_lsn:
+                apply_forked(source, meta, lsn)
+
+    def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
+        _check_start(stream, record)
+        if record.producer is not None and record.producer.id not in stream.producers:
+            known = self._catalog.producer(stream.id, record.producer.id)
+            if known is not None:
+                stream.producers[record.producer.id] = known
+        apply_append(stream, record, lsn)
+
+    def _delete(self, record: DeleteRecord, lsn: int) -> None:
+        if record.soft:
+            stream = self.stream(record.stream_id)
+            if stream is not None and lsn > stream.applied_lsn:
+                apply_soft_delete(stream, lsn)
+            return
+        for stream_id in (record.stream_id, *record.cascade):
+            self._remove(stream_id)
+        source = self.stream(record.released) if record.released else None
+        if source is not None and lsn > source.applied_lsn:
+            apply_released(source, lsn)
+
+    def _remove(self, stream_id: int) -> None:
+        stream = self.stream(stream_id)
+        if stream is not None:
+            stream.deleted = True
+            self.streams.pop(stream.id, None)
+            self.deleted[stream.id] = stream
+
+    def stream(self, stream_id: int) -> Stream | None:
+        """The stream as replayed so far; None if it is deleted, or nobody knows it."""
+        if stream_id in self.deleted:
+            return None
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            row = self._catalog.by_id(stream_id)
+            if row is None:
+                return None
+            stream = self.streams[stream_id] = stream_from_row(row)
+        return stream
+
+
+def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -> Recovered:
+    meta = catalog.meta()
+    checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))
+    replay = Replay(catalog, checkpoint_lsn, int(meta.get("next_id", 1)))
+    journals = root / "journal"
+    kept: list[tuple[Path, int]] = []
+    last_batches: list[tuple[Path, int, bytes]] = []
+    warnings: list[str] = []
+    next_lsn, next_number = checkpoint_lsn + 1, 1
+    is_cut = False
+    for path, data in journal.journal_files(files, journals):
+        scan = None if is_cut else journal.scan_file(data, path.name)
+        if is_cut:
+            files.remove(path)
+            continue
+        if scan is None:
+            _drop_unborn(files, path, data)
+            continue
+        number = int(path.stem)
+        next_number = max(next_number, number + 1, scan.head.number + 1)
+        if scan.head.number != number:
+            # A recycled file whose renames were undone by a power loss: nothing in it was promised.
+            files.remove(path)
+            continue
+        last = scan.head.first_lsn - 1 + sum(batch.records for batch in scan.batches)
+        if last <= checkpoint_lsn and scan.head.first_lsn <= checkpoint_lsn:
+            kept.append((path, last))
+            continue
+        if scan.head.first_lsn > next_lsn:
+            lost = f"records {next_lsn} to {scan.head.first_lsn - 1} are missing before {path.name}"
+            if scan.head.durability == journal.FSYNC:
+                raise StoreDamaged(f"the journal is damaged: {lost}; restore from a backup")
+            warnings.append(f"buffered journal: {lost}; it is cut there")
+            files.remove(path)
+            is_cut = True
+            continue
+        kept.append((path, last))
+        for batch in scan.batches:
+            replay.batch(batch, path.name)
+        if scan.batches:
+            begin = scan.end - journal.batch_bytes(scan.batches[-1])
+            last_batches.append((path, begin, data[begin : scan.end]))
+        next_lsn = max(next_lsn, last + 1)
+        if scan.torn and scan.head.durability == journal.BUFFERED:
+            warnings.append(f"buffered journal {path.name} is cut at byte {scan.end}")
+    _make_durable(files, journals, last_batches)
+    for stream in replay.streams.values():
+        stream.reset_pending()
+        _cut_segments(files, folder, stream)
+    return Recovered(
+        replay.streams,
+        replay.deleted,
+        next_lsn,
+        replay.next_id,
+        next_number,
+        kept,
+        replay.records,
+        warnings,
+    )
+
+
+def _make_durable(files: Files, folder: Path, last_batches: list[tuple[Path, int, bytes]]) -> None:
+    """What was read may be in memory only, left there by a server that was killed or whose sync
+    failed. It is about to be served, so it has to stay. The last batch of a file is written once
+    more, because a sync after a failed one can succeed without the pages that one lost."""
+    for path, begin, batch in last_batches:
+        file = files.open_write(path)
+        try:
+            file.write_at(begin, [batch])
+            file.sync_data()
+        finally:
+            file.close()
+    files.sync_folder(folder)
+
+
+def _drop_unborn(files: Files, path: Path, data: bytes) -> None:
+    """A file whose head never got written holds nothing; one with batches lost its head."""
+    if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
+        raise StoreDamaged(
+            f"journal {path.name} is damaged at byte 0: its head is unreadable but batches follow; "
+            "nothing was changed. Restore the data folder from a backup"
+        )
+    files.remove(path)
+
+
+def _cut_segments(files: Files, folder: SegmentFolder, stream: Stream) -> None:
+    """Bytes written behind the catalog's back by an unfinished checkpoint come again."""
+    if not stream.segments:
+        return
+    info = stream.segments[-1]
+    for path, length in (
+        (folder.data_path(stream.id, info.base), info.length),
+        (folder.index_path(stream.id, info.base), info.length // BLOCK_BYTES * ENTRY.size),
+    ):
+        if files.exists(path):
+            file = files.open_write(path)
+            try:
+                if file.size() > length:
+                    file.truncate(length)
+            finally:
+                file.close()

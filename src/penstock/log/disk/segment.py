@@ -1,0 +1,310 @@
+"""Per-stream payload files in wire shape, each with a side index of checksummed blocks.
+
+A segment holds bytes [base, base + length) of its stream. Its index has one 24-byte entry for every
+full block: ``ordinal u64 · time u64 · block CRC u32 · entry CRC u32``, the ordinal and append time
+being those of the message that holds the block's first byte. The open block's entry lives in the
+catalog. The index is data: bytes whose block does not match are never served.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import Damaged
+from penstock.log.disk.files import File, Files
+from penstock.log.stream import Chunk
+
+BLOCK_BYTES = 64 * 1024
+ENTRY = struct.Struct("<QQII")
+_ENTRY_BODY = struct.Struct("<QQI")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.(?:segment|index)")
+
+
+class SegmentInfo(NamedTuple):
+    """A segment as the catalog knows it. `open_*` describe the block that is not full yet."""
+
+    base: int
+    length: int
+    first_ordinal: int
+    open_ordinal: int
+    open_time_us: int
+    open_crc: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.length
+
+
+class IndexEntry(NamedTuple):
+    ordinal: int
+    time_us: int
+    crc: int
+
+
+def encode_entry(entry: IndexEntry) -> bytes:
+    body = _ENTRY_BODY.pack(*entry)
+    return ENTRY.pack(*entry, zlib.crc32(body))
+
+
+def decode_entry(data: bytes, where: str) -> IndexEntry:
+    if len(data) != ENTRY.size:
+        raise Damaged(f"{where}: the index ends too early; run `penstock verify`")
+    ordinal, time_us, crc, check = ENTRY.unpack(data)
+    if zlib.crc32(data[: _ENTRY_BODY.size]) != check:
+        raise Damaged(f"{where}: the index entry does not match its checksum")
+    return IndexEntry(ordinal, time_us, crc)
+
+
+class SegmentFolder:
+    """Where the files of each stream stand: 256 folders, names by id and base."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def shard(self, stream_id: int) -> Path:
+        return self.folder / f"{stream_id & 0xFF:02x}"
+
+    def data_path(self, stream_id: int, base: int) -> Path:
+        return self.shard(stream_id) / f"{stream_id:016x}-{base:016x}.segment"
+
+    def index_path(self, stream_id: int, base: int) -> Path:
+        return self.shard(stream_id) / f"{stream_id:016x}-{base:016x}.index"
+
+    @staticmethod
+    def parse_name(name: str) -> tuple[int, int] | None:
+        """(stream id, base) of a segment's or index's name; None for anything else."""
+        match = _NAME.fullmatch(name)
+        return None if match is None else (int(match[1], 16), int(match[2], 16))
+
+
+class SegmentWriter:
+    """Extends one stream's segments with chunks of its memory tail. Checkpoint thread only."""
+
+    def __init__(
+        self, files: Files, folder: SegmentFolder, stream_id: int, *, segment_bytes_max: int
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._stream_id = stream_id
+        self._segment_bytes_max = segment_bytes_max
+        self.touched: list[File] = []
+        self.new_folders: set[Path] = set()
+
+    def extend(
+        self, segments: tuple[SegmentInfo, ...], chunks: Sequence[Chunk], *, count_lines: bool
+    ) -> tuple[SegmentInfo, ...]:
+        """Write `chunks` behind `segments`; the result is to be trusted only after a sync."""
+        result = list(segments)
+        group: list[Chunk] = []
+        for chunk in chunks:
+            current = result[-1] if result else None
+            if (
+                current is None
+                or chunk.opens_segment
+                or current.length + _size(group) >= self._segment_bytes_max
+            ):
+                if group:
+                    assert current is not None
+                    result[-1] = self._write(current, group, count_lines)
+                    group = []
+                result.append(
+                    SegmentInfo(chunk.start, 0, chunk.ordinal, chunk.ordinal, chunk.time_us, 0)
+                )
+            group.append(chunk)
+        if group:
+            result[-1] = self._write(result[-1], group, count_lines)
+        return tuple(result)
+
+    def _write(self, info: SegmentInfo, group: list[Chunk], count_lines: bool) -> SegmentInfo:
+        data = b"".join([chunk.data for chunk in group])
+        data_file = self._open(self._folder.data_path(self._stream_id, info.base), info.length == 0)
+        data_file.write_at(info.length, [data])
+        entries: list[bytes] = []
+        first_entry = info.length // BLOCK_BYTES
+        ordinal, time_us, crc = info.open_ordinal, info.open_time_us, info.open_crc
+        position = 0
+        while position < len(data):
+            room = BLOCK_BYTES - (info.length + position) % BLOCK_BYTES
+            piece = data[position : position + room]
+            crc = zlib.crc32(piece, crc)
+            position += len(piece)
+            if len(piece) == room:
+                entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
+                ordinal, time_us = _at(group, info.end + position, count_lines)
+                crc = 0
+        if entries:
+            path = self._folder.index_path(self._stream_id, info.base)
+            index_file = self._open(path, first_entry == 0)
+            index_file.write_at(first_entry * ENTRY.size, [b"".join(entries)])
+        return SegmentInfo(
+            info.base, info.length + len(data), info.first_ordinal, ordinal, time_us, crc
+        )
+
+    def _open(self, path: Path, fresh: bool) -> File:
+        if fresh:
+            self._files.make_folder(path.parent)
+            self.new_folders.add(path.parent)
+        file = self._files.open_write(path)
+        self.touched.append(file)
+        if fresh:
+            file.truncate(0)
+        return file
+
+    def close(self) -> None:
+        for file in self.touched:
+            file.close()
+
+
+def _size(group: list[Chunk]) -> int:
+    return sum([len(chunk.data) for chunk in group])
+
+
+def _at(group: list[Chunk], position: int, count_lines: bool) -> tuple[int, int]:
+    """Ordinal and time of the message that holds `position` (or would, at the very end)."""
+    index = bisect_right(group, position, key=lambda chunk: chunk.start) - 1
+    chunk = group[index]
+    ordinal = chunk.ordinal
+    if count_lines:
+        ordinal += chunk.data.count(b"\n", 0, position - chunk.start)
+    return ordinal, chunk.time_us
+
+
+class _OpenSegment:
+    __slots__ = ("data", "index", "open_checked", "verified")
+
+    def __init__(self, data: File, index: File | None) -> None:
+        self.data = data
+        self.index = index
+        self.verified: set[int] = set()
+        self.open_checked = -1
+
+    def close(self) -> None:
+        self.data.close()
+        if self.index is not None:
+            self.index.close()
+
+
+class SegmentReader:
+    """Reads and checks segments through a bounded cache of open files."""
+
+    def __init__(self, files: Files, folder: SegmentFolder, *, open_files_max: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._open_max = max(1, open_files_max // 2)
+        self._open: OrderedDict[tuple[int, int], _OpenSegment] = OrderedDict()
+
+    def read(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int, *, wait: bool
+    ) -> bytes | None:
+        """Bytes [start, end) of the segment (file positions), checked; None where `wait` is off
+        and the disk would have to be waited for."""
+        segment = self._segment(stream_id, info)
+        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        if all(_is_checked(segment, info, block) for block in range(first, last + 1)):
+            return self._bytes(segment.data, start, end, info, stream_id, wait)
+        begin = first * BLOCK_BYTES
+        stop = min((last + 1) * BLOCK_BYTES, info.length)
+        data = self._bytes(segment.data, begin, stop, info, stream_id, wait)
+        if data is None:
+            return None
+        for block in range(first, last + 1):
+            if not _is_checked(segment, info, block):
+                piece = data[(block - first) * BLOCK_BYTES : (block - first + 1) * BLOCK_BYTES]
+                self._check(segment, stream_id, info, block, piece)
+        return data[start - begin : end - begin]
+
+    def warm(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> None:
+        """Bring what `read` needs into the page cache. Runs on a reader thread: it opens files of
+        its own, so that the cache of open ones belongs to the loop alone."""
+        for path, scale in (
+            (self._folder.data_path(stream_id, info.base), BLOCK_BYTES),
+            (self._folder.index_path(stream_id, info.base), ENTRY.size),
+        ):
+            try:
+                file = self._files.open_read(path)
+            except FileNotFoundError:
+                continue
+            try:
+                first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+                file.read_at(first * scale, (last + 1 - first) * scale)
+            finally:
+                file.close()
+
+    def entry(self, stream_id: int, info: SegmentInfo, block: int) -> IndexEntry:
+        """The index entry of a block, the open one included."""
+        if block == info.length // BLOCK_BYTES:
+            return IndexEntry(info.open_ordinal, info.open_time_us, info.open_crc)
+        segment = self._segment(stream_id, info)
+        if segment.index is None:
+            try:
+                segment.index = self._files.open_read(self._folder.index_path(stream_id, info.base))
+            except FileNotFoundError:
+                raise Damaged(f"index of stream {stream_id} at {info.base} is missing") from None
+        raw = segment.index.read_at(block * ENTRY.size, ENTRY.size)
+        return decode_entry(raw, f"stream {stream_id}, segment {info.base}, block {block}")
+
+    def forget(self, stream_id: int) -> None:
+        """Close the files of a stream that is gone."""
+        for key in [key for key in self._open if key[0] == stream_id]:
+            self._open.pop(key).close()
+
+    def forget_some(self, stream_id: int, infos: tuple[SegmentInfo, ...]) -> None:
+        """Close the files of segments that were trimmed away."""
+        for info in infos:
+            segment = self._open.pop((stream_id, info.base), None)
+            if segment is not None:
+                segment.close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _segment(self, stream_id: int, info: SegmentInfo) -> _OpenSegment:
+        key = (stream_id, info.base)
+        segment = self._open.get(key)
+        if segment is None:
+            try:
+                data = self._files.open_read(self._folder.data_path(stream_id, info.base))
+            except FileNotFoundError:
+                raise Damaged(f"segment of stream {stream_id} at {info.base} is missing") from None
+            segment = self._open[key] = _OpenSegment(data, None)
+            while len(self._open) > self._open_max:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(key)
+        return segment
+
+    def _bytes(
+        self, file: File, start: int, end: int, info: SegmentInfo, stream_id: int, wait: bool
+    ) -> bytes | None:
+        data = file.read_at(start, end - start) if wait else file.read_cached(start, end - start)
+        if data is not None and len(data) != end - start:
+            raise Damaged(f"segment of stream {stream_id} at {info.base} is too short")
+        return data
+
+    def _check(
+        self, segment: _OpenSegment, stream_id: int, info: SegmentInfo, block: int, piece: bytes
+    ) -> None:
+        if zlib.crc32(piece) != self.entry(stream_id, info, block).crc:
+            start = info.base + block * BLOCK_BYTES
+            raise Damaged(
+                f"bytes {start} to {start + len(piece)} of stream {stream_id} do not match their "
+                "checksum and are not served; run `penstock verify` and restore from a backup"
+            )
+        if block == info.length // BLOCK_BYTES:
+            segment.open_checked = info.length
+        else:
+            segment.verified.add(block)
+
+
+def _is_checked(segment: _OpenSegment, info: SegmentInfo, block: int) -> bool:
+    if block == info.length // BLOCK_BYTES:
+        return segment.open_checked == info.length
+    return block in segment.verified

@@ -1,0 +1,342 @@
+"""The store that keeps streams in a folder: journal, segments and catalog behind `Store`.
+
+All of its state belongs to the event loop; the commit, checkpoint and reader threads get
+immutable work and hand back results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.config.settings import Settings
+from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
+from penstock.log.disk import journal
+from penstock.log.disk.catalog import Catalog, Changes, as_damage
+from penstock.log.disk.checkpoint import Checkpointer
+from penstock.log.disk.checkpoint_schedule import Position, Upkeep
+from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.files import File, Files
+from penstock.log.disk.reader import Readback
+from penstock.log.disk.recovery import Recovered, check_format, recover, stream_from_row
+from penstock.log.disk.segment import SegmentFolder, SegmentReader
+from penstock.log.mutations import Append, Create, Delete, Mutation
+from penstock.log.stats import StoreStats
+from penstock.log.store import Health, Observer
+from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.protocol.producer import ProducerState
+
+log = logging.getLogger("penstock.log")
+
+CATALOG_FILE = "catalog.sqlite"
+
+
+class DiskStore:
+    def __init__(self, settings: Settings, *, clock: Clock, files: Files | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._files = files or Files()
+        self._root = Path(settings.data_dir)
+        self._folder = SegmentFolder(self._root / "segments")
+        self._segments = SegmentReader(
+            self._files, self._folder, open_files_max=settings.open_files_max
+        )
+        self.stats = StoreStats()
+        self._read_only: str | None = None
+        self._unclean_since_us: int | None = None
+
+    # -- opening and closing
+
+    async def open(self, observer: Observer) -> list[Stream]:
+        self._observer = observer
+        self._files.make_folder(self._root)
+        self._lock: File = self._files.lock(self._root / "LOCK")
+        try:
+            check_format(self._files, self._root)
+            for folder in (self._root / "journal", self._folder.folder):
+                self._files.make_folder(folder)
+            self._files.sync_folder(self._root)
+            with as_damage():
+                self._catalog = self.open_catalog()
+            try:
+                with as_damage():
+                    is_clean = bool(self._catalog.meta().get("clean", 1))
+                    found = recover(self._files, self._root, self._catalog, self._folder)
+                self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
+            except BaseException:
+                self._catalog.close()
+                raise
+        except BaseException:
+            self._lock.close()
+            raise
+        if not is_clean:
+            self._unclean_since_us = self._clock.now_us()
+        for warning in found.warnings:
+            log.warning("%s", warning)
+        if found.records:
+            log.info("replayed %d records of %d streams", found.records, len(found.streams))
+        self.stats.replayed_records = found.records
+        self._start_writing(found, sweep=not is_clean)
+        for path, last_lsn in found.files:
+            self._journal.adopt(path, last_lsn)
+        self._upkeep_task = asyncio.create_task(self._upkeep.run())
+        return list(found.streams.values())
+
+    def open_catalog(self) -> Catalog:
+        """A step of its own, so that tests can make catalog commits fail."""
+        return Catalog(self._root / CATALOG_FILE)
+
+    def _start_writing(self, found: Recovered, *, sweep: bool) -> None:
+        settings = self._settings
+        is_synced = settings.durability == "fsync"
+        self._journal = journal.JournalWriter(
+            self._files,
+            self._root / "journal",
+            file_bytes=settings.journal_file_bytes,
+            durability=journal.FSYNC if is_synced else journal.BUFFERED,
+            next_number=found.next_number,
+        )
+        self.stats.sync_seconds = self._journal.sync_seconds
+        self._committer: Committer[Mutation] = Committer(
+            self._journal,
+            next_lsn=found.next_lsn,
+            batch_bytes_max=settings.journal_batch_bytes_max,
+            on_committed=self._on_committed,
+            on_failed=self._on_failed,
+        )
+        self._position = Position(found.next_lsn - 1, found.next_id)
+        checkpointer = Checkpointer(
+            self._files,
+            self._root,
+            self._folder,
+            self._catalog,
+            self._journal,
+            segment_bytes_max=settings.segment_bytes_max,
+        )
+        self._upkeep = Upkeep(
+            checkpointer,
+            settings,
+            self._position,
+            self.stats,
+            files=self._files,
+            root=self._root,
+            sweep=sweep,
+            on_broken=self._go_read_only,
+            on_trimmed=self._segments.forget_some,
+        )
+        self._readback = Readback(self._segments)
+        for stream in found.streams.values():
+            self._upkeep.changed(stream)
+        for stream in found.deleted.values():
+            self._upkeep.deleted(stream)
+        self._upkeep.wrote(sum(stream.memory_bytes() for stream in found.streams.values()))
+        self._committer.start()
+
+    async def close(self) -> None:
+        await self._committer.drain()
+        self._committer.stop()
+        self._upkeep.stop()
+        await self._upkeep_task
+        self._journal.close()
+        self._readback.close()
+        self._catalog.close()
+        self._lock.close()
+
+    # -- writing
+
+    def next_id(self) -> int:
+        self._position.next_id += 1
+        return self._position.next_id - 1
+
+    def admit(self, size: int) -> None:
+        if self._read_only is not None:
+            raise StoreReadOnly(self._read_only)
+        if self._upkeep.is_disk_full:
+            raise DiskFull(
+                f"less than {self._settings.disk_reserve_bytes} bytes are free on the disk of the "
+                "data folder; free some, or delete streams"
+            )
+        queued = self._committer.queued_bytes
+        if queued and queued + size > self._settings.append_queue_bytes_max:
+            raise Overloaded("too many bytes wait for the disk; try again", Retry_After="1")
+        if self._upkeep.is_behind():
+            raise Overloaded("the checkpoint cannot keep up; try again", Retry_After="1")
+
+    def submit(self, mutation: Mutation) -> None:
+        self._committer.submit(mutation)
+
+    def _on_committed(self, batch: Committed[Mutation]) -> None:
+        lsn = batch.first_lsn
+        for mutation in batch.entries:
+            stream = mutation.stream
+            if stream is None:
+                continue
+            mutation.apply(lsn)
+            lsn += 1
+            if type(mutation) is Append:
+                self._upkeep.changed(stream)
+            elif type(mutation) is Delete and not mutation.soft:
+                self._deleted(mutation)
+            else:
+                if type(mutation) is Create:
+                    self._created(mutation)
+                self._upkeep.changed(stream)
+        self._position.durable_lsn = lsn - 1
+        self._upkeep.wrote(batch.bytes)
+        stats = self.stats
+        stats.commits += 1
+        stats.commit_records.add(len(batch.entries))
+        stats.commit_seconds.add(batch.seconds)
+        stats.journal_bytes_written += batch.bytes
+        stats.journal_bytes = self._journal.live_bytes()
+        self._observer.committed(batch.entries)
+        for mutation in batch.entries:
+            future = mutation.future
+            if future is not None and not future.done():
+                future.set_result(mutation.result)
+
+    def _created(self, mutation: Create) -> None:
+        if mutation.replaces is not None:
+            self._remove(mutation.replaces)
+        if mutation.source is not None:
+            self._upkeep.changed(mutation.source)
+
+    def _deleted(self, mutation: Delete) -> None:
+        for stream in (mutation.stream, *mutation.cascade):
+            self._remove(stream)
+        if mutation.released is not None:
+            self._upkeep.changed(mutation.released)
+
+    def _remove(self, stream: Stream) -> None:
+        self._upkeep.deleted(stream)
+        self._segments.forget(stream.id)
+
+    def _on_failed(self, entries: list[Mutation], error: PenstockError) -> None:
+        self.stats.commit_failures += 1
+        if isinstance(error, StoreReadOnly):
+            self._upkeep.broke()
+            self._go_read_only(error.detail)
+        self._observer.failed(entries, error)
+        for mutation in entries:
+            future = mutation.future
+            if future is not None and not future.done():
+                future.set_exception(type(error)(error.detail))
+
+    def _go_read_only(self, reason: str) -> None:
+        if self._read_only is None:
+            log.error("the store is read-only from now on: %s", reason)
+            self._read_only = reason
+            self._journal.refuse(reason)  # deletions need no room, so nothing else stops them
+
+    # -- reading
+
+    def load(self, path: str) -> Stream | None:
+        with as_damage():
+            row = self._catalog.by_path(path)
+        if row is None or self._upkeep.is_gone(row.id):
+            return None
+        return stream_from_row(row)
+
+    def load_producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
+        if not stream.stored_producers:
+            return None
+        with as_damage():
+            return self._catalog.producer(stream.id, producer_id)
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        return self._readback.read_now(stream, start, end)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        return await self._readback.read(stream, start, end)
+
+    async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        return self._readback.seek_ordinal(stream, ordinal)
+
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        return self._readback.seek_position(stream, position)
+
+    async def seek_time(self, stream: Stream, time_us: int) -> int:
+        return self._readback.seek_time(stream, time_us)
+
+    async def time_after(self, stream: Stream, position: int) -> int:
+        return self._readback.time_after(stream, position)
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self._list(prefix, after, limit, filed=False)
+
+    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return self._list(prefix, after, limit, filed=True)
+
+    def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
+        fresh = self._upkeep.fresh()
+        changed = sorted(
+            stream.info()
+            for stream in fresh.values()
+            if not stream.is_gone and stream.path > after and stream.path.startswith(prefix)
+        )
+        stored: list[StreamInfo] = []
+        while len(stored) < limit:
+            with as_damage():
+                page = self._catalog.list_streams(prefix, after, limit, filed=filed)
+            stored += [
+                info for info in page if info.id not in fresh and not self._upkeep.is_gone(info.id)
+            ]
+            if len(page) < limit:
+                break
+            after = page[-1].path
+        return list(islice(merge(changed, stored), limit))
+
+    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        fresh = self._upkeep.fresh()
+        changed = sorted(
+            stream.path
+            for stream in fresh.values()
+            if name in stream.meta and not stream.is_gone and stream.path > after
+        )
+        stored: list[str] = []
+        while len(stored) < limit:
+            with as_damage():
+                page = self._catalog.list_meta(name, after, limit)
+            stored += [
+                path for id, path in page if id not in fresh and not self._upkeep.is_gone(id)
+            ]
+            if len(page) < limit:
+                break
+            after = page[-1][1]
+        return list(islice(merge(changed, stored), limit))
+
+    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        with as_damage():
+            return self._catalog.untouched(since_us, after, limit)
+
+    def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        with as_damage():
+            return self._catalog.expired(now_us, after, limit)
+
+    def touched(self, stream: Stream) -> None:
+        if stream.durable and not stream.deleted:
+            self._upkeep.changed(stream)
+
+    def release(self, stream: Stream) -> bool:
+        return not stream.is_dirty and not stream.in_checkpoint
+
+    def health(self) -> Health:
+        if self._read_only is not None:
+            return Health(True, False, self._read_only)
+        if self._upkeep.is_disk_full:
+            return Health(True, False, "the disk of the data folder is nearly full")
+        return Health(True, True, None)
+
+    def grace_until_us(self, ttl_s: int) -> int:
+        if self._unclean_since_us is None:
+            return 0
+        seconds = min(ttl_s, self._settings.checkpoint_interval_s)
+        return self._unclean_since_us + int(seconds * 1_000_000)
+
+    async def checkpoint(self) -> bool:
+        """Run a checkpoint now, beside those that run by themselves."""
+        return await self._upkeep.checkpoint()

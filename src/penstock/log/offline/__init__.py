@@ -1,0 +1,1 @@
+"""Looking at the data folder of a stopped server: verify and inspect."""

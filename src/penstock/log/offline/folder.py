@@ -1,0 +1,129 @@
+"""A data folder opened to be looked at: nothing in it changes, and no server can start meanwhile.
+
+A catalog with a WAL beside it is read from a copy: SQLite would otherwise tidy up in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import StoreError
+from penstock.log.disk.catalog import CATALOG_ERRORS, Catalog, settle
+from penstock.log.disk.files import Files
+from penstock.log.disk.recovery import FORMAT_FILE
+from penstock.log.disk.segment import SegmentFolder
+from penstock.log.disk.store import CATALOG_FILE
+from penstock.protocol.producer import ProducerState
+
+_WRONG_PRODUCERS = """SELECT s.id, s.producers, count(p.stream_id) FROM streams s
+LEFT JOIN producers p ON p.stream_id = s.id GROUP BY s.id
+HAVING s.producers != count(p.stream_id)"""
+_STRAYS = """SELECT 'segments', stream_id FROM segments WHERE stream_id NOT IN
+(SELECT id FROM streams) UNION SELECT 'producers', stream_id FROM producers
+WHERE stream_id NOT IN (SELECT id FROM streams)"""
+
+
+class CatalogView(Catalog):
+    """Questions that nobody asks while serving."""
+
+    def largest(self, limit: int) -> list[int]:
+        """Ids of the streams with the most bytes."""
+        rows = self._reader.execute(
+            "SELECT id FROM streams ORDER BY tail DESC, id LIMIT ?", (limit,)
+        )
+        return [stream_id for (stream_id,) in rows]
+
+    def messages(self) -> int:
+        (total,) = self._reader.execute(
+            "SELECT total(count - max(earliest_ordinal, ifnull(fork_count, 0))) FROM streams"
+        ).fetchone()
+        return int(total)
+
+    def producers(self, stream_id: int, limit: int) -> dict[str, ProducerState]:
+        rows = self._reader.execute(
+            "SELECT producer_id, epoch, seq FROM producers WHERE stream_id = ? LIMIT ?",
+            (stream_id, limit),
+        )
+        return {name: ProducerState(epoch, seq) for name, epoch, seq in rows}
+
+    def has_segment(self, stream_id: int, base: int) -> bool:
+        found = self._reader.execute(
+            "SELECT 1 FROM segments WHERE stream_id = ? AND base = ?", (stream_id, base)
+        )
+        return found.fetchone() is not None
+
+    def segment_totals(self) -> tuple[int, int]:
+        """Number of segments and of their bytes."""
+        count, size = self._reader.execute(
+            "SELECT count(*), total(length) FROM segments"
+        ).fetchone()
+        return count, int(size)
+
+    def wrong_producers(self) -> Iterator[tuple[int, int, int]]:
+        """(stream id, producers that the row claims, producers there are) where they differ."""
+        yield from self._reader.execute(_WRONG_PRODUCERS)
+
+    def strays(self) -> Iterator[tuple[str, int]]:
+        """(table, stream id) of rows that belong to no stream."""
+        yield from self._reader.execute(_STRAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    files: Files
+    root: Path
+    catalog: CatalogView
+    segments: SegmentFolder
+
+    def name(self, path: Path) -> str:
+        """A file as it is called in a report."""
+        return path.relative_to(self.root).as_posix()
+
+
+@contextmanager
+def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
+    """StoreLocked while a server uses it, StoreError where there is no data folder."""
+    files = files or Files()
+    marks = (FORMAT_FILE, CATALOG_FILE, "journal")
+    if not any(files.exists(root / mark) for mark in marks):
+        raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file")
+    with ExitStack() as cleanup:
+        if files.exists(root / "LOCK"):
+            cleanup.callback(files.lock_shared(root / "LOCK").close)
+        catalog = cleanup.enter_context(_catalog(files, root / CATALOG_FILE))
+        yield Folder(files, root, catalog, SegmentFolder(root / "segments"))
+
+
+@contextmanager
+def _catalog(files: Files, path: Path) -> Iterator[CatalogView]:
+    beside = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+    parts = [part for part in (path, *beside) if files.exists(part)]
+    if parts == [path] and file_bytes(files, path) > 0:
+        with closing(CatalogView(path, read_only=True)) as catalog:
+            if _is_usable(catalog):
+                yield catalog
+                return
+    with files.copied(parts) as scratch:
+        copy = scratch / path.name
+        try:
+            settle(copy)
+        except CATALOG_ERRORS:
+            pass  # whoever asks the first question is told
+        with closing(CatalogView(copy, read_only=True)) as catalog:
+            yield catalog
+
+
+def _is_usable(catalog: CatalogView) -> bool:
+    """One of an earlier version is read from a copy, to which the new columns are added."""
+    try:
+        return catalog.is_current()
+    except CATALOG_ERRORS:
+        return True  # whoever asks the first question is told
+
+
+def file_bytes(files: Files, path: Path) -> int:
+    with closing(files.open_read(path)) as file:
+        return file.size()

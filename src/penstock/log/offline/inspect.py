@@ -1,0 +1,291 @@
+"""`penstock inspect`: a data folder at rest, and one stream of it, as values for a person to read.
+
+Catalog and journal are read together, so that what is shown is what a server would serve after its
+start. Reads only; whether the bytes are sound is the business of `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.errors import Damaged, StoreDamaged, StreamNotFound
+from penstock.log.disk.catalog import CATALOG_ERRORS
+from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.files import Files
+from penstock.log.disk.recovery import read_format, stream_from_row
+from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.lineage import token
+from penstock.log.offline.folder import Folder, file_bytes, open_folder
+from penstock.log.offline.preview import Preview, preview
+from penstock.log.offline.report import Progress, Report
+from penstock.log.offline.verify_journal import JournalCheck, JournalFile
+from penstock.log.stream import Stream
+from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import expires_at_us
+
+LARGEST = 10
+PRODUCERS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLine:
+    path: str
+    id: int
+    content_type: str
+    bytes: int
+    messages: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    folder: str
+    format: int
+    store_id: str
+    clean: bool
+    streams: int
+    messages: int
+    bytes: int
+    catalog_bytes: int
+    segments: int
+    segment_bytes: int
+    checkpoint_lsn: int
+    last_lsn: int
+    unapplied_records: int
+    journal: list[JournalFile]
+    spare_journal_files: int
+    journal_problems: int
+    largest: list[StreamLine]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLine:
+    file: str
+    first_byte: int
+    bytes: int
+    first_message: int
+    file_bytes: int | None
+    """None where the file is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLine:
+    id: str
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    path: str
+    id: int
+    content_type: str
+    created_us: int
+    touched_us: int
+    ttl_s: int | None
+    expires_at_us: int | None
+    deadline_us: int | None
+    is_expired: bool
+    earliest: str
+    tail: str
+    bytes: int
+    messages: int
+    forked_from: str | None
+    fork_offset: str | None
+    forks: int
+    soft_deleted: bool
+    closed: bool
+    closed_by: ProducerLine | None
+    stream_seq: str | None
+    producer_count: int
+    producers: list[ProducerLine]
+    inline_bytes: int
+    segments: list[SegmentLine]
+    journal_bytes: int
+    """Bytes that only the journal has so far."""
+    journal_messages: int
+    journal_problems: int
+    preview: Preview
+
+
+def overview(data_dir: Path, files: Files | None = None) -> Overview:
+    with _reading(data_dir, files) as folder:
+        content = read_format(folder.files, folder.root)
+        journal, problems = _replayed(folder, ())
+        meta, catalog = folder.catalog.meta(), folder.catalog
+        (streams, size), messages = catalog.totals(), catalog.messages()
+        for stream in (*journal.streams.values(), *journal.deleted.values()):
+            row = catalog.by_id(stream.id)
+            if not stream.deleted:
+                streams, size = streams + 1, size + stream.own_bytes
+                messages += stream.own_messages
+            if row is not None:
+                streams, size = streams - 1, size - row.own_bytes
+                messages -= row.own_messages
+        names = folder.files.list_folder(folder.root / "journal")
+        segments, segment_bytes = catalog.segment_totals()
+        return Overview(
+            folder=str(data_dir),
+            format=int(str(content["format"])),
+            store_id=str(content.get("store_id", "")),
+            clean=bool(meta.get("clean", 1)),
+            streams=streams,
+            messages=messages,
+            bytes=size,
+            catalog_bytes=_size(folder, folder.root / CATALOG_FILE) or 0,
+            segments=segments,
+            segment_bytes=segment_bytes,
+            checkpoint_lsn=int(meta.get("checkpoint_lsn", 0)),
+            last_lsn=journal.last_lsn,
+            unapplied_records=journal.records,
+            journal=journal.files,
+            spare_journal_files=sum(name.endswith(".spare") for name in names),
+            journal_problems=problems,
+            largest=_largest(folder, journal),
+        )
+
+
+def _largest(folder: Folder, journal: JournalCheck) -> list[StreamLine]:
+    streams = dict(journal.streams)
+    for stream_id in folder.catalog.largest(LARGEST + len(journal.deleted)):
+        if stream_id not in streams and stream_id not in journal.deleted:
+            row = folder.catalog.by_id(stream_id)
+            if row is not None:
+                streams[stream_id] = stream_from_row(row)
+    ordered = sorted(streams.values(), key=lambda stream: (-stream.tail, stream.path))
+    return [
+        StreamLine(
+            *(s.path, s.id, s.config.content_type, s.tail - s.earliest),
+            *(s.count - s.earliest_ordinal, s.closed),
+        )
+        for s in ordered[:LARGEST]
+    ]
+
+
+def stream_view(
+    data_dir: Path, path: str, files: Files | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> StreamView:
+    """StreamNotFound if there is none at `path`, the canonical path of a stream."""
+    with _reading(data_dir, files) as folder:
+        journal, problems = _replayed(folder, (path,))
+        stream = _found(folder, journal, path)
+        if stream is None:
+            raise StreamNotFound(f"there is no stream {path} in {data_dir}")
+        if stream.fork is not None:
+            # Once more, with the bytes that it inherited.
+            journal, problems = _replayed(folder, _paths(folder, journal, stream))
+            stream = _found(folder, journal, path)
+            assert stream is not None
+            _paths(folder, journal, stream)
+        return _view(folder, stream, folder.catalog.by_id(stream.id), problems, clock.now_us())
+
+
+def _found(folder: Folder, journal: JournalCheck, path: str) -> Stream | None:
+    for stream in journal.streams.values():
+        if stream.path == path:
+            return stream
+    row = folder.catalog.by_path(path)
+    return None if row is None or row.id in journal.deleted else stream_from_row(row)
+
+
+def _paths(folder: Folder, journal: JournalCheck, stream: Stream) -> list[str]:
+    """The paths of a stream and of those that it reads from, which are linked to it."""
+    paths = [stream.path]
+    while stream.fork is not None:
+        source = _found(folder, journal, stream.fork.source_path)
+        if source is None or source.id != stream.fork.source_id:
+            raise StoreDamaged(
+                f"the source of {stream.path}, {stream.fork.source_path}, is not there; "
+                "`penstock verify` says more"
+            )
+        stream.source = source
+        stream = source
+        paths.append(stream.path)
+    return paths
+
+
+def _view(
+    folder: Folder, stream: Stream, row: Row | None, problems: int, now_us: int
+) -> StreamView:
+    config = stream.config
+    deadline_us = None if stream.soft_deleted else expires_at_us(config, stream.touched_us)
+    inherited = 0 if stream.fork is None else stream.fork.ordinal
+    states = folder.catalog.producers(stream.id, PRODUCERS) | stream.producers
+    return StreamView(
+        path=stream.path,
+        id=stream.id,
+        content_type=config.content_type,
+        created_us=stream.created_us,
+        touched_us=stream.touched_us,
+        ttl_s=config.ttl_s,
+        expires_at_us=config.expires_at_us,
+        deadline_us=deadline_us,
+        is_expired=deadline_us is not None and now_us >= deadline_us,
+        earliest=token(stream, stream.earliest),
+        tail=token(stream, stream.tail),
+        bytes=stream.tail - stream.earliest,
+        messages=stream.count - stream.earliest_ordinal,
+        forked_from=None if stream.fork is None else stream.fork.source_path,
+        fork_offset=None if stream.fork is None else token(stream, stream.fork.position),
+        forks=stream.forks,
+        soft_deleted=stream.soft_deleted,
+        closed=stream.closed,
+        closed_by=_producer_line(stream.closed_by),
+        stream_seq=stream.stream_seq,
+        producer_count=stream.producer_total,
+        producers=[ProducerLine(name, *state) for name, state in sorted(states.items())][
+            :PRODUCERS
+        ],
+        inline_bytes=len(row.inline or b"") if row is not None else 0,
+        segments=_segment_lines(folder, stream),
+        journal_bytes=stream.tail - (stream.own_start if row is None else row.tail),
+        journal_messages=stream.count - (inherited if row is None else row.messages),
+        journal_problems=problems,
+        preview=preview(folder, stream),
+    )
+
+
+def _producer_line(producer: Producer | None) -> ProducerLine | None:
+    return None if producer is None else ProducerLine(*producer)
+
+
+def _segment_lines(folder: Folder, stream: Stream) -> list[SegmentLine]:
+    lines = []
+    for info in stream.segments:
+        path = folder.segments.data_path(stream.id, info.base)
+        size = _size(folder, path)
+        lines.append(
+            SegmentLine(folder.name(path), info.base, info.length, info.first_ordinal, size)
+        )
+    return lines
+
+
+def _size(folder: Folder, path: Path) -> int | None:
+    try:
+        return file_bytes(folder.files, path)
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _reading(data_dir: Path, files: Files | None) -> Iterator[Folder]:
+    """The folder; whatever in its catalog cannot be read is said in one way."""
+    try:
+        with open_folder(data_dir, files) as folder:
+            yield folder
+    except (Damaged, *CATALOG_ERRORS) as error:
+        raise StoreDamaged(
+            f"the catalog of {data_dir} is damaged ({error}); `penstock verify` says more"
+        ) from None
+
+
+def _replayed(folder: Folder, keep: Collection[str]) -> tuple[JournalCheck, int]:
+    """The journal replayed as far as it goes, and the number of problems met."""
+    report = Report()
+    journal = JournalCheck(folder, report, Progress(), keep=keep)
+    journal.run()
+    return journal, report.problem_count

@@ -1,0 +1,192 @@
+"""Checks one segment and its index against what the catalog says of them, block by block."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import Damaged
+from penstock.log.disk import segment
+from penstock.log.disk.files import File
+from penstock.log.disk.segment import ENTRY, IndexEntry, SegmentInfo, decode_entry
+from penstock.log.offline.folder import Folder
+from penstock.log.offline.report import Progress, Report
+
+BLOCKS_A_READ = 16
+
+
+class Owner(NamedTuple):
+    """The stream a segment belongs to."""
+
+    id: int
+    path: str
+    is_json: bool
+    covered_to: int | None
+    """Where the stream ends once the journal is replayed: up to there, bytes behind the recorded
+    end of a segment are those of a checkpoint that was not finished. None if nobody can tell."""
+
+
+class SegmentCheck:
+    def __init__(
+        self, folder: Folder, report: Report, progress: Progress, owner: Owner, info: SegmentInfo
+    ) -> None:
+        self._folder = folder
+        self._report = report
+        self._progress = progress
+        self._owner = owner
+        self._info = info
+        self._data_path = folder.segments.data_path(owner.id, info.base)
+        self._index_path = folder.segments.index_path(owner.id, info.base)
+        self._faults = 0
+
+    def run(self) -> int | None:
+        """How many messages end in the segment; None where a fault makes that unknowable."""
+        self._report.segments += 1
+        with ExitStack() as cleanup:
+            data = self._open(self._data_path, "segment", cleanup)
+            index = None
+            if self._info.length >= segment.BLOCK_BYTES:
+                index = self._open(self._index_path, "index", cleanup)
+            if data is None:
+                return None
+            self._check_sizes(data, index)
+            try:
+                lines = self._check_blocks(data, index)
+            except OSError as error:
+                self._fault("segment-unreadable", self._data_path, None, str(error))
+                return None
+        return lines if self._faults == 0 else None
+
+    def _open(self, path: Path, kind: str, cleanup: ExitStack) -> File | None:
+        try:
+            file = self._folder.files.open_read(path)
+        except FileNotFoundError:
+            self._fault(f"{kind}-missing", path, None, f"the {kind} is missing")
+            return None
+        except OSError as error:
+            self._fault(f"{kind}-unreadable", path, None, str(error))
+            return None
+        cleanup.callback(file.close)
+        return file
+
+    def _check_sizes(self, data: File, index: File | None) -> None:
+        entries = self._info.length // segment.BLOCK_BYTES
+        for file, kind, length in ((data, "segment", self._info.length),) + (
+            () if index is None else ((index, "index", entries * ENTRY.size),)
+        ):
+            size = file.size()
+            if size < length:
+                what = f"the {kind} has {size} bytes, the catalog says {length}"
+                self._fault(f"{kind}-short", file.path, size, what)
+        extra = data.size() - self._info.length
+        if extra > 0:
+            self._extra(extra)
+
+    def _extra(self, extra: int) -> None:
+        """Bytes behind the recorded end: they come again if the journal has them."""
+        name = self._folder.name(self._data_path)
+        covered_to = self._owner.covered_to
+        if covered_to is None or self._info.end + extra <= covered_to:
+            again = "" if covered_to is None else "; the journal has them too"
+            self._report.note(
+                f"{name} has {extra} bytes behind its recorded end, from a checkpoint that was not "
+                f"finished{again}"
+            )
+        else:
+            self._fault(
+                "segment-long",
+                self._data_path,
+                self._info.length,
+                f"{extra} bytes stand behind the recorded end that the journal does not have: "
+                "catalog or journal are older than this file",
+            )
+
+    def _check_blocks(self, data: File, index: File | None) -> int:
+        info, is_json = self._info, self._owner.is_json
+        ordinal = info.first_ordinal
+        lines, last = 0, b""
+        for block, piece, entry in self._blocks(data, index):
+            self._report.blocks += 1
+            self._progress.add(len(piece))
+            if entry is not None:
+                self._check_block(block, piece, entry)
+                wanted = info.first_ordinal + lines if is_json else ordinal
+                if self._faults == 0 and (
+                    entry.ordinal < ordinal or (is_json and entry.ordinal != wanted)
+                ):
+                    self._wrong_ordinal(block, entry.ordinal, wanted)
+                ordinal = max(ordinal, entry.ordinal)
+            if is_json:
+                lines += piece.count(b"\n")
+            last = piece[-1:] or last
+        if is_json and self._faults == 0 and last not in (b"", b"\n"):
+            self._fault(
+                "segment-unaligned", self._data_path, info.length - 1, "it ends inside a message"
+            )
+        return lines
+
+    def _blocks(
+        self, data: File, index: File | None
+    ) -> Iterator[tuple[int, bytes, IndexEntry | None]]:
+        """Every block with its index entry (None if unknown), the open one last."""
+        block_bytes, length = segment.BLOCK_BYTES, self._info.length
+        full = length // block_bytes
+        for first in range(0, full, BLOCKS_A_READ):
+            count = min(BLOCKS_A_READ, full - first)
+            raw = b"" if index is None else index.read_at(first * ENTRY.size, count * ENTRY.size)
+            pieces = data.read_at(first * block_bytes, count * block_bytes)
+            for number in range(count):
+                piece = pieces[number * block_bytes : (number + 1) * block_bytes]
+                if len(piece) < block_bytes:
+                    return  # said already: the file is too short
+                entry = raw[number * ENTRY.size : (number + 1) * ENTRY.size]
+                yield first + number, piece, self._entry(first + number, entry)
+        rest = data.read_at(full * block_bytes, length % block_bytes)
+        if len(rest) == length % block_bytes:
+            info = self._info
+            yield full, rest, IndexEntry(info.open_ordinal, info.open_time_us, info.open_crc)
+
+    def _entry(self, block: int, raw: bytes) -> IndexEntry | None:
+        if len(raw) < ENTRY.size:
+            return None  # said already: missing, or too short
+        try:
+            return decode_entry(raw, "")
+        except Damaged:
+            self._fault(
+                "index-damaged",
+                self._index_path,
+                block * ENTRY.size,
+                f"the entry of block {block} does not match its checksum",
+            )
+            return None
+
+    def _check_block(self, block: int, piece: bytes, entry: IndexEntry) -> None:
+        if zlib.crc32(piece) == entry.crc:
+            return
+        position = block * segment.BLOCK_BYTES
+        start = self._info.base + position
+        self._fault(
+            "block-damaged",
+            self._data_path,
+            position,
+            f"block {block}, bytes {start} to {start + len(piece)} of the stream, does not match "
+            "its checksum",
+        )
+
+    def _wrong_ordinal(self, block: int, found: int, wanted: int) -> None:
+        is_open = block == self._info.length // segment.BLOCK_BYTES
+        self._fault(
+            "ordinal-wrong",
+            self._data_path if is_open else self._index_path,
+            block * (segment.BLOCK_BYTES if is_open else ENTRY.size),
+            f"block {block} is said to start in message {found}, but it is message {wanted}",
+        )
+
+    def _fault(self, code: str, path: Path, position: int | None, what: str) -> None:
+        self._faults += 1
+        self._report.problem(
+            code, self._folder.name(path), what, position=position, stream=self._owner.path
+        )

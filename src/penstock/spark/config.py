@@ -1,0 +1,243 @@
+"""`pipeline.toml`: what a pipeline reads, keeps and publishes. Checked as a whole, with errors that
+name the place and say what it takes; opens no connection and starts no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidPipeline
+from penstock.spark.type_schema import TypeSchema, type_schema
+from penstock.spark.warehouse.storage import Place, check_options, place_of
+
+ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable, not a token
+TABLE: Final = "table:"
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Share = Annotated[float, msgspec.Meta(gt=0, le=100)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file; a name that nobody knows is an error."""
+
+
+class Source(_Section, frozen=True):
+    """Where the events come from."""
+
+    url: str
+    streams: Annotated[list[str], msgspec.Meta(min_length=1)]
+    token: str | None = None
+    starting: str | dict[str, str] = "earliest"
+    max_messages: _Positive | None = None
+    max_bytes: _Positive | None = None
+    min_partitions: _Positive = 1
+    fail_on_data_loss: bool = True
+    attempts: _Positive = limits.SPARK_ATTEMPTS_MAX
+
+
+class Warehouse(_Section, frozen=True):
+    """Where the tables are."""
+
+    path: str
+    checkpoint: str | None = None
+    options: dict[str, str] = {}
+
+
+class Run(_Section, frozen=True):
+    """How the pipeline runs."""
+
+    interval_s: _Seconds = limits.PIPELINE_INTERVAL_S
+    snapshots: Literal["keep", "replace"] = "keep"
+    fold_rows: _Positive = limits.PIPELINE_FOLD_ROWS
+    fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
+    driver_messages: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_MESSAGES
+    driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    outbox_files: _Positive = limits.PIPELINE_OUTBOX_FILES
+    keep_hours: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_KEEP_HOURS
+    metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
+    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    spark: dict[str, str] = {}
+
+
+class _Type(_Section, frozen=True):
+    schema: str
+
+
+class Publish(_Section, frozen=True):
+    """A query whose result is kept as a stream of state events, or as an STP table."""
+
+    to: str
+    sql: str | None = None
+    function: str | None = None
+    type: str | None = None
+    chunk: _Positive = limits.SPARK_CHUNK_MESSAGES
+    chunk_bytes: _Positive = limits.SPARK_CHUNK_BYTES
+    body_bytes_max: _Positive = limits.BODY_BYTES_MAX
+
+    @property
+    def is_table(self) -> bool:
+        return self.to.startswith(TABLE)
+
+    @property
+    def target(self) -> str:
+        return self.to.removeprefix(TABLE).strip("/")
+
+
+class _File(_Section, frozen=True):
+    source: Source
+    warehouse: Warehouse
+    pipeline: Run = Run()
+    types: dict[str, _Type] = {}
+    publish: dict[str, Publish] = {}
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline that can be run."""
+
+    source: Source
+    warehouse: Warehouse
+    run: Run = Run()
+    types: dict[str, TypeSchema] = {}
+    publish: dict[str, Publish] = {}
+
+    @property
+    def specifications(self) -> dict[str, Any]:
+        return {name: schema.given for name, schema in self.types.items()}
+
+
+def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipeline:
+    """The pipeline of a file; paths in it are from the file's folder."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidPipeline(f"There is no file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidPipeline(f"{path} cannot be read: {error}.") from None
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidPipeline(f"{path} is not TOML: {error}.") from None
+    try:
+        return make_pipeline(given, folder=path.parent, environ=environ)
+    except InvalidPipeline as error:
+        raise InvalidPipeline(f"{path}: {error.detail}") from None
+
+
+def make_pipeline(
+    given: Mapping[str, Any], *, folder: Path = Path(), environ: Mapping[str, str] | None = None
+) -> Pipeline:
+    """The pipeline of such a file's content, given as a dict."""
+    try:
+        file = msgspec.convert(given, _File)
+    except msgspec.ValidationError as error:
+        raise InvalidPipeline(_words(str(error))) from None
+    _check_source(file.source)
+    for name, publish in file.publish.items():
+        _check_publish(name, publish)
+    targets = [each.to for each in file.publish.values()]
+    if len(set(targets)) != len(targets):
+        raise InvalidPipeline("Two [publish] sections have the same `to`: each needs its own.")
+    token = file.source.token or (os.environ if environ is None else environ).get(ENV_TOKEN)
+    url = file.source.url.rstrip("/")
+    source = msgspec.structs.replace(file.source, url=url, token=token)
+    return Pipeline(
+        source=source,
+        warehouse=_absolute(file.warehouse, folder),
+        run=file.pipeline,
+        types={name: _type(name, each.schema, folder) for name, each in file.types.items()},
+        publish=file.publish,
+    )
+
+
+def _check_source(source: Source) -> None:
+    if not source.url.startswith(("http://", "https://")):
+        raise InvalidPipeline(
+            f"source.url is {source.url!r}: it has to begin with http:// or https://."
+        )
+    if not all(name.strip("/ ") for name in source.streams):
+        raise InvalidPipeline("source.streams names an empty stream.")
+
+
+def _check_publish(name: str, publish: Publish) -> None:
+    where = f"publish.{name}"
+    if not (name.isascii() and name.replace("_", "").replace("-", "").isalnum()):
+        raise InvalidPipeline(f"{where}: the name takes letters, digits, _ and - alone.")
+    if len(name) > limits.PIPELINE_PUBLISH_NAME_MAX:
+        raise InvalidPipeline(
+            f"{where}: the name has more than {limits.PIPELINE_PUBLISH_NAME_MAX} characters."
+        )
+    if (publish.sql is None) == (publish.function is None):
+        raise InvalidPipeline(f"{where} needs either sql or function.")
+    if publish.function is not None and publish.function.count(":") != 1:
+        raise InvalidPipeline(
+            f"{where}.function is {publish.function!r}: it is module:name, as reports:by_city."
+        )
+    if not publish.target:
+        raise InvalidPipeline(f"{where}.to is empty: name a stream, or table:… for an STP table.")
+
+
+def _absolute(warehouse: Warehouse, folder: Path) -> Warehouse:
+    place = _place("path", warehouse.path, folder)
+    if warehouse.checkpoint is not None:
+        checkpoint = warehouse.checkpoint.rstrip("/")
+        found = _place("checkpoint", checkpoint, folder)
+        # Of a remote one Spark needs the spelling that Hadoop knows.
+        checkpoint = found.path if found.scheme is None else checkpoint
+    elif place.scheme is None:
+        checkpoint = f"{place.path}/_checkpoint"
+    else:
+        # The driver alone needs it, and Spark's package has no file system for object stores.
+        checkpoint = str((folder / "_checkpoint" / place.authority / place.path).absolute())
+    check_options(place.uri, warehouse.options)
+    return msgspec.structs.replace(warehouse, path=place.uri, checkpoint=checkpoint)
+
+
+def _place(name: str, path: str, folder: Path) -> Place:
+    if not path.strip():
+        raise InvalidPipeline(f"warehouse.{name} is empty: name a folder, or s3://….")
+    place = place_of(path.rstrip("/"))
+    if place.scheme is not None:
+        return place
+    return place._replace(path=str((folder / place.path).absolute()))
+
+
+def _type(name: str, schema: str, folder: Path) -> TypeSchema:
+    try:
+        if not schema.strip().endswith(".json"):
+            return type_schema(schema)
+        return type_schema(_document(folder / schema.strip()))
+    except InvalidPipeline as error:
+        raise InvalidPipeline(f"types.{name}: {error.detail}") from None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidPipeline(f"there is no file {path}.") from None
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise InvalidPipeline(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise InvalidPipeline(f"{path} is no JSON Schema: it has to be an object.")
+    return found
+
+
+def _words(reason: str) -> str:
+    """msgspec's words, with the place first, as it is written in the file."""
+    message, _, place = reason.partition(" - at `$.")
+    place = place.removesuffix("`").replace("[...]", ".…")
+    if message.startswith("Object contains unknown field"):
+        name = message.split("`")[1]
+        return f"{place + '.' if place else ''}{name} is not known. Is it misspelt?"
+    if message.startswith("Object missing required field"):
+        name = message.split("`")[1]
+        return f"{place + '.' if place else ''}{name} is missing."
+    return f"{place}: {message[0].lower()}{message[1:]}." if place else f"{message}."

@@ -1,0 +1,1 @@
+"""A pipeline run: micro-batches into the warehouse, and results published from it."""

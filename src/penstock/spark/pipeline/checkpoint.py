@@ -1,0 +1,155 @@
+"""Spark's checkpoint of a pipeline's query, as far as it has to fit the warehouse: which query it
+is of, and which positions each batch has. Reads it; Spark alone writes it, and the driver alone
+needs it: a pipeline's query keeps no state in it that tasks would have to reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyarrow import fs
+
+from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import InvalidPipeline, WarehouseMismatch
+from penstock.spark.warehouse.events import EventsTable
+from penstock.spark.warehouse.storage import filesystem, move_folder, place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ADVICE: Final = (
+    "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
+    "warehouse stands, with a new checkpoint."
+)
+# How Spark writes the files of checkpoints. The usual way asks for things that Java cannot do
+# without running a program (`readlink`, `chmod`), several for each file.
+_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_PLAIN_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+class Checkpoint:
+    """The folder that Spark keeps for a query."""
+
+    def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
+        self.location = location  # as it was spelled: Hadoop knows s3a:// and not s3://
+        self._files, self._root = filesystem(location, options)
+
+    def check_reach(self, spark: SparkSession) -> None:
+        """An error if Spark could not write there."""
+        if place_of(self.location).scheme is None:
+            try:
+                self._files.create_dir(self._root, recursive=True)
+            except OSError as error:
+                raise InvalidPipeline(
+                    f"The checkpoint {self._root} cannot be written: {error.strerror or error}. "
+                    "Set warehouse.checkpoint to a folder that the driver keeps."
+                ) from None
+            return
+        scheme = self.location.partition(":")[0]
+        inner: Any = spark
+        try:
+            settings = inner.sparkContext._jsc.hadoopConfiguration()
+            inner._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+        except Exception as error:  # of Java, and of several kinds
+            raise InvalidPipeline(
+                f"This Spark cannot write the checkpoint {self.location}: it has no file system "
+                f"for {scheme}://. Leave warehouse.checkpoint out, or set it to a folder of the "
+                "driver; or add Hadoop's package for it to [pipeline.spark]."
+            ) from error
+
+    @contextmanager
+    def plainly_written(self, spark: SparkSession) -> Iterator[None]:
+        """Queries that start meanwhile write their checkpoints without programs' help, if this one
+        is a folder of this machine: on one, a file takes another one's place at once either way."""
+        inner: Any = spark
+        here = place_of(self.location).scheme is None
+        known = inner._jvm.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_MANAGER)
+        if not here or not known or spark.conf.get(_MANAGER, None) is not None:
+            yield
+            return
+        spark.conf.set(_MANAGER, _PLAIN_MANAGER)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # Java may be gone, and then this with it
+                spark.conf.unset(_MANAGER)
+
+    @property
+    def query(self) -> str | None:
+        """The id of the query, once it has begun."""
+        text = self._read("metadata")
+        return None if text is None else str(msgspec.json.decode(text)["id"])
+
+    def positions(self, batch: int) -> dict[str, Any] | None:
+        """Where the source stands at the end of a batch, as it was planned."""
+        text = self._read(f"offsets/{batch}")
+        if text is None:
+            return None
+        found: dict[str, Any] = msgspec.json.decode(text.strip().splitlines()[2])
+        return found
+
+    @property
+    def done(self) -> int | None:
+        """The last batch that Spark knows as done."""
+        chosen = fs.FileSelector(f"{self._root}/commits", allow_not_found=True)
+        names = [each.base_name for each in self._files.get_file_info(chosen)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _read(self, name: str) -> str | None:
+        path = f"{self._root}/{name}"
+        if self._files.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with self._files.open_input_stream(path) as file:
+            return bytes(file.read()).decode()
+
+    def put_aside(self) -> None:
+        """Make room for a new checkpoint; the old one stays beside it."""
+        chosen = fs.FileSelector(self._root, allow_not_found=True)
+        if self._files.get_file_info(chosen):
+            move_folder(self._files, self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
+
+
+def check_match(checkpoint: Checkpoint, events: EventsTable) -> None:
+    """An error unless the next batch of the checkpoint is the next one of the warehouse."""
+    query, done = checkpoint.query, checkpoint.done
+    record = events.record
+    batch = record.query_batch
+    if batch is None:
+        if done is not None:
+            raise _mismatch(
+                "the checkpoint has batches that the warehouse lacks: it is empty, or was replaced",
+                checkpoint,
+            )
+        return
+    if query is None:
+        raise _mismatch("the warehouse has events, and there is no checkpoint", checkpoint)
+    if query != record.query:
+        raise _mismatch("the checkpoint is of another query than the warehouse", checkpoint)
+    done = -1 if done is None else done
+    if batch < done:
+        raise _mismatch(
+            f"the warehouse ends with batch {batch} and the checkpoint with {done}: the warehouse "
+            "is older",
+            checkpoint,
+        )
+    planned = checkpoint.positions(batch)
+    if batch > done + 1 or planned is None:
+        raise _mismatch(
+            f"the warehouse ends with batch {batch} and the checkpoint with {done}: the checkpoint "
+            "is older",
+            checkpoint,
+        )
+    kept = events.positions()
+    if kept is not None and planned != kept:
+        raise _mismatch(f"they have other positions for batch {batch}", checkpoint)
+
+
+def _mismatch(what: str, checkpoint: Checkpoint) -> WarehouseMismatch:
+    return WarehouseMismatch(
+        f"Checkpoint {checkpoint.location} and warehouse do not match: {what}. {_ADVICE}"
+    )

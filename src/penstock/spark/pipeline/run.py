@@ -1,0 +1,334 @@
+"""A pipeline at work: streams into the warehouse batch by batch, and published results back.
+
+    from penstock.spark.pipeline.run import run_pipeline
+    run_pipeline(load_pipeline(Path("pipeline.toml")), once=True)
+
+One commit of events makes a batch true; state and published results follow from what is committed,
+so that a run that ends anywhere goes on where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import PenstockError, QueryFailed
+from penstock.spark.config import Pipeline, Run, Source
+from penstock.spark.error_text import hush, is_without_java, plain, rebuilt
+from penstock.spark.frames import lag
+from penstock.spark.options import source_options
+from penstock.spark.pipeline.checkpoint import Checkpoint
+from penstock.spark.pipeline.driver_batches import SmallBatches
+from penstock.spark.pipeline.preflight import (
+    check_master,
+    check_source,
+    check_warehouse,
+    tell_unselected,
+)
+from penstock.spark.pipeline.progress import Meter, Progress, serving_metrics
+from penstock.spark.pipeline.publish import Publisher
+from penstock.spark.pipeline.signals import stopped_by_signals
+from penstock.spark.sessions.session import needs_classic, session
+from penstock.spark.warehouse.dead_letters import recount
+from penstock.spark.warehouse.duckdb import Duck
+from penstock.spark.warehouse.events import WRITTEN_DDL, Appended, writer_of
+from penstock.spark.warehouse.fold import fold_here, fold_in_spark
+from penstock.spark.warehouse.spark_sql import SparkViews
+from penstock.spark.warehouse.vacuum import tidy_now_and_then
+from penstock.spark.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class PipelineRun:
+    """One run of a pipeline in a Spark session."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: SparkSession,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._on_progress = on_progress
+        self._tell = on_note or _silent
+        assert pipeline.warehouse.checkpoint is not None
+        needs_classic(spark, "A pipeline")
+        self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
+        self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        replaces = pipeline.run.snapshots == "replace"
+        self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
+        self._views = SparkViews(spark, self.warehouse, pipeline.types, replaces=replaces)
+        self._publisher = Publisher(pipeline, self.warehouse, self._views)
+        self._driver_rows = pipeline.run.driver_rows
+        if self._driver_rows is None and not str(spark.sparkContext.master).startswith("local"):
+            self._driver_rows = limits.PIPELINE_DRIVER_ROWS
+        options = source_options(_source_options(pipeline.source, pipeline.source.starting))
+        self._small = SmallBatches(options, messages_max=pipeline.run.driver_messages)
+        self._query_id: str | None = None
+        self._query: StreamingQuery | None = None
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._refused = False  # a batch that came after the stop
+        self._busy = threading.Lock()  # held while a batch is worked on
+        self.meter = meter or Meter()
+
+    def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
+        """Read on until stopped; with `once` to the end that the streams have now."""
+        try:
+            self._run(once=once, resume=resume_from_warehouse)
+        except Exception as error:
+            if is_without_java(error):
+                raise _sentence(error) from error
+            raise
+
+    def _run(self, *, once: bool, resume: bool) -> None:
+        # Looked at before it is taken: a run that must not begin leaves no trace.
+        starting = check_warehouse(self._pipeline, self.warehouse, self._checkpoint, resume=resume)
+        tell_unselected(self._pipeline.source, self.warehouse, self._tell)
+        self._checkpoint.check_reach(self._spark)
+        self.warehouse.open(self._pipeline.types)
+        try:
+            if resume:
+                self._checkpoint.put_aside()
+            self._publisher.open()
+            self._catch_up()
+            with self._checkpoint.plainly_written(self._spark):
+                self._follow(starting, once=once)
+            if self._failure is None:
+                self._fold(everything=True)
+                self._publisher.close()
+        finally:
+            with self._busy:  # a batch goes on for a while if Java is gone
+                self.warehouse.close()
+                self._duck.close()
+        self._raise_failure()
+
+    def _catch_up(self) -> None:
+        """What an earlier run had committed and not carried on, or what was replayed since."""
+        recount(self.warehouse, self._duck)
+        self._fold()
+        self.meter.published += self._publisher.publish()
+
+    def stop(self) -> None:
+        """Ask the run to end after the batch that it is at; also for signal handlers."""
+        self._stopping.set()
+
+    def _follow(self, starting: Any, *, once: bool) -> None:
+        stopped = False
+        try:
+            query = self._query = self._stream(starting, once=once).start()
+            # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
+            while query.isActive:
+                if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
+                    with self._busy:
+                        stopped = bool(query.isActive)
+                        query.stop()
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in its own
+            # What Spark says of a query that was stopped is about the stop.
+            if self._failure is None and not stopped and not self._refused:
+                self._failure = _sentence(error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _stream(self, starting: Any, *, once: bool) -> DataStreamWriter:
+        options = _source_options(self._pipeline.source, starting)
+        rows = self._spark.readStream.format("durable_streams").options(**options).load()
+        writer = rows.writeStream.foreachBatch(self._batch)
+        writer = writer.option("checkpointLocation", self._checkpoint.location)
+        if once:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=f"{self._pipeline.run.interval_s} seconds")
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        """What Spark calls with each batch, also with one that a killed run had begun."""
+        try:
+            with self._busy:
+                if self._stopping.is_set():
+                    self._refused = True
+                    # Not a return: Spark would take the batch for done.
+                    raise QueryFailed("The pipeline was stopped before this batch.")
+                self._take(rows, batch)
+        except BaseException as error:
+            if not self._refused:
+                self._failure = _sentence(error)
+            raise
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        begun_s = time.monotonic()
+        events = self.warehouse.events
+        self.warehouse.check()
+        before = events.record.events
+        query = self._query_id = self._query_id or self._checkpoint.query or ""
+        if not events.has(query, batch):
+            positions = self._checkpoint.positions(batch)
+            appended = self._write(rows, batch, positions)
+            events.append(appended, query=query, batch=batch, positions=positions)
+        self._fold()
+        self.meter.published += self._publisher.publish()
+        self.meter.unkeyed = self._publisher.unkeyed
+        self._tidy()
+        record = events.record
+        told = self.meter.batch(
+            number=record.batch,
+            events=record.events - before,
+            total=record.events,
+            invalid=record.invalid,
+            lag=0 if self._query is None else sum(lag(self._query).values()),
+            seconds=time.monotonic() - begun_s,
+        )
+        if self._on_progress is not None:
+            self._on_progress(told)
+
+    def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> Appended:
+        """The events of a batch in files that nobody sees yet."""
+        events = self.warehouse.events
+        number, types = events.record.batch + 1, self._pipeline.types
+        options = self.warehouse.options
+        write = writer_of(events.uri, types, number, datetime.now(UTC), options)
+        start = self._checkpoint.positions(batch - 1)
+        if start is not None and end is not None and self._small.are(start, end):
+            made = write(self._small.read(start, end))
+            return Appended.of(row for each in made for row in each.to_pylist())
+        written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+        return Appended.of(row.asDict() for row in written)
+
+    def _fold(self, *, everything: bool = False) -> None:
+        """Rewrite the state tables that it is time for; at the end of a run all that are behind."""
+        chosen, record = self._pipeline.run, self.warehouse.events.record
+        stale = True
+        for entity in self._duck.entities():
+            state = self._duck.stored(entity)
+            due = state.is_due(record, rows=chosen.fold_rows, percent=chosen.fold_percent)
+            if not due and not (everything and state.is_behind(record)):
+                continue
+            count = record.types.get(entity)
+            rows = state.folded.rows + (count.changes - state.folded.changes if count else 0)
+            if self._driver_rows is None or rows <= self._driver_rows:
+                if stale:
+                    self._duck.refresh()
+                    stale = False
+                fold_here(self._duck, entity, record)
+            else:
+                self._views.refresh()
+                fold_in_spark(self._views, entity, record)
+                state.refresh()
+            self.meter.folds += 1
+
+    def _tidy(self) -> None:
+        """Many small files become few, now and then, and those that nobody needs are removed."""
+        tidy_now_and_then(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
+        if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
+            self.warehouse.events.compact()
+
+
+def _source_options(source: Source, starting: Any) -> dict[str, str]:
+    options = {
+        "url": source.url,
+        "streams": msgspec.json.encode(source.streams).decode(),
+        "startingOffsets": _text(starting),
+        "maxBytesPerTrigger": str(source.max_bytes or limits.PIPELINE_BATCH_BYTES),
+        "minPartitions": str(source.min_partitions),
+        "maxAttempts": str(source.attempts),
+        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+    }
+    if source.token:
+        options["token"] = source.token
+    if source.max_messages is not None:
+        options["maxMessagesPerTrigger"] = str(source.max_messages)
+    return options
+
+
+def _text(starting: str | dict[str, Any]) -> str:
+    return starting if isinstance(starting, str) else msgspec.json.encode(starting).decode()
+
+
+def _sentence(error: BaseException) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return rebuilt(error) or QueryFailed(plain(error))
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    once: bool = False,
+    master: str | None = None,
+    resume_from_warehouse: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> Progress:
+    """Run a pipeline in a Spark session of its own.
+
+    `on_progress` is told of every batch, `on_note` what a person should know beside that.
+    """
+    check_master(master)
+    meter, tell = Meter(), on_note or _silent
+    with _metrics(meter, pipeline.run, tell):
+        checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "", pipeline.warehouse.options)
+        warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
+        check_source(pipeline.source, tell)
+        tell("starting Spark …")
+        with stopped_by_signals(tell) as stop:
+            spark = _session(pipeline, master)
+            # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+            spark.sparkContext.setLogLevel("FATAL")
+            hush()
+            try:
+                made = PipelineRun(
+                    pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter
+                )
+                stop.calls(made.stop)
+                made.run(once=once, resume_from_warehouse=resume_from_warehouse)
+            finally:
+                with suppress(Exception):  # if Java is gone there is nothing to stop
+                    spark.stop()
+    return meter.last
+
+
+def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
+
+    try:
+        config = {"spark.log.level": "FATAL", **pipeline.run.spark}
+        return session("penstock pipeline", master=master, config=config, quiet=True)
+    except PenstockError:
+        raise
+    except Exception as error:  # of Java, Py4J or Spark
+        hint = "Do the settings in [pipeline.spark] fit?"
+        if master is not None and not master.startswith("local"):
+            hint = "Does the master answer, and does it reach this machine?"
+        raise QueryFailed(
+            f"Spark cannot be started on {master or 'this machine'}: {plain(error)} {hint}"
+        ) from error
+
+
+def _silent(_: str) -> None:
+    """For callers who want no notes."""
+
+
+@contextmanager
+def _metrics(meter: Meter, chosen: Run, tell: Callable[[str], None]) -> Iterator[None]:
+    if chosen.metrics_port is None:
+        yield
+        return
+    with serving_metrics(meter, chosen.metrics_host, chosen.metrics_port) as address:
+        tell(f"metrics at {address}")
+        yield

@@ -1,0 +1,1 @@
+"""Spark sessions: Java and Python found, launched and configured."""

@@ -1,0 +1,116 @@
+"""A Spark session that is ready for Penstock: Java and Python found, sources known, quiet, modest,
+in UTC. Classic ones are made here; those of Spark Connect can only be told the sources.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from penstock.errors import InvalidOption
+from penstock.spark.error_text import plain
+from penstock.spark.sessions.java import provide_java
+from penstock.spark.sessions.task_python import python_of, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def session(
+    name: str = "penstock",
+    *,
+    master: str | None = None,
+    memory: str = "1g",
+    config: dict[str, str] | None = None,
+    quiet: bool = False,
+) -> SparkSession:
+    """A session with Penstock's sources, on this machine unless `master` names a cluster.
+
+    If there is one already it is that one. `config` is any of Spark's settings. With `quiet` Java
+    starts without a word, and without the vector instructions that machine learning can use.
+    """
+    from pyspark.sql import SparkSession
+
+    if (master or "").startswith("sc://"):
+        raise InvalidOption(
+            f"{master} is a server of Spark Connect: make the session with SparkSession.builder."
+            "remote(…), and make Penstock's sources known to it with penstock.spark.register()."
+        )
+    provide_java(quiet=quiet)
+    master = master or "local[*]"
+    here = _LOCAL if master.startswith("local") else {}
+    settings = {**_defaults(memory), **here, **(config or {})}
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with told(python_of(master, settings, os.environ)):
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session is one of Spark Connect, whose Spark is a server somewhere else."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def needs_classic(spark: Any, what: str) -> None:
+    if is_connect(spark):
+        raise InvalidOption(
+            f"{what} needs a driver of its own, and this session is one of Spark Connect. Give it "
+            "a session of penstock.spark.session(master=…), or run `penstock pipeline run "
+            "--master …` where the driver is to be."
+        )
+
+
+def register(spark: SparkSession) -> None:
+    """Make `durable_streams` and `stp` known to a session of your own.
+
+    With Spark Connect the server runs them, and needs the package too.
+    """
+    from penstock.spark.source.datasource import DurableStreamsSource
+    from penstock.spark.stp.datasource import StpSource
+
+    # Spark refuses readers that take filters unless this is on.
+    spark.conf.set(_PUSHDOWN, "true")
+    spark.dataSource.register(DurableStreamsSource)
+    spark.dataSource.register(StpSource)
+    if is_connect(spark) and spark not in _CHECKED:
+        _check_server(spark)
+        _CHECKED.add(spark)
+
+
+def _check_server(spark: SparkSession) -> None:
+    """An error now, if the server of Spark Connect cannot make a source: later it would come with
+    pages of Java around it."""
+    reader = spark.read.format("durable_streams").options(url="http://127.0.0.1", streams="any")
+    try:
+        reader.load().schema  # noqa: B018 - asks the server, which asks the source and nobody else
+    except Exception as error:
+        raise InvalidOption(f"Spark Connect: {plain(error)}") from error
+
+
+_CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can make our sources
+
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+}
+
+
+def _defaults(memory: str) -> dict[str, str]:
+    return {
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        _PUSHDOWN: "true",
+    }

@@ -1,0 +1,1 @@
+"""The `durable_streams` sink: rows to messages under producer headers."""

@@ -1,0 +1,187 @@
+"""State events as Arrow columns: whole answers at once when all is regular, message by message
+where something is not. A message that is no event becomes a row with the reason, never a failure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec import Raw
+
+from penstock.errors import InvalidEvent
+from penstock.limits import JSON_DEPTH_MAX
+from penstock.spark.source.arrow import Messages, raw_texts, repeated, texts
+from penstock.spark.source.columns import STATE_ARROW
+from penstock.state import parse
+from penstock.state.event import ABSENT, ChangeEvent, Control, Operation
+from penstock.state.json import SHALLOW_BYTES_MAX
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+# Told from every text by being empty, which none of these may be.
+_NONE: Final = ""
+
+
+class _Headers(msgspec.Struct, frozen=True, gc=False):
+    operation: Operation | None = None
+    control: Control | None = None
+    txid: _Text = _NONE
+    timestamp: str = _NONE
+    offset: _Text = _NONE
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    headers: _Headers
+    type: _Text = _NONE
+    key: _Text = _NONE
+    value: Raw = ABSENT
+    old_value: Raw = ABSENT
+
+
+class _Row(NamedTuple):
+    """What an event says, in the order of the columns."""
+
+    kind: str
+    type: str | None = None
+    key: str | None = None
+    operation: str | None = None
+    value: str | None = None
+    old_value: str | None = None
+    txid: str | None = None
+    timestamp: str | None = None
+    control: str | None = None
+    control_offset: str | None = None
+    error: str | None = None
+
+
+_decode: Final = msgspec.json.Decoder(list[_Event]).decode
+_decode_one: Final = msgspec.json.Decoder(_Event).decode
+_IRREGULAR: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_STRING: Final = pa.string()
+
+
+def state_batch(messages: Messages, body: bytes | None) -> pa.RecordBatch:
+    """The messages as state events; `body` is the answer they are all of, if that is so."""
+    columns = None if body is None else _at_once(body, len(messages))
+    if columns is None:
+        columns = _one_by_one(messages.payloads)
+    return pa.RecordBatch.from_arrays([*messages.columns, *columns], schema=STATE_ARROW)
+
+
+def reset_batch(
+    stream: str, generation: int | None, position: int, seq: int, offset: str | None, reason: str
+) -> pa.RecordBatch:
+    """The row that says: what was known of this stream no longer holds."""
+    row = _Row("control", control="reset", value=msgspec.json.encode({"reason": reason}).decode())
+    where = [stream, generation, position, seq, offset]
+    arrays = [
+        pa.array([value], STATE_ARROW.field(index).type)
+        for index, value in enumerate([*where, *row])
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=STATE_ARROW)
+
+
+def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
+    """All columns of an array of plain change events; None if there is anything else in it."""
+    try:
+        body.isascii() or body.decode()
+        events = _decode(body)
+    except _IRREGULAR:
+        return None
+    headers = [event.headers for event in events]
+    operations = [each.operation for each in headers]
+    values = [event.value for event in events]
+    olds = [event.old_value for event in events]
+    controls = [each.control for each in headers]
+    if None in operations or any(controls):
+        return None
+    types, keys = [event.type for event in events], [event.key for event in events]
+    if not all(types) or not all(keys) or len(events) != count:
+        return None
+    if not all(values) and any(
+        not value and operation != "delete"
+        for value, operation in zip(values, operations, strict=True)
+    ):
+        return None
+    for raws in (values, olds):
+        # The longest is looked at first: most answers have none that could be nested too deep.
+        if max(map(len, raws), default=0) > SHALLOW_BYTES_MAX and any(map(_may_be_deep, raws)):
+            return None
+    return [
+        repeated("change", count, _STRING),
+        texts(types),
+        texts(keys),
+        texts(operations),
+        raw_texts(values),
+        raw_texts(olds),
+        texts([each.txid for each in headers], sparse=True),
+        texts([each.timestamp for each in headers], sparse=True),
+        pa.nulls(count, _STRING),
+        pa.nulls(count, _STRING),
+        pa.nulls(count, _STRING),
+    ]
+
+
+def _one_by_one(payloads: pa.Array) -> list[pa.Array]:
+    rows = [_regular(payload) or _explained(payload) for payload in payloads.to_pylist()]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(_Row._fields)
+    return [pa.array(column, _STRING) for column in columns]
+
+
+def _regular(payload: bytes) -> _Row | None:
+    """The row of a plain change event; None if the message is anything else."""
+    try:
+        event = _decode_one(payload)
+        value, old_value = bytes(event.value).decode(), bytes(event.old_value).decode()
+    except _IRREGULAR:
+        return None
+    headers, type_, key = event.headers, event.type, event.key
+    operation = headers.operation
+    if operation is None or headers.control or not type_ or not key:
+        return None
+    if (not value and operation != "delete") or not payload.isascii():
+        return None
+    if _may_be_deep(event.value) or _may_be_deep(event.old_value):
+        return None
+    return _Row(
+        "change",
+        type_,
+        key,
+        operation,
+        value or None,
+        old_value or None,
+        headers.txid or None,
+        headers.timestamp or None,
+    )
+
+
+def _may_be_deep(raw: Raw) -> bool:
+    """Whether JSON may be nested too deep: seldom so, and then the explaining reader decides."""
+    if len(raw) <= SHALLOW_BYTES_MAX:
+        return False
+    data = bytes(raw)
+    return data.count(b"{") + data.count(b"[") > JSON_DEPTH_MAX
+
+
+def _explained(payload: bytes) -> _Row:
+    try:
+        event: Any = parse(payload, strict_timestamp=False)
+    except InvalidEvent as error:
+        return _Row("invalid", value=payload.decode("utf-8", "replace"), error=error.detail)
+    if isinstance(event, ChangeEvent):
+        return _Row(
+            "change",
+            type=event.type,
+            key=event.key,
+            operation=event.operation,
+            value=_text(event.raw_value),
+            old_value=_text(event.raw_old_value),
+            txid=event.txid,
+            timestamp=event.timestamp or None,
+        )
+    return _Row("control", control=event.control, control_offset=event.offset)
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()

@@ -1,0 +1,1 @@
+"""The `stp` source: rows of tables at State URLs."""

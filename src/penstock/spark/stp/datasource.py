@@ -1,0 +1,146 @@
+"""`format("stp")`: the rows of STP tables at any State URL, in batches or live.
+
+spark.read.format("stp").option("tables", "http://127.0.0.1:4437/v1/table/endpoints").load()
+
+Written against the text of the protocol alone: a server need not be Penstock. The text gives no way
+to ask for a range, so one task reads one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.spark.source.columns import STP
+from penstock.spark.source.planning import lost
+from penstock.spark.stp.rows import StpOptions, Surl, stp_options
+
+
+class TableRange(InputPartition):
+    """Rows of one table with `after` < SeqNo <= `until`; of one made anew a reset comes first."""
+
+    def __init__(self, table: str, after: int, until: int, *, reset: bool = False) -> None:
+        super().__init__((table, after, until, reset))
+        self.table, self.after, self.until, self.reset = table, after, until, reset
+
+
+class StpSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "stp"
+
+    def schema(self) -> StructType:
+        return STP
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _BatchReader(stp_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        return _StreamReader(stp_options(self.options))
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, options: StpOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        start = _starting(self._options)
+        found: list[InputPartition] = []
+        for table, after in start.items():
+            until = Surl(table, self._options).last_seq()
+            if until > after:
+                found.append(TableRange(table, after, until))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: StpOptions) -> None:
+        self._options = options
+        self._target: dict[str, int] | None = None
+        self._seen: dict[str, int] = {}
+        self._end: dict[str, int] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return _starting(self._options)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        most = self._options.rows_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._ends()
+
+    # The name is Spark's.
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._seen = self._ends() if self._target is None else self._target
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        self._end = {}
+        for table in sorted(self._options.tables):
+            after, until = int(start.get(table, 0)), self._seen.get(table, 0)
+            if until < after:
+                after = self._made_anew(table, after, until)
+            # SeqNo may have gaps, so this may be fewer rows than the limit allows, never more.
+            share = None if most is None else max(1, most // len(self._options.tables))
+            self._end[table] = until if share is None else min(until, after + share)
+        return self._end
+
+    def _made_anew(self, table: str, after: int, until: int) -> int:
+        """SeqNos only grow, so a table that ends earlier than it did is another one."""
+        if self._options.fail_on_data_loss:
+            what = f"It ends at SeqNo {until}, and was read up to {after}: it was made anew."
+            raise lost(table, what)
+        return 0
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        lag = {table: last - self._end[table] for table, last in self._seen.items()}
+        return {"tables": self._seen, "lag": {table: rows for table, rows in lag.items() if rows}}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        for table, until in sorted(end.items()):
+            after = int(start.get(table, 0))
+            if int(until) < after:
+                found.append(TableRange(table, 0, int(until), reset=True))
+            elif int(until) > after:
+                found.append(TableRange(table, after, int(until)))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def _ends(self) -> dict[str, int]:
+        return {table: Surl(table, self._options).last_seq() for table in self._options.tables}
+
+
+def _starting(options: StpOptions) -> dict[str, int]:
+    """The SeqNo after which each table is read."""
+    if isinstance(options.starting, dict):
+        return {table: options.starting.get(table, 0) for table in sorted(options.tables)}
+    if options.starting == "earliest":
+        return dict.fromkeys(sorted(options.tables), 0)
+    return {table: Surl(table, options).last_seq() for table in sorted(options.tables)}
+
+
+def _read(options: StpOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, TableRange):
+        return iter(())  # what Spark makes of a plan without partitions
+    surl = Surl(partition.table, options)
+    return surl.batches(partition.after, partition.until, reset=partition.reset)

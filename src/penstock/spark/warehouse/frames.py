@@ -1,0 +1,71 @@
+"""The tables of a pipeline as DataFrames: the same relations, and the state and the history as of
+any batch or offset, by the same SQL that `penstock pipeline sql` and `show` run. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import QueryFailed
+from penstock.spark.config import Pipeline, load_pipeline
+from penstock.spark.warehouse import sql
+from penstock.spark.warehouse.spark_sql import SparkViews
+from penstock.spark.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def pipeline_tables(spark: SparkSession, pipeline: Pipeline | Path | str) -> PipelineTables:
+    """The tables of a pipeline, by its settings or the file that has them."""
+    known = pipeline if isinstance(pipeline, Pipeline) else load_pipeline(Path(pipeline))
+    return PipelineTables(spark, known)
+
+
+class PipelineTables:
+    """One look at the tables: what is committed later is seen after `refresh`."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+        warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        warehouse.need()
+        replaces = pipeline.run.snapshots == "replace"
+        self._views = SparkViews(spark, warehouse, pipeline.types, replaces=replaces)
+        self._spark = spark
+
+    def refresh(self) -> None:
+        self._views.refresh()
+
+    def sql(self, query: str) -> DataFrame:
+        """The answer to a query that may name events, dead_letters, state_TYPE and so on."""
+        return self._views.sql(query)
+
+    def state(
+        self, entity: str, *, batch: int | None = None, stream: str | None = None, at: str = ""
+    ) -> DataFrame:
+        """The state of a type: now, after a batch, or of one stream at an offset of it."""
+        self._check(entity)
+        until = _until(batch, stream, at)
+        if until == sql.NOW:
+            return self._spark.sql(self._views.state(entity))
+        return self._spark.sql(sql.everything(self._views.state_at(entity, until)))
+
+    def history(
+        self, entity: str, *, batch: int | None = None, stream: str | None = None, at: str = ""
+    ) -> DataFrame:
+        """Every value that entities of a type have had, as it was known by then."""
+        self._check(entity)
+        found = self._views.history(entity, _until(batch, stream, at))
+        return self._spark.sql(sql.everything(found))
+
+    def _check(self, entity: str) -> None:
+        known = self._views.entities()
+        if entity not in known:
+            raise QueryFailed(f"There is no type {entity!r}; there are: {', '.join(known)}.")
+
+
+def _until(batch: int | None, stream: str | None, at: str) -> sql.Until:
+    if (stream is None) != (not at):
+        raise QueryFailed("`at` and `stream` go together: an offset is of one stream.")
+    found = sql.NOW if stream is None else sql.until_offset(stream, at)
+    return found._replace(batch=batch)

@@ -1,0 +1,1 @@
+"""Live state: a local database fed by a stream, blocking and asyncio."""

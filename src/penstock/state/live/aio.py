@@ -1,0 +1,218 @@
+"""The asyncio live state: a task follows the stream. As in `live`, with `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Self
+
+from penstock.client.aio.stream import AsyncStream
+from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.protocol.offsets import START
+from penstock.state.live.backends import Backend, MemoryBackend
+from penstock.state.live.bootstrap import Bootstrap, check, load_state
+from penstock.state.live.core import LiveCore
+from penstock.state.live.plan import Count, Plan, Question
+from penstock.state.live.rules import OnReset, Rules
+from penstock.state.live.sync import messages_in
+from penstock.state.live.transaction import Outlet, Sequence
+from penstock.state.live.transactions import AsyncTransaction
+from penstock.state.live.views import LiveReader, check_names, indexes_of
+from penstock.state.materialized import OnInvalid
+from penstock.state.schema import StateSchema
+
+
+class AsyncLiveState(LiveReader):
+    """A local database that follows a stream: `async with AsyncLiveState(stream) as state: …`
+
+    The options are those of `LiveState`. Reading does not wait; a backend on disk commits in a
+    thread. Callbacks are plain functions, called in the event loop.
+    """
+
+    def __init__(
+        self,
+        stream: AsyncStream,
+        *,
+        schema: StateSchema | None = None,
+        backend: Backend | None = None,
+        indexes: Mapping[str, Iterable[str]] | None = None,
+        on_invalid: OnInvalid = "skip",
+        on_reset: OnReset = "clear",
+        bootstrap: Bootstrap = "stream",
+        producer_id: str | None = None,
+    ) -> None:
+        check_names(type(self), schema)
+        check(bootstrap, on_reset)
+        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
+        self._stream = stream
+        self._schema = schema
+        self._bootstrap = bootstrap
+        self._core = LiveCore(
+            stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
+        )
+        self._changed = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._outlet = Outlet(stream, Sequence(producer_id))
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Self:
+        """Begin to follow; what the backend has can be read before and after."""
+        if self._task is not None:
+            raise RuntimeError("the live state has been started already")
+        self._task = asyncio.create_task(self._follow_on(), name="penstock-live-state")
+        return self
+
+    async def close(self) -> None:
+        """Stop following. Closing again does nothing."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(self._core.close)
+        self._notify()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def wait_up_to_date(self, timeout_s: float | None = None) -> None:
+        """Wait until all that is in the stream at this moment has been applied."""
+        stream, _, moves = self._outlet_now()
+        tail = (await stream.head()).offset
+        late = f"the state is not at {tail} yet"
+        await self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
+
+    async def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
+        """Wait until all events of a transaction have been applied, if they have not been yet."""
+        ticket = self._core.await_txid(txid)
+        try:
+            late = f"transaction {txid} has not come yet"
+            await self._wait(lambda: ticket.seen, timeout_s, late)
+        finally:
+            self._core.forget(ticket)
+
+    def transaction(
+        self, *, txid: str | None = None, conditional: bool = False
+    ) -> AsyncTransaction:
+        """Changes that readers of this state see at once and that are appended together.
+
+        The last write wins; a `conditional` transaction fails with TailMoved if the stream has
+        grown beyond what the state had seen when the transaction began.
+        """
+        return AsyncTransaction(self, txid=txid, conditional=conditional)
+
+    def _outlet_now(self) -> Outlet[AsyncStream]:
+        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        with self._core.lock:
+            core, outlet = self._core, self._outlet
+            if outlet.stream.url != core.url:
+                stream = self._stream.client.stream(core.url)
+                outlet = self._outlet = Outlet(stream, outlet.sequence.restarted(), core.moves)
+            return outlet
+
+    def _source(self) -> AsyncStream:
+        url = self._core.source
+        return self._stream if url == self._stream.url else self._stream.client.stream(url)
+
+    def _can_wait(self) -> None:
+        if self._task is None:
+            raise RuntimeError("the live state follows nothing yet: start it first")
+
+    async def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+        self._can_wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_over():
+                    if self._core.ended is not None:
+                        raise self._core.ended
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(late) from None
+
+    async def _has_moved(self, moves: int) -> bool:
+        """Wait for the end of the stream: whether the state goes on in another one."""
+        core = self._core
+        while core.moves <= moves and core.ended is None:
+            await self._changed.wait()
+        return core.moves > moves
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- the follower's task
+
+    async def _follow_on(self) -> None:
+        cause: Exception | None = None
+        try:
+            await self._load()
+            while await self._follow():
+                pass
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+            cause = error
+        self._core.end(cause)
+        self._notify()
+
+    async def _load(self) -> None:
+        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        if self._bootstrap != "state" or self._core.position.offset != START:
+            return
+        client = self._stream.client
+        loaded = await client.run(load_state(self._core.url, client.retry))
+        if loaded is not None:
+            await self._commit(self._core.loaded(*loaded))
+
+    async def _follow(self) -> bool:
+        """Follow until the stream is closed (false) or has to be read from somewhere else."""
+        try:
+            offset = self._core.next.offset
+            async with self._source().follow(offset, decode=False) as batches:
+                async for batch in batches:
+                    plan = await self._answered(self._core.plan(batch))
+                    await self._commit(plan)
+                    if plan.skips:
+                        return True
+        except Gone as error:
+            await self._commit(self._core.gone(error))
+            return True
+        return False
+
+    async def _commit(self, plan: Plan) -> None:
+        if self._core.backend.blocking:
+            changes = await asyncio.to_thread(self._core.commit, plan)
+        else:
+            changes = self._core.commit(plan)
+        self._notify()
+        self._core.tell(changes, plan.controls)
+
+    async def _answered(self, planning: Generator[Question, Any, Plan]) -> Plan:
+        answer: Any = None
+        while True:
+            try:
+                question = planning.send(answer)
+            except StopIteration as stop:
+                plan: Plan = stop.value
+                return plan
+            answer = await self._ask(question)
+
+    async def _ask(self, question: Question) -> int | bool | None:
+        stream = self._source()
+        try:
+            if isinstance(question, Count):
+                read = await stream.read(question.start, until=question.until, decode=False)
+                return messages_in(read.data) if read.next_offset == question.until else None
+            async with contextlib.aclosing(
+                stream.client.iterate(
+                    stream._operations.batches(
+                        question.offset, until=None, count=None, decode=False, message_type=None
+                    )
+                )
+            ) as batches:
+                await anext(batches)
+        except (BadRequest, Gone, StreamNotFound):
+            return None
+        return True

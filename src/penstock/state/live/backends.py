@@ -1,0 +1,120 @@
+"""Where a live state keeps its entities, together with the position they stand at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.state.live.plan import Entity, Position
+from penstock.state.lookup import tokens
+
+Indexes = Mapping[str, Sequence[str]]  # type → the fields that entities are found by
+Found = list[tuple[str, bytes]]  # keys, with their values as JSON
+
+
+class Backend(Protocol):
+    """Keeps entities. One writer; readers on any thread, who never see half a commit."""
+
+    blocking: bool  # whether a commit waits for a disk
+
+    def open(self, stream: str, indexes: Indexes) -> Position:
+        """Make ready for a stream, named by its URL: the position that the entities stand at."""
+
+    def commit(
+        self,
+        before: Position,
+        after: Position,
+        writes: Mapping[Entity, bytes | None],
+        *,
+        clear: bool,
+    ) -> None:
+        """Forget everything if `clear`, then set and remove, and move on: all of it or nothing."""
+
+    def get(self, type: str, key: str) -> bytes | None: ...
+
+    def items(self, type: str) -> Found: ...
+
+    def find(self, type: str, field: str, token: bytes) -> Found:
+        """The entities with that token in an indexed field."""
+
+    def count(self, type: str) -> int: ...
+
+    def types(self) -> list[str]: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryBackend:
+    """Entities in memory: each start reads the stream from its beginning."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._types: dict[str, dict[str, bytes]] = {}
+        self._indexes: Indexes = {}
+        self._found: dict[tuple[str, str, bytes], dict[str, None]] = {}
+
+    def open(self, stream: str, indexes: Indexes) -> Position:
+        if self._types or self._indexes:
+            raise ValueError("this MemoryBackend has been used: every live state needs its own")
+        self._indexes = {type: tuple(fields) for type, fields in indexes.items()}
+        return Position()
+
+    def commit(
+        self,
+        before: Position,
+        after: Position,
+        writes: Mapping[Entity, bytes | None],
+        *,
+        clear: bool,
+    ) -> None:
+        with self._lock:
+            if clear:
+                self._types.clear()
+                self._found.clear()
+            for (type, key), value in writes.items():
+                keys = self._types.setdefault(type, {})
+                if type in self._indexes:
+                    self._index(type, key, keys.get(key), value)
+                if value is not None:
+                    keys[key] = value
+                else:
+                    keys.pop(key, None)
+                    if not keys:
+                        del self._types[type]
+
+    def get(self, type: str, key: str) -> bytes | None:
+        with self._lock:
+            return self._types.get(type, {}).get(key)
+
+    def items(self, type: str) -> Found:
+        with self._lock:
+            return list(self._types.get(type, {}).items())
+
+    def find(self, type: str, field: str, token: bytes) -> Found:
+        with self._lock:
+            keys = self._types.get(type, {})
+            return [(key, keys[key]) for key in self._found.get((type, field, token), ())]
+
+    def count(self, type: str) -> int:
+        with self._lock:
+            return len(self._types.get(type, ()))
+
+    def types(self) -> list[str]:
+        with self._lock:
+            return list(self._types)
+
+    def close(self) -> None:
+        """Nothing to do: what was read stays readable."""
+
+    def _index(self, type: str, key: str, old: bytes | None, new: bytes | None) -> None:
+        fields = self._indexes[type]
+        for field, token in tokens(old, fields) if old is not None else ():
+            place = (type, field, token)
+            del self._found[place][key]
+            if not self._found[place]:
+                del self._found[place]
+        for field, token in tokens(new, fields) if new is not None else ():
+            self._found.setdefault((type, field, token), {})[key] = None

@@ -1,0 +1,249 @@
+"""What a live state does with each batch of its stream: the rules alone, without I/O.
+
+A batch becomes a plan, which a backend commits as a whole. Where a rule has to know more about the
+stream it asks, by yielding a question that the shells answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import UNSET, Raw
+
+from penstock.client.batches import Batch
+from penstock.errors import Gone, InvalidEvent, StateReset, ValidationFailed
+from penstock.protocol.offsets import START
+from penstock.state.event import ChangeEvent, ControlEvent, Headers, StateEvent
+from penstock.state.live.plan import (
+    Cleared,
+    Count,
+    Entity,
+    Exists,
+    Plan,
+    Position,
+    Question,
+    Written,
+)
+from penstock.state.materialized import Checks, OnInvalid
+from penstock.state.parsing import (
+    decode_exactly,
+    decode_loosely,
+    in_array,
+    odd_timestamps,
+    parse_many,
+)
+
+log = logging.getLogger("penstock.state")
+
+_INSERT: Final = Headers(operation="insert")
+
+ResetChoice: TypeAlias = Literal["clear", "keep"]
+OnReset: TypeAlias = Literal["clear", "raise"] | Callable[[ControlEvent | Gone], ResetChoice | None]
+
+
+class Rules:
+    """The policies of one live state."""
+
+    def __init__(
+        self,
+        *,
+        schema: Checks | None = None,
+        on_invalid: OnInvalid = "skip",
+        on_reset: OnReset = "clear",
+    ) -> None:
+        if not (callable(on_invalid) or on_invalid in ("raise", "skip")):
+            raise ValueError(f"on_invalid is {on_invalid!r}; it can be raise, skip or a function")
+        if not (callable(on_reset) or on_reset in ("raise", "clear")):
+            raise ValueError(f"on_reset is {on_reset!r}; it can be clear, raise or a function")
+        self._schema = schema
+        self._on_invalid = on_invalid
+        self._on_reset = on_reset
+
+    def plan(
+        self, batch: Batch, position: Position, open_txid: str | None, *, trace: bool = False
+    ) -> Generator[Question, Any, Plan]:
+        """What to commit for a batch that starts at the position.
+
+        `open_txid` is the transaction that the batch before may have ended in the middle of.
+        """
+        plan = Plan(
+            position=position._replace(offset=batch.next_offset),
+            up_to_date=batch.up_to_date,
+            trace=[] if trace else None,
+        )
+        if open_txid is not None:
+            plan.txids[open_txid] = None
+        events, places = self._events(batch.data, plan)
+        odd = odd_timestamps(events)
+        if odd:
+            log.warning("timestamps of %d events up to %s are not RFC 3339", odd, batch.next_offset)
+        skip_below = 0
+        last_txid: Any = None
+        event: Any  # a cast for each would be a good part of the cost of this loop
+        for number, event in enumerate(events):
+            if number < skip_below:
+                continue
+            headers = event.headers
+            operation = headers.operation
+            if not operation:
+                last_txid = None
+                below = yield from self._control(event, number, places, batch, plan)
+                if plan.moves_to is not None:
+                    # What came before the reset is shown; the batch is read again if it ends here.
+                    plan.position, plan.up_to_date = position, False
+                if below is None:
+                    break
+                skip_below = below
+                continue
+            last_txid = headers.txid
+            if last_txid is not UNSET:
+                plan.txids[last_txid] = None
+            if self._schema is not None and not self._is_valid(event, places[number], plan):
+                continue
+            value = None if operation == "delete" else bytes(event._value)
+            entity = (event.type, event.key)
+            plan.writes[entity] = value
+            if plan.trace is not None:
+                plan.trace.append(Written(entity, value))
+        else:
+            # Chunks are cut anywhere: the next one may begin with more of the same transaction.
+            if last_txid and not batch.up_to_date:
+                del plan.txids[last_txid]
+                plan.open_txid = last_txid
+        return plan
+
+    def gone(self, error: Gone, position: Position) -> Plan:
+        """The offset exists no more: the stream was made anew, or trimmed beyond it."""
+        if position.offset == START or self._choose(error) == "keep":
+            raise error
+        start = Position(location=position.location)
+        return Plan(position=start, clears=True, skips=True, trace=[Cleared()])
+
+    def loaded(self, offset: str, entities: Mapping[Entity, bytes], *, trace: bool = False) -> Plan:
+        """A state that is there already, instead of the events that led to it."""
+        plan = Plan(position=Position(offset), clears=True, trace=[Cleared()] if trace else None)
+        if self._schema is None and not trace:
+            plan.writes.update(entities)
+            return plan
+        for number, (entity, value) in enumerate(entities.items()):
+            if self._schema is not None:
+                event = ChangeEvent(_INSERT, *entity, Raw(value))
+                if not self._is_valid(event, number, plan):
+                    continue
+            plan.writes[entity] = value
+            if plan.trace is not None:
+                plan.trace.append(Written(entity, value))
+        return plan
+
+    # -- controls
+
+    def _control(
+        self,
+        event: ControlEvent,
+        number: int,
+        places: Sequence[int],
+        batch: Batch,
+        plan: Plan,
+    ) -> Generator[Question, Any, int | None]:
+        """Do as it says; the number of the event to go on with, None for none of this batch."""
+        plan.controls.append(event)
+        control = event.control
+        if control == "snapshot-start":
+            if plan.position.in_snapshot:
+                log.warning("snapshot-start within a snapshot: the one before has no end")
+            plan.position = plan.position._replace(in_snapshot=True)
+        elif control == "snapshot-end":
+            if not plan.position.in_snapshot:
+                log.warning("snapshot-end without a snapshot-start; going on")
+            plan.position = plan.position._replace(in_snapshot=False)
+        elif control == "reset" and self._choose(event) == "clear":
+            if event.location is not None:
+                plan.moves_to, plan.skips = event.location, True
+                return None
+            plan.clears = True
+            plan.writes.clear()
+            plan.position = plan.position._replace(in_snapshot=False)
+            if plan.trace is not None:
+                plan.trace.append(Cleared())
+            if event.offset is not None:
+                return (yield from self._skip(event.offset, number, places, batch, plan))
+        return number + 1
+
+    def _skip(
+        self,
+        target: str,
+        number: int,
+        places: Sequence[int],
+        batch: Batch,
+        plan: Plan,
+    ) -> Generator[Question, Any, int | None]:
+        """Go to the offset of a reset if it lies ahead. Going back would never end."""
+        if target == batch.next_offset:
+            return None
+        if target > batch.next_offset:
+            if (yield Exists(target)):
+                plan.position = plan.position._replace(offset=target)
+                plan.skips = True
+                return None
+            log.warning("reset to %.64s, where the stream cannot be read; going on", target)
+        elif target > batch.offset:
+            count: int | None = yield Count(batch.offset, target)
+            if count is not None and count > places[number]:
+                return bisect_left(places, count)
+            log.warning("reset to %.64s, which is not ahead of it; going on", target)
+        else:
+            log.warning("reset to %.64s, which lies behind it; going on", target)
+        return number + 1
+
+    def _choose(self, cause: ControlEvent | Gone) -> ResetChoice:
+        if self._on_reset == "clear":
+            return "clear"
+        if self._on_reset == "raise":
+            if isinstance(cause, Gone):
+                raise cause
+            raise StateReset("The stream says that the state before this point is not valid.")
+        choice = self._on_reset(cause) or "clear"
+        if choice not in ("clear", "keep"):
+            raise ValueError(f"on_reset returned {choice!r}; it can be clear, keep or None")
+        return choice
+
+    # -- events
+
+    def _events(self, data: bytes, plan: Plan) -> tuple[list[StateEvent], Sequence[int]]:
+        """The events of an array, and for each its place there: some may have been left out."""
+        if not data:
+            return [], (0,)
+        events = decode_exactly(data, strict_timestamp=False)
+        if events is None and self._schema is None:
+            events = decode_loosely(data)
+        if events is not None:
+            return events, range(len(events) + 1)
+        bad: set[int] = set()
+
+        def refuse(error: InvalidEvent) -> None:
+            bad.add(error.index or 0)
+            self._refuse(error, plan)
+
+        events = parse_many(data, strict_timestamp=False, on_invalid=refuse)
+        return events, [place for place in range(len(events) + len(bad) + 1) if place not in bad]
+
+    def _is_valid(self, event: ChangeEvent, place: int, plan: Plan) -> bool:
+        assert self._schema is not None
+        try:
+            self._schema.check(event)
+        except ValidationFailed as error:
+            self._refuse(in_array(error, place, event.to_json()), plan)
+            return False
+        return True
+
+    def _refuse(self, error: InvalidEvent, plan: Plan) -> None:
+        if self._on_invalid == "raise":
+            raise error
+        plan.skipped += 1
+        if self._on_invalid == "skip":
+            log.warning("skipped: %.300s", error.detail)
+        else:
+            self._on_invalid(error)

@@ -1,0 +1,270 @@
+"""The blocking live state: a thread follows the stream, the caller's threads read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final, Self
+
+import msgspec
+
+from penstock.client.batches import Batch
+from penstock.client.flow import Done, Emit, Pause, advance
+from penstock.client.follow import FollowOptions
+from penstock.client.sync.client import _Shell
+from penstock.client.sync.stream import Stream
+from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.protocol.offsets import START
+from penstock.state.live.backends import Backend, MemoryBackend
+from penstock.state.live.bootstrap import Bootstrap, check, load_state
+from penstock.state.live.core import LiveCore
+from penstock.state.live.plan import Count, Plan, Question
+from penstock.state.live.rules import OnReset, Rules
+from penstock.state.live.transaction import Outlet, Sequence
+from penstock.state.live.transactions import Transaction
+from penstock.state.live.views import LiveReader, check_names, indexes_of
+from penstock.state.materialized import OnInvalid
+from penstock.state.schema import StateSchema
+
+CLOSE_TIMEOUT_S: Final = 2.0  # a follower that cannot be woken up ends by itself, later
+_WAKE_S: Final = 0.02
+
+
+class LiveState(LiveReader):
+    """A local database that follows a stream: `with LiveState(stream) as state: …`
+
+    `backend` keeps the entities: in memory unless another is given, for example
+    `SqliteBackend(path)`. Events that are invalid, by their form or by the `schema`, are left out
+    and counted; `on_invalid` may also be `"raise"`, or a function that gets each error.
+    `on_reset` is `"clear"`, `"raise"` or a function. `indexes` names the fields of each
+    collection that `where` finds entities by. `bootstrap="state"` starts from the state that a
+    Penstock server keeps, if it does, instead of from all events. May be used by many threads.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        schema: StateSchema | None = None,
+        backend: Backend | None = None,
+        indexes: Mapping[str, Iterable[str]] | None = None,
+        on_invalid: OnInvalid = "skip",
+        on_reset: OnReset = "clear",
+        bootstrap: Bootstrap = "stream",
+        producer_id: str | None = None,
+    ) -> None:
+        check_names(type(self), schema)
+        check(bootstrap, on_reset)
+        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
+        self._stream = stream
+        self._schema = schema
+        self._bootstrap = bootstrap
+        self._core = LiveCore(
+            stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
+        )
+        self._changed = threading.Condition(self._core.lock)
+        self._stopping = threading.Event()
+        self._sending = threading.Lock()
+        self._outlet = Outlet(stream, Sequence(producer_id))
+        self._shell: _Shell | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Self:
+        """Begin to follow; what the backend has can be read before and after."""
+        if self._thread is not None:
+            raise RuntimeError("the live state has been started already")
+        self._thread = threading.Thread(
+            target=self._follow_on, name="penstock-live-state", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop following. Closing again does nothing."""
+        with self._changed:
+            self._core.close()
+            self._stopping.set()
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while thread.is_alive() and time.monotonic() < deadline:
+            self._interrupt()
+            thread.join(_WAKE_S)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait_up_to_date(self, timeout_s: float | None = None) -> None:
+        """Wait until all that is in the stream at this moment has been applied."""
+        stream, _, moves = self._outlet_now()
+        tail = stream.head().offset
+        late = f"the state is not at {tail} yet"
+        self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
+
+    def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
+        """Wait until all events of a transaction have been applied, if they have not been yet."""
+        ticket = self._core.await_txid(txid)
+        try:
+            self._wait(lambda: ticket.seen, timeout_s, f"transaction {txid} has not come yet")
+        finally:
+            self._core.forget(ticket)
+
+    def transaction(self, *, txid: str | None = None, conditional: bool = False) -> Transaction:
+        """Changes that readers of this state see at once and that are appended together.
+
+        The last write wins; a `conditional` transaction fails with TailMoved if the stream has
+        grown beyond what the state had seen when the transaction began.
+        """
+        return Transaction(self, txid=txid, conditional=conditional)
+
+    def _outlet_now(self) -> Outlet[Stream]:
+        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        with self._changed:
+            core, outlet = self._core, self._outlet
+            if outlet.stream.url != core.url:
+                stream = self._stream.client.stream(core.url)
+                outlet = self._outlet = Outlet(stream, outlet.sequence.restarted(), core.moves)
+            return outlet
+
+    def _can_wait(self) -> None:
+        if self._thread is None:
+            raise RuntimeError("the live state follows nothing yet: start it first")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback cannot wait for what only comes after it")
+
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
+        self._can_wait()
+        core = self._core
+        with self._changed:
+            self._changed.wait_for(lambda: is_over() or core.ended is not None, timeout_s)
+            if is_over():
+                return
+            if core.ended is not None:
+                raise core.ended
+        raise TimeoutError(late)
+
+    def _has_moved(self, moves: int) -> bool:
+        """Wait for the end of the stream: whether the state goes on in another one."""
+        core = self._core
+        with self._changed:
+            self._changed.wait_for(lambda: core.moves > moves or core.ended is not None)
+            return core.moves > moves
+
+    # -- the follower's thread
+
+    def _follow_on(self) -> None:
+        cause: BaseException | None = None
+        try:
+            self._load()
+            while self._follow() and not self._stopping.is_set():
+                pass
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            cause = error
+        with self._changed:
+            self._core.end(cause)
+            self._changed.notify_all()
+
+    def _load(self) -> None:
+        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        if self._bootstrap != "state" or self._core.position.offset != START:
+            return
+        client = self._stream.client
+        loaded = client.run(load_state(self._core.url, client.retry))
+        if loaded is not None:
+            self._commit(self._core.loaded(*loaded))
+
+    def _follow(self) -> bool:
+        """Follow until the stream is closed (false) or has to be read from somewhere else."""
+        try:
+            for batch in self._batches():
+                plan = self._answered(self._core.plan(batch))
+                self._commit(plan)
+                if plan.skips:
+                    return True
+        except Gone as error:
+            self._commit(self._core.gone(error))
+            return True
+        return False
+
+    def _commit(self, plan: Plan) -> None:
+        with self._changed:
+            changes = self._core.commit(plan)
+            self._changed.notify_all()
+        self._core.tell(changes, plan.controls)
+
+    def _batches(self) -> Iterator[Batch]:
+        """What `Stream.follow` gives, but such that `close` can end it from another thread."""
+        options = FollowOptions(offset=self._core.next.offset, decode=False)
+        flow = self._source()._operations.follow(options).flow()
+        shell = self._shell = _Shell(self._stream.client)
+        try:
+            effect = advance(flow)
+            while not (isinstance(effect, Done) or self._stopping.is_set()):
+                if isinstance(effect, Emit):
+                    yield effect.value
+                    effect = advance(flow)
+                elif isinstance(effect, Pause):
+                    self._stopping.wait(effect.seconds)
+                    effect = advance(flow)
+                else:
+                    effect = shell.step(flow, effect)
+        finally:
+            self._shell = None
+            flow.close()
+            shell.close()
+
+    def _source(self) -> Stream:
+        url = self._core.source
+        return self._stream if url == self._stream.url else self._stream.client.stream(url)
+
+    def _interrupt(self) -> None:
+        """Wake the thread up if it waits for events; closing a socket would not."""
+        shell = self._shell
+        response = None if shell is None else shell._response
+        if response is None or response.http_version == "HTTP/2":  # others may use that socket
+            return
+        network = response.extensions.get("network_stream")
+        found = None if network is None else network.get_extra_info("socket")
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
+    def _answered(self, planning: Generator[Question, Any, Plan]) -> Plan:
+        answer: Any = None
+        while True:
+            try:
+                question = planning.send(answer)
+            except StopIteration as stop:
+                plan: Plan = stop.value
+                return plan
+            answer = self._ask(question)
+
+    def _ask(self, question: Question) -> int | bool | None:
+        stream = self._source()
+        try:
+            if isinstance(question, Count):
+                read = stream.read(question.start, until=question.until, decode=False)
+                return messages_in(read.data) if read.next_offset == question.until else None
+            with contextlib.closing(
+                stream.client.iterate(
+                    stream._operations.batches(
+                        question.offset, until=None, count=None, decode=False, message_type=None
+                    )
+                )
+            ) as batches:
+                next(batches)
+        except (BadRequest, Gone, StreamNotFound):
+            return None
+        return True
+
+
+def messages_in(data: bytes) -> int:
+    return len(msgspec.json.decode(data, type=list[msgspec.Raw])) if data else 0

@@ -1,0 +1,1 @@
+"""The server's side of state: the index of declared streams, and compaction."""

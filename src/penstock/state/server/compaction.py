@@ -1,0 +1,258 @@
+"""Puts the live state of a stream in the place of its history: a snapshot-start, an insert for
+every entity, a snapshot-end.
+
+The state is taken from the index while appends go on. What came after it is taken in at the end, in
+one step with the decision in the log, so that no newer change is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.errors import (
+    NotCompactable,
+    NotStateStream,
+    Overloaded,
+    StateTooLarge,
+    StreamTrimmed,
+)
+from penstock.protocol.lifecycle import stream_closed
+from penstock.state import events
+from penstock.state.declaration import META
+from penstock.state.server.index_batch import Batch
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+
+ATTEMPTS: Final = 5
+SPAN_BYTES: Final = 1024 * 1024
+GAP_BYTES: Final = 4 * 1024
+"""Reading this much that nobody asked for is cheaper than a second read."""
+GROWTH: Final = 1.1
+"""By how much a log has grown before its state is measured again."""
+MEASURED_MAX: Final = 10_000
+
+_SIZE: Final = "SELECT coalesce(sum(length), 0) FROM entities WHERE stream = ?"
+_PLACES: Final = """SELECT type, key, position, length FROM entities WHERE stream = ?
+ORDER BY position"""
+_STANDING: Final = "SELECT position, ordinal, skip_until FROM streams WHERE id = ?"
+_START: Final = events.snapshot_start().to_json() + b",\n"
+_END: Final = events.snapshot_end().to_json() + b",\n"
+_INSERT_TEXT: Final = b'"insert"'
+_INSERT: Final = msgspec.Raw(_INSERT_TEXT)
+_split: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+Lines = dict[tuple[str, str], bytes]
+
+
+class Compacted(NamedTuple):
+    """Where the stream begins now, how many entities it has, and how many bytes they take."""
+
+    earliest: str
+    entities: int
+    bytes: int
+
+
+class _Base(NamedTuple):
+    """The state where the index stands: where the events are that set its entities."""
+
+    position: int
+    ordinal: int
+    skip_until: int
+    places: list[tuple[str, str, int, int]]
+
+
+class Compactor:
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: Keeper,
+        settings: Settings,
+        *,
+        spares: Callable[[Stream], bool],
+    ) -> None:
+        """`spares` says which streams no policy may compact."""
+        self._engine = engine
+        self._keeper = keeper
+        self._spares = spares
+        self._bytes_max = settings.snapshot_bytes_max
+        self._log_bytes_min = settings.compact_bytes_min
+        self._running: dict[int, asyncio.Task[Compacted]] = {}
+        self._measured: dict[int, int] = {}
+
+    async def compact(self, stream: Stream) -> Compacted:
+        """Whoever asks while it is being done gets the same answer."""
+        if META not in stream.meta:
+            raise NotStateStream(
+                f"Only the history of a state stream can be replaced by its state; declare it with "
+                f"PUT /v1/schema/{stream.path}, or trim it."
+            )
+        task = self._running.get(stream.id)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._compact(stream))
+            self._running[stream.id] = task
+            task.add_done_callback(lambda done: self._done(stream.id, done))
+        return await asyncio.shield(task)
+
+    def _done(self, stream_id: int, task: asyncio.Task[Compacted]) -> None:
+        del self._running[stream_id]
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone: it is nobody's fault then
+
+    async def consider(self, stream: Stream, ratio: int) -> bool:
+        """Compact a stream if its log is at least `ratio` times its live state."""
+        size = stream.tail - stream.earliest
+        if META not in stream.meta or stream.closed or self._spares(stream):
+            return False
+        if size < self._log_bytes_min:
+            return False
+        if size < self._measured.get(stream.id, 0) * GROWTH:
+            return False
+        live = await self._keeper.answer(
+            stream,
+            stream.tail,
+            lambda index: index.ask(
+                stream.id,
+                stream.tail,
+                lambda db, _: (int(db.execute(_SIZE, (stream.id,)).fetchone()[0]),),
+            ),
+        )
+        if size < ratio * max(live[0], 1):
+            if len(self._measured) >= MEASURED_MAX:
+                self._measured.clear()
+            self._measured[stream.id] = size
+            return False
+        self._measured.pop(stream.id, None)
+        await self.compact(stream)
+        return True
+
+    async def _compact(self, stream: Stream) -> Compacted:
+        for _ in range(ATTEMPTS):
+            try:
+                done = await self._attempt(stream)
+            except StreamTrimmed:  # while it was read: what is the state has changed
+                continue
+            if done is not None:
+                return done
+        raise Overloaded(
+            f"{stream.path!r} was trimmed, or failed to be written, each time that its state was "
+            "taken; try again.",
+            Retry_After="1",
+        )
+
+    async def _attempt(self, stream: Stream) -> Compacted | None:
+        """None if something came between that appends alone cannot do."""
+        if stream.pending_closed:
+            raise stream_closed(self._engine.token(stream, stream.pending_tail))
+        earliest = stream.earliest
+        base = await self._base(stream)
+        lines = await self._lines(stream, base)
+        recording = self._engine.record(stream)
+        try:
+            await recording.ready
+            batch = Batch(stream.id, base.position, base.ordinal, base.skip_until)
+            late = b""
+            if recording.start > base.position:
+                late = await self._keeper.read(stream, base.position, recording.start)
+                await asyncio.to_thread(batch.add_all, late)
+            # From here to the decision nobody else has a turn.
+            if recording.is_broken or recording.earliest != earliest:
+                return None
+            recent = b"".join(recording.parts)
+            if recent:
+                batch.add_all(recent)
+            self._take_in(batch, base.position, late + recent, lines)
+            if batch.skip_until > stream.pending_tail:
+                raise NotCompactable(
+                    "A reset names an offset ahead, up to which events do not count; compact the "
+                    "stream when it has got there."
+                )
+            payload = b"".join([_START, *lines.values(), _END])
+            self._check_size(len(payload))
+            before = stream.pending_tail - earliest
+            deciding = self._engine.snapshot(recording, payload, len(lines) + 2)
+            self._keeper.accepted(stream)
+        finally:
+            self._engine.stop_recording(recording)
+        trimmed = await deciding
+        self._engine.stats.compacted_bytes += before
+        return Compacted(trimmed.offset, len(lines), len(payload))
+
+    async def _base(self, stream: Stream) -> _Base:
+        at = stream.tail
+
+        def question(db: Any, _: object) -> _Base:
+            self._check_size(int(db.execute(_SIZE, (stream.id,)).fetchone()[0]))
+            position, ordinal, skip_until = db.execute(_STANDING, (stream.id,)).fetchone()
+            places = db.execute(_PLACES, (stream.id,)).fetchall()
+            return _Base(position, ordinal, skip_until, places)
+
+        return await self._keeper.answer(
+            stream, at, lambda index: index.ask(stream.id, at, question)
+        )
+
+    def _check_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise StateTooLarge(
+                f"The live state has {size} bytes, more than the {self._bytes_max} of "
+                "snapshot_bytes_max that are written in one step. Raise the setting, or have a "
+                "pipeline write the stream anew: `penstock pipeline rewrite FILE STREAM --to NEW`."
+            )
+
+    async def _lines(self, stream: Stream, base: _Base) -> Lines:
+        """The base as inserts, in the order of the log."""
+        lines: Lines = {}
+        places, index = base.places, 0
+        while index < len(places):
+            first, start = index, places[index][2]
+            end = start
+            while index < len(places):
+                *_, position, length = places[index]
+                too_far = position - end > GAP_BYTES or position + length - start > SPAN_BYTES
+                if index > first and too_far:
+                    break
+                end = position + length
+                index += 1
+            wire = await self._keeper.read(stream, start, end)
+            lines.update(await asyncio.to_thread(_inserts, wire, start, places[first:index]))
+        return lines
+
+    @staticmethod
+    def _take_in(batch: Batch, start: int, wire: bytes, lines: Lines) -> None:
+        """Change the state by what came after it: the wire bytes from `start` on."""
+        if batch.resets:
+            lines.clear()
+        for entity, left in batch.entities.items():
+            # Taken out first, so that the order stays that of the log.
+            lines.pop(entity, None)
+            if left is not None:
+                position, length = left[0] - start, left[1]
+                lines[entity] = as_insert(wire[position : position + length])
+
+
+def _inserts(wire: bytes, start: int, places: list[tuple[str, str, int, int]]) -> Lines:
+    return {
+        (type, key): as_insert(wire[position - start : position - start + length])
+        for type, key, position, length in places
+    }
+
+
+def as_insert(line: bytes) -> bytes:
+    """The event that set an entity, as one that tells of it for the first time: all that it says
+    stays, but for what was before it."""
+    fields = _split(line[:-2])
+    headers = _split(fields["headers"])
+    if bytes(headers["operation"]) == _INSERT_TEXT and "old_value" not in fields:
+        return line
+    fields.pop("old_value", None)
+    headers["operation"] = _INSERT
+    fields["headers"] = msgspec.Raw(_encode(headers))
+    return _encode(fields) + b",\n"

@@ -1,0 +1,330 @@
+"""The server's index of declared streams: `(type, key)` → where its change events are in the log.
+
+Rows are ordered by position, which is what offsets name and grows with the ordinal, so that a state
+at any offset is a lookup. The state at the end is kept beside it, with its values. A cache: what is
+lost is read from the log again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from penstock.log.disk.files import Files
+from penstock.state.event import OPERATIONS
+from penstock.state.server import row_numbers
+from penstock.state.server.index_batch import DELETE, Batch
+from penstock.state.server.json_pages import Joined, join
+
+T = TypeVar("T")
+
+FORMAT: Final = 2
+CACHE_KIB: Final = 32 * 1024
+RESET: Final = len(OPERATIONS)
+
+IndexFault = sqlite3.Error
+"""What every method may raise when the database or its disk fails."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same may work later: a full or busy disk, not a broken database."""
+    return isinstance(error, sqlite3.OperationalError)
+
+
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS streams (
+  id INTEGER PRIMARY KEY, path TEXT NOT NULL, position INTEGER NOT NULL, ordinal INTEGER NOT NULL,
+  skip_until INTEGER NOT NULL, skipped INTEGER NOT NULL, mark_bytes INTEGER NOT NULL,
+  mark_crc INTEGER NOT NULL, first INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS changes (
+  stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
+  length INTEGER NOT NULL, ordinal INTEGER NOT NULL, operation INTEGER NOT NULL,
+  PRIMARY KEY (stream, type, key, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS resets (
+  stream INTEGER NOT NULL, position INTEGER NOT NULL, length INTEGER NOT NULL,
+  ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entities (
+  stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
+  length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL,
+  PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
+{row_numbers.SCHEMA}
+PRAGMA user_version = {FORMAT};
+"""
+# SQLite takes the other columns of a group from the row that has the greatest position. Most of the
+# values are those of the end: only what has changed since has to be read from the log.
+_PAGE: Final = """SELECT past.type, past.key, past.position, past.length, value, operation FROM (
+  SELECT stream, type, key, max(position) AS position, length, operation FROM changes
+  WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key
+) AS past LEFT JOIN entities USING (stream, type, key, position)"""
+_LAST_PAGE: Final = """SELECT type, key, position, length, value, -1 FROM entities
+WHERE stream = ? AND (type, key) >= (?, ?)"""
+_ONE: Final = """SELECT type, key, position, length, operation FROM changes
+WHERE stream = ? AND type = ? AND key = ? AND position > ? AND position < ?
+ORDER BY position DESC LIMIT 1"""
+_HISTORY: Final = """SELECT position, length, ordinal, operation FROM changes
+WHERE stream = ?1 AND type = ?2 AND key = ?3 AND position > ?4 AND position < ?5
+UNION ALL SELECT position, length, ordinal, ?7 FROM resets
+WHERE stream = ?1 AND position > ?4 AND position < ?5 AND position > (
+  SELECT min(position) FROM changes WHERE stream = ?1 AND type = ?2 AND key = ?3)
+ORDER BY position LIMIT ?6"""
+_DROP: Final = (
+    "DELETE FROM streams WHERE id = ?",
+    "DELETE FROM changes WHERE stream = ?",
+    "DELETE FROM resets WHERE stream = ?",
+    "DELETE FROM entities WHERE stream = ?",
+    *row_numbers.DROP,
+)
+
+
+class Standing(NamedTuple):
+    """How far a stream is indexed, and what its last indexed message looked like."""
+
+    position: int
+    mark_bytes: int
+    mark_crc: int
+    first: int
+    """Where the earliest event is that may be indexed: what was before it is trimmed away."""
+
+
+class Entry(NamedTuple):
+    """An entity of a state, where the event is that set its value, and its value if at hand."""
+
+    type: str
+    key: str
+    position: int
+    length: int
+    value: bytes | None = None
+
+
+class Page(NamedTuple):
+    """Some entities of the state at a position, or in their place what they are as JSON."""
+
+    at: int
+    entities: list[Entry]
+    more: bool
+    joined: Joined | None = None
+
+
+class Past(NamedTuple):
+    """One step in the history of an entity; `operation` is RESET for a reset of the stream."""
+
+    position: int
+    length: int
+    ordinal: int
+    operation: int
+
+
+class Wanted(NamedTuple):
+    """Which entities, at which position; with `latest` a later one will do as well.
+
+    `as_json` takes them joined if the index can do that.
+    """
+
+    stream: int
+    at: int
+    latest: bool = False
+    type: str | None = None
+    key: str | None = None
+    prefix: str = ""
+    after: tuple[str, str] | None = None
+    limit: int = 1000
+    bytes_max: int = 1024 * 1024
+    as_json: bool = False
+
+
+class StateIndex:
+    """One database. Calls come from one thread at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Without a path it lives in memory."""
+        self._path = path
+        self._files = Files()
+        self.odd_timestamps = 0  # of events taken in since the start
+        if path is None:
+            self._connect(":memory:")
+            return
+        try:
+            self._files.make_folder(path.parent)
+            self._connect(str(path))
+            if self._one("PRAGMA user_version") not in ((0,), (FORMAT,)):
+                self.recreate()
+        except OSError as error:
+            raise sqlite3.OperationalError(str(error)) from error
+        except sqlite3.OperationalError:
+            raise  # the disk, not what is on it
+        except sqlite3.DatabaseError:
+            self.recreate()
+
+    def _connect(self, where: str) -> None:
+        self._db = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
+        # Not synced at every commit: after a power cut it is consistent, and at worst behind.
+        self._db.executescript(
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+            f"PRAGMA cache_size=-{CACHE_KIB}; PRAGMA wal_autocheckpoint=4000;"
+        )
+        if self._one("PRAGMA user_version") == (0,):
+            self._db.executescript(_SCHEMA)
+
+    def recreate(self) -> None:
+        """Begin again with nothing: the database is of no use."""
+        assert self._path is not None
+        self._db.close()
+        for suffix in ("", "-wal", "-shm"):
+            self._files.remove(self._path.with_name(self._path.name + suffix))
+        self._connect(str(self._path))
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- keeping
+
+    def streams(self, after: int = 0, limit: int = -1) -> list[tuple[int, str]]:
+        """Every stream that has been indexed: id and path."""
+        sql = "SELECT id, path FROM streams WHERE id > ? ORDER BY id LIMIT ?"
+        return self._db.execute(sql, (after, limit)).fetchall()
+
+    def standing(self, stream: int) -> Standing | None:
+        sql = "SELECT position, mark_bytes, mark_crc, first FROM streams WHERE id = ?"
+        row = self._one(sql, stream)
+        return None if row is None else Standing(*row)
+
+    def begin(self, stream: int, path: str, first: int = 0, ordinal: int = 0) -> None:
+        """Take a stream up, or begin again with it, from the position of message `ordinal` on."""
+        self.drop(stream)
+        sql = "INSERT INTO streams VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?)"
+        self._db.execute(sql, (stream, path, first, ordinal, first))
+
+    def prune(self, stream: int, first: int) -> None:
+        """Forget events before a position, and what rests on them: the stream was trimmed."""
+        with self._db:
+            self._db.execute("BEGIN")
+            for table in ("changes", "resets", "entities"):
+                # The names are the three above; a table cannot be a parameter.
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE stream = ? AND position < ?",  # noqa: S608
+                    (stream, first),
+                )
+            self._db.execute("UPDATE streams SET first = ? WHERE id = ?", (first, stream))
+
+    def drop(self, stream: int) -> None:
+        with self._db:
+            self._db.execute("BEGIN")
+            for statement in _DROP:
+                self._db.execute(statement, (stream,))
+
+    def apply(self, stream: int, start: int, wire: bytes) -> int:
+        """Take in the messages of wire bytes that start at `start`; how many were no events."""
+        row = self._one("SELECT position, ordinal, skip_until FROM streams WHERE id = ?", stream)
+        if row is None or row[0] != start:
+            raise sqlite3.OperationalError(f"stream {stream} is not indexed up to {start}")
+        batch = Batch(stream, start, row[1], row[2])
+        batch.add_all(wire)
+        mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]
+        with self._db:
+            self._db.execute("BEGIN")
+            # In the order of the table: neighbours are on the same page.
+            batch.changes.sort()
+            self._db.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", batch.changes)
+            self._db.executemany("INSERT INTO resets VALUES (?, ?, ?, ?)", batch.resets)
+            if batch.resets:
+                self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
+            self._db.executemany(
+                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", batch.set_entities()
+            )
+            row_numbers.add(self._db, stream, batch.numbered)
+            self._db.executemany(
+                "DELETE FROM entities WHERE stream = ? AND type = ? AND key = ?",
+                batch.gone_entities(),
+            )
+            self._db.execute(
+                "UPDATE streams SET position = ?, ordinal = ?, skip_until = ?, "
+                "skipped = skipped + ?, mark_bytes = ?, mark_crc = ? WHERE id = ?",
+                (batch.position, batch.ordinal, batch.skip_until, batch.skipped,
+                 len(mark), zlib.crc32(mark), stream),
+            )  # fmt: skip
+        self.odd_timestamps += batch.odd_timestamps
+        return batch.skipped
+
+    def skipped(self, stream: int) -> int:
+        """How many messages of a stream were no events."""
+        row = self._one("SELECT skipped FROM streams WHERE id = ?", stream)
+        return 0 if row is None else int(row[0])
+
+    # -- asking; None if the index is behind what is asked for
+
+    def page(self, wanted: Wanted) -> Page | None:
+        """Entities in the order of type and key."""
+        standing = self.standing(wanted.stream)
+        if standing is None or standing.position < wanted.at:
+            return None
+        if wanted.latest:
+            wanted = wanted._replace(at=standing.position)
+        reset = self._reset(wanted)
+        if wanted.type is not None and wanted.key is not None:
+            where = (wanted.stream, wanted.type, wanted.key, reset, wanted.at)
+            row = self._one(_ONE, *where)
+            found = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
+            return Page(wanted.at, found, more=False)
+        low = (wanted.type or "", wanted.prefix)
+        if wanted.after is not None:
+            low = max(low, (wanted.after[0], wanted.after[1] + "\0"))  # the next possible key
+        if wanted.at == standing.position:
+            if wanted.as_json and wanted.type is None:
+                limits = {"limit": wanted.limit, "bytes_max": wanted.bytes_max}
+                joined = join(self._all, wanted.stream, low, **limits)
+                if joined is not None:
+                    return Page(wanted.at, [], joined.more, joined)
+            cursor = self._db.execute(_LAST_PAGE, (wanted.stream, *low))
+        else:
+            cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
+        entities: list[Entry] = []
+        size = 0
+        try:
+            for type, key, position, length, value, operation in cursor:
+                if wanted.type is not None and type != wanted.type:
+                    break
+                if not key.startswith(wanted.prefix):
+                    break
+                if operation == DELETE:
+                    continue
+                size += length
+                if entities and (len(entities) >= wanted.limit or size > wanted.bytes_max):
+                    return Page(wanted.at, entities, more=True)
+                entities.append(Entry(type, key, position, length, value))
+        finally:
+            cursor.close()
+        return Page(wanted.at, entities, more=False)
+
+    def history(self, wanted: Wanted, after: int) -> list[Past] | None:
+        """What happened to an entity after a position, oldest first."""
+        if not self._reaches(wanted):
+            return None
+        entity = (wanted.stream, wanted.type, wanted.key)
+        rows = self._db.execute(_HISTORY, (*entity, after, wanted.at, wanted.limit + 1, RESET))
+        return [Past(*row) for row in rows]
+
+    def ask(self, stream: int, at: int, question: Callable[[Any, Standing], T]) -> T | None:
+        """What a question finds in the database of a stream that is indexed up to `at`."""
+        standing = self.standing(stream)
+        if standing is None or standing.position < at:
+            return None
+        return question(self._db, standing)
+
+    def _reaches(self, wanted: Wanted) -> bool:
+        standing = self.standing(wanted.stream)
+        return standing is not None and standing.position >= wanted.at
+
+    def _reset(self, wanted: Wanted) -> int:
+        """Where the last reset before the wanted position is."""
+        sql = "SELECT max(position) FROM resets WHERE stream = ? AND position < ?"
+        row = self._one(sql, wanted.stream, wanted.at)
+        return -1 if row is None or row[0] is None else int(row[0])
+
+    def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, *values: object) -> Any:
+        return self._db.execute(sql, values).fetchone()

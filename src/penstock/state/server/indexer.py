@@ -1,0 +1,397 @@
+"""Keeps the state index in step with the log, apart from the append path.
+
+Lives on the event loop; the database is used in a thread of its own. A stream is followed only
+while it has something new, so that nobody who looks at it thinks that it is being read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.errors import (
+    InternalError,
+    Overloaded,
+    PenstockError,
+    ShuttingDown,
+    StreamNotFound,
+    StreamTrimmed,
+)
+from penstock.log.disk.files import Files
+from penstock.state.declaration import META
+from penstock.state.server.index import IndexFault, StateIndex, is_passing
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+
+T = TypeVar("T")
+
+FILE: Final = Path("state") / "index.sqlite"
+PIECE_BYTES: Final = 256 * 1024
+BATCH_BYTES: Final = 1024 * 1024
+"""Indexed in one transaction: fewer cost less, longer ones keep others waiting."""
+WAIT_S: Final = 10.0
+"""How long a reader waits for the index to reach what it asked for."""
+RETRY_S: Final = 1.0
+FOLDS_MAX: Final = 4
+"""Streams gone through for an answer at the same time: each takes memory."""
+SWEEP_STREAMS: Final = 20
+"""Streams looked at for each new one: those deleted meanwhile go faster than new ones come."""
+
+_log = logging.getLogger("penstock.state")
+
+
+class Keeper:
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._path = None if settings.memory else Path(settings.data_dir) / FILE
+        self._index: StateIndex | None = None
+        self._thread = ThreadPoolExecutor(1, "penstock-state")
+        self._follows: dict[int, _Follow] = {}
+        self._queue: dict[int, _Follow] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._swept = 0
+        # Streams whose rows are known to be of this log: a folder may have been restored. And from
+        # where on there are rows of them: what a trim took from the log has to go there too.
+        self._checked: dict[int, int] = {}
+        self._folding = asyncio.Semaphore(FOLDS_MAX)
+        self._closed = False
+        self.skipped = 0
+        self.indexed_bytes = 0
+
+    def start(self) -> None:
+        """Take up what the index has on disk: catch up, and drop what is gone."""
+        if self._path is None or not Files().exists(self._path):
+            return
+        try:
+            index = self._opened()
+            for stream_id, path in index.streams():
+                stream = self._find(stream_id, path)
+                if stream is None:
+                    index.drop(stream_id)
+                else:
+                    self.follow(stream)
+        except IndexFault as error:  # the streams themselves can be served
+            _log.error("the state index cannot be opened: %s", error)
+
+    def close(self) -> None:
+        """Finish the batch at hand and let go; the rest is caught up with at the next start."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.shutdown(cancel_futures=True)
+        for follow in list(self._follows.values()):
+            self._engine.unwatch(follow.stream, follow)
+            follow.fail(ShuttingDown("The server is stopping; try again.", Retry_After="1"))
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    # -- what moves
+
+    def accepted(self, stream: Stream) -> None:
+        """Something is about to be appended: be told when it is durable."""
+        follow = self._follow(stream)
+        if not follow.watching:
+            follow.watching = True
+            self._engine.watch(stream, follow)
+
+    def follow(self, stream: Stream) -> None:
+        """Bring the index up to the tail of a stream."""
+        self._enqueue(self._follow(stream))
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is not declared any more: what is kept of it goes."""
+        self._checked.pop(stream.id, None)
+        self.follow(stream)
+
+    async def reach(self, stream: Stream, position: int) -> None:
+        """Wait until a stream is indexed up to `position`."""
+        follow = self._follow(stream)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        follow.waiters.append((position, waiter))
+        self._enqueue(follow)
+        try:
+            await asyncio.wait_for(waiter, WAIT_S)
+        except TimeoutError:
+            raise _behind() from None
+
+    async def answer(
+        self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]
+    ) -> T:
+        """What the index says of a declared stream at a position, once it has got there."""
+        try:
+            if self._checked.get(stream.id, stream.earliest) < stream.earliest:
+                await self._prune(stream)
+            found = await self._ask(question) if stream.id in self._checked else None
+            if found is None:
+                await self.reach(stream, at)
+                found = await self._ask(question)
+        except IndexFault as error:
+            _log.error("the state index failed: %s", error)
+            self._checked.pop(stream.id, None)
+            self.follow(stream)  # finds the fault as well, and repairs it
+            found = None
+        if found is None:
+            raise _behind()
+        return found
+
+    async def fold(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
+        """The same for a stream that is not kept: all of it is gone through, now."""
+        async with self._folding:
+            index = await self._work(lambda: StateIndex(None))
+            try:
+                start, ordinal = stream.earliest, stream.earliest_ordinal
+                await self._work(lambda: index.begin(stream.id, stream.path, start, ordinal))
+                while start < at:
+                    start = await self._fold_on(index, stream, start, at)
+                found = await self._work(lambda: question(index))
+            finally:
+                index.close()
+        assert found is not None
+        return found
+
+    async def _fold_on(self, index: StateIndex, stream: Stream, start: int, at: int) -> int:
+        end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES, until=at)
+        wire = await self.read(stream, start, end)
+        await self._work(lambda: index.apply(stream.id, start, wire))
+        return end
+
+    async def _ask(self, question: Callable[[StateIndex], T]) -> T:
+        """Put a question to the index, in its thread."""
+        return await self._work(lambda: question(self._opened()))
+
+    async def _work(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        """All of [start, end), in the pieces that the engine allows."""
+        parts = []
+        while start < end:
+            stop = min(start + PIECE_BYTES, end)
+            piece = self._engine.read_now(stream, start, stop)
+            if piece is None:
+                piece = await self._engine.read(stream, start, stop)
+            parts.append(piece)
+            start = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def lag(self) -> tuple[int, int]:
+        """Streams whose index is behind, and by how many bytes."""
+        behind = [
+            follow.stream.tail - (follow.position or 0)
+            for follow in self._follows.values()
+            if follow.position != follow.stream.tail
+        ]
+        return len(behind), sum(behind)
+
+    # -- keeping up
+
+    def _follow(self, stream: Stream) -> _Follow:
+        follow = self._follows.get(stream.id)
+        if follow is None:
+            follow = self._follows[stream.id] = _Follow(stream, self)
+        return follow
+
+    def _enqueue(self, follow: _Follow) -> None:
+        if self._closed:
+            return
+        self._queue[follow.stream.id] = follow
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """One batch of one stream after the other, each in its turn."""
+        while self._queue:
+            follow = self._queue.pop(next(iter(self._queue)))
+            try:
+                await self._step(follow)
+            except PenstockError as error:
+                if not follow.stream.is_gone:
+                    _log.error("cannot index %s: %s", follow.stream.path, error.detail)
+                self._give_up(follow, error)
+            except IndexFault as error:
+                _log.error("the state index failed, trying again: %s", error)
+                self._queue[follow.stream.id] = follow
+                await self._repair(error)
+            except Exception:  # noqa: BLE001 - one stream must not end the keeping of all
+                _log.exception("cannot index %s", follow.stream.path)
+                failure = InternalError("The state index failed; the server's log says why.")
+                self._give_up(follow, failure)
+
+    def _give_up(self, follow: _Follow, error: PenstockError) -> None:
+        """Until the next append or question; others may be luckier."""
+        self._follows.pop(follow.stream.id, None)
+        follow.watching = False
+        self._engine.unwatch(follow.stream, follow)
+        follow.fail(error)
+
+    async def _step(self, follow: _Follow) -> None:
+        stream = follow.stream
+        if stream.is_gone:
+            await self._ask(lambda index: index.drop(stream.id))
+            raise StreamNotFound(f"{stream.path!r} was deleted")
+        if META not in stream.meta and await self._drop(follow):
+            return
+        if follow.position is None or follow.position < stream.earliest:
+            follow.position = await self._take_up(stream)
+        elif self._checked.get(stream.id, stream.earliest) < stream.earliest:
+            await self._prune(stream)
+        start = follow.position
+        if start < stream.tail:
+            end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
+            wire = await self.read(stream, start, end)
+            self.skipped += await self._ask(lambda index: self._apply(index, stream, start, wire))
+            self.indexed_bytes += end - start
+            follow.position = end
+        follow.arrived()
+        if follow.position < stream.tail:
+            self._queue[stream.id] = follow
+        elif follow.is_idle:
+            self._follows.pop(stream.id, None)
+
+    def _apply(self, index: StateIndex, stream: Stream, start: int, wire: bytes) -> int:
+        known = index.odd_timestamps
+        skipped = index.apply(stream.id, start, wire)
+        if index.odd_timestamps > known:
+            odd = index.odd_timestamps - known
+            _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
+        return skipped
+
+    async def _drop(self, follow: _Follow) -> bool:
+        """Let go of a stream that was undeclared; false if it has been declared again since."""
+        stream = follow.stream
+        follow.position = None
+        await self._ask(lambda index: index.drop(stream.id))
+        if META in stream.meta:
+            return False
+        self._queue.pop(stream.id, None)
+        self._give_up(follow, _undeclared(stream))
+        return True
+
+    async def _take_up(self, stream: Stream) -> int:
+        """Where the index stands, if that is still what the log says; else from the start."""
+        standing = await self._ask(lambda index: index.standing(stream.id))
+        first, ordinal = stream.earliest, stream.earliest_ordinal
+        if standing is not None and first <= standing.position <= stream.tail:
+            end = standing.position
+            if await self._mark(stream, end, standing.mark_bytes) == standing.mark_crc:
+                self._checked[stream.id] = standing.first
+                if standing.first < first:
+                    await self._prune(stream)
+                return end
+        await self._ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
+        self._checked[stream.id] = first
+        await self._sweep()
+        return first
+
+    async def _mark(self, stream: Stream, end: int, size: int) -> int | None:
+        """The checksum of the last message before `end`; None if it was trimmed away."""
+        try:
+            return zlib.crc32(await self.read(stream, end - size, end) if size else b"")
+        except StreamTrimmed:
+            return None
+
+    async def _prune(self, stream: Stream) -> None:
+        """What was trimmed from the log has no part in the state any more."""
+        first = stream.earliest
+        await self._ask(lambda index: index.prune(stream.id, first))
+        self._checked[stream.id] = first
+
+    async def _sweep(self) -> None:
+        """Drop streams that were deleted while nobody followed them."""
+        known = await self._ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
+        self._swept = known[-1][0] if len(known) == SWEEP_STREAMS else 0
+        for stream_id, path in known:
+            if self._find(stream_id, path) is None:
+                # mypy cannot infer the type of a lambda with a default.
+                await self._ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
+
+    async def _repair(self, error: Exception) -> None:
+        """A broken database is made anew; a full disk may have room later."""
+        self._checked.clear()
+        for follow in self._follows.values():
+            follow.position = None
+        if self._path is not None and not is_passing(error):
+            try:
+                await self._ask(lambda index: index.recreate())
+                return
+            except IndexFault as again:
+                _log.error("the state index cannot be made anew: %s", again)
+        await asyncio.sleep(RETRY_S)
+
+    def _find(self, stream_id: int, path: str) -> Stream | None:
+        """The stream, if it is still the one that was indexed."""
+        try:
+            stream = self._engine.find(path, touch=False)
+        except PenstockError:
+            return None
+        return stream if stream.id == stream_id and META in stream.meta else None
+
+    def _opened(self) -> StateIndex:
+        if self._index is None:
+            self._index = StateIndex(self._path)
+        return self._index
+
+
+class _Follow:
+    """A stream that the index has to catch up with; watches it while appends are on their way."""
+
+    __slots__ = ("_keeper", "position", "stream", "waiters", "watching")
+
+    def __init__(self, stream: Stream, keeper: Keeper) -> None:
+        self.stream = stream
+        self._keeper = keeper
+        self.position: int | None = None
+        self.waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.watching = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.watching and not self.waiters
+
+    def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
+        if self.watching and not self.stream.in_flight:
+            self.watching = False
+            self._keeper._engine.unwatch(self.stream, self)
+        self._keeper._enqueue(self)
+
+    def ended(self) -> None:
+        self.watching = False
+        self._keeper._enqueue(self)
+
+    def arrived(self) -> None:
+        """Wake those who wait for no more than this."""
+        waiting, self.waiters = self.waiters, []
+        for target, waiter in waiting:
+            if waiter.done():
+                continue
+            if self.position is not None and self.position >= target:
+                waiter.set_result(None)
+            else:
+                self.waiters.append((target, waiter))
+
+    def fail(self, error: Any) -> None:
+        waiting, self.waiters = self.waiters, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def _behind() -> Overloaded:
+    return Overloaded(
+        "The state index is still catching up with the stream; try again.", Retry_After="1"
+    )
+
+
+def _undeclared(stream: Stream) -> Overloaded:
+    return Overloaded(
+        f"{stream.path!r} has been undeclared in this moment; ask again.", Retry_After="1"
+    )

@@ -1,0 +1,1 @@
+"""The server's side of STP: tables over streams, Notify, and mirrors."""

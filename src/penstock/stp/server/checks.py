@@ -1,0 +1,162 @@
+"""What is appended to a stream that is shown as tables: kept so that rows can express it.
+
+Keys and records that would break a row are refused, an event without timestamp gets that of its
+append, and a reset becomes deletes. Decides within the append, on the pending state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.errors import BadRequest, InvalidEvent, InvalidRow
+from penstock.protocol.headers import format_expires_at
+from penstock.protocol.offsets import Offset, parse_offset
+from penstock.state.event import ChangeEvent, ControlEvent
+from penstock.stp.declaration import Table, decode
+from penstock.stp.events import event_json
+from penstock.stp.rows import Change, check_key, check_record
+from penstock.stp.transcode import events_of, record_text
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.log.stream import Stream
+    from penstock.stp.server.resets import Resets
+
+_KNOWN_MAX: Final = 1024
+_split: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class TableChecks:
+    """The check of every stream that has tables."""
+
+    def __init__(self, resets: Resets, *, clock: Clock) -> None:
+        self._resets = resets
+        self._clock = clock
+        self._known: dict[int, tuple[bytes, dict[str, list[Table]]]] = {}
+        self.refused = 0
+        self.resets = 0
+
+    def __call__(
+        self, value: bytes, stream: Stream, wire: bytes, count: int
+    ) -> tuple[bytes, int] | None:
+        try:
+            changed = self._checked(value, stream, wire)
+        except (InvalidRow, InvalidEvent):
+            self.refused += 1
+            raise
+        self._resets.record(stream, wire if changed is None else changed[0])
+        return changed
+
+    def _checked(self, value: bytes, stream: Stream, wire: bytes) -> tuple[bytes, int] | None:
+        tables = self._tables(stream.id, value)
+        events = events_of(wire)
+        stamps: list[int] = []
+        resets: list[int] = []
+        for index, event in enumerate(events):
+            if isinstance(event, ControlEvent):
+                if event.control == "reset":
+                    _check_reset(event, stream, index)
+                    resets.append(index)
+            elif event is not None and event.type in tables:
+                for table in tables[event.type]:
+                    check_event(event, table, index)
+                if event.timestamp is None:
+                    stamps.append(index)
+        if not stamps and not resets:
+            return None
+        now = format_expires_at(self._clock.now_us())
+        lines = wire.split(b",\n")[:-1]
+        for index in stamps:
+            lines[index] = _stamped(lines[index], now)
+        if resets:
+            lines = self._without_resets(stream, lines, events, resets, now)
+        return b"".join([line + b",\n" for line in lines]), len(lines)
+
+    def _without_resets(
+        self, stream: Stream, lines: list[bytes], events: list[Any], resets: list[int], now: str
+    ) -> list[bytes]:
+        """Deletes for all that is live at each reset: before this append, and within it."""
+        live = self._resets.live(stream)  # NotYet if that has to be found out first
+        result: list[bytes] = []
+        for index, (line, event) in enumerate(zip(lines, events, strict=True)):
+            if index in resets:
+                result += [_delete(type, key, now) for type, key in live]
+                live.clear()
+                continue
+            result.append(line)
+            if isinstance(event, ChangeEvent):
+                if event.operation == "delete":
+                    live.pop((event.type, event.key), None)
+                else:
+                    live[event.type, event.key] = None
+        if not result:
+            # A reset of nothing still has to be an append: the same mark, which clears nothing.
+            result = [b'{"headers":{"control":"up-to-date"}}']
+        self._resets.check_size(sum(map(len, result)))
+        self.resets += len(resets)
+        return result
+
+    def _tables(self, stream_id: int, value: bytes) -> dict[str, list[Table]]:
+        known = self._known.get(stream_id)
+        if known is not None and known[0] == value:
+            return known[1]
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        tables: dict[str, list[Table]] = {}
+        for table in decode(value).values():
+            tables.setdefault(table.type, []).append(table)
+        self._known[stream_id] = (value, tables)
+        return tables
+
+
+def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> None:
+    """Refuse an event that would break a row of the table."""
+    try:
+        check_key(event.key, escape=table.escape)
+        if event.operation == "delete" or table.record == "json":
+            return
+        raw = event.raw_value
+        assert raw is not None
+        if raw[:1] != b'"':
+            raise InvalidRow(
+                "The value is not a text, and the table has text records.", field="record"
+            )
+        if not table.escape and b"\\" in raw:  # as JSON spells what would break a row
+            check_record(record_text(raw, table))
+    except InvalidRow as error:
+        where = "" if index is None else f"Event {index}: "
+        raise InvalidRow(
+            f"{where}{error.detail} The stream is shown as a table of {table.type!r}.",
+            field=error.field,
+            index=index,
+        ) from None
+
+
+def _check_reset(event: ControlEvent, stream: Stream, index: int) -> None:
+    """A reset that skips what follows it cannot be said in rows."""
+    try:
+        offset = parse_offset(event.offset or "")
+    except BadRequest:
+        return
+    if isinstance(offset, Offset) and offset > (stream.id, stream.pending_tail):
+        raise InvalidEvent(
+            f"Event {index}: a reset with an offset ahead of it skips events, which rows cannot: "
+            "the stream is shown as a table. Leave the offset out.",
+            field="headers.offset",
+            index=index,
+        )
+
+
+def _stamped(line: bytes, now: str) -> bytes:
+    """The same event with a timestamp, in the spelling of a table's own writer."""
+    fields = _split(line)
+    headers = bytes(fields.pop("headers")).lstrip()
+    with_time = msgspec.Raw(b'{"timestamp":%b,%b' % (_encode(now), headers[1:].lstrip()))
+    return _encode({"headers": with_time, **fields})
+
+
+def _delete(type: str, key: str, now: str) -> bytes:
+    return event_json(type, Change("-", key), timestamp=now, codec="text")

@@ -1,0 +1,268 @@
+"""Follows one table of another server: GETs its rows from the last SeqNo on and gives them to the
+mirror, again and again.
+
+Servers that stream are read as long as they send; others are asked at intervals, or when a Notify
+says that there is news. Every failure is retried, and shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.errors import EgressFailed, InvalidContentType, PenstockError
+from penstock.protocol.headers import format_expires_at
+from penstock.protocol.outbound import parse_url
+from penstock.stp.client._incoming import Sieve
+from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
+from penstock.stp.notify import FORM, SIGNATURE, form, sign
+from penstock.stp.rows import RowDecoder, RowsBefore
+from penstock.stp.server.mirror import Mirror
+from penstock.stp.server.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.egress import Egress, Streamed
+    from penstock.stp.server.peers import Peers
+    from penstock.stp.server.registry import Follow
+
+REASON_BYTES_MAX: Final = 300
+DIGITS_MAX: Final = 16
+REPORTED_MAX: Final = 1000
+OK, GONE = 200, 410
+EVENT: Final = "changed"
+"""The event that we ask a source's NURL to be told of."""
+
+_log = logging.getLogger("penstock.stp")
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """How a following stands, for people."""
+
+    state: str = "starting"
+    seqno: int = 0
+    appended: int = 0
+    unchanged: int = 0
+    conflicts: int = 0
+    last_conflict: str = ""
+    failures: int = 0
+    reason: str = ""
+    requests: int = 0
+
+
+class Follower:
+    """One task for one source. `wake` when there is news."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        egress: Egress,
+        peers: Peers,
+        clock: Clock,
+        follow: Follow,
+        *,
+        seqno: int,
+        declare: Callable[[SequenceType], Awaitable[Mirror]],
+        own_nurl: str,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._settings = settings
+        self._egress = egress
+        self._headers = {
+            "accept": f"{MEDIA}; charset=utf-8",
+            **peers.headers(parse_url(follow.surl)),
+        }
+        self._peers = peers
+        self._clock = clock
+        self.follow = follow
+        self._declare = declare
+        self._own_nurl = own_nurl
+        self._jitter = jitter
+        self._mirror: Mirror | None = None
+        self._kind: SequenceType | None = None
+        self._sieve = Sieve(seqno)
+        self._reported: set[str] = set()
+        self._news = asyncio.Event()
+        self._announced = not (follow.nurl and own_nurl)
+        self.status = Status(seqno=seqno)
+
+    def wake(self) -> None:
+        """Something may be new: ask now, or once more after the request that is under way."""
+        self._news.set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        status = self.status
+        while True:
+            started, before = loop.time(), self._sieve.position
+            self._news.clear()
+            await self._announce()
+            try:
+                await self._read()
+            except PenstockError as error:
+                if self._sieve.position > before:
+                    status.failures = 0  # cut off, but getting on
+                status.failures += 1
+                self._report(error)
+                await self._pause(self._retry_s(status.failures))
+                continue
+            status.failures, status.reason, status.state = 0, "", "following"
+            if self._sieve.position == before:
+                await self._pause(started + self._settings.follow_poll_s - loop.time())
+
+    def _report(self, error: PenstockError) -> None:
+        status = self.status
+        reason = error.detail[:REASON_BYTES_MAX]
+        if status.reason != reason:  # once, not at every try
+            _log.warning("cannot follow %s: %s", self.follow.table, reason)
+        status.reason, status.state = reason, "failing"
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _retry_s(self, failures: int) -> float:
+        settings = self._settings
+        wait_s = settings.follow_retry_s * 2.0 ** min(failures - 1, 30)
+        return min(wait_s, settings.follow_retry_max_s) * (0.5 + self._jitter() / 2)
+
+    # -- reading
+
+    async def _read(self) -> None:
+        """One answer of the source, to its end."""
+        async with self._get(self._sieve.position) as answer:
+            has_gap = answer.status == GONE
+            if not has_gap:
+                mirror, decoder = await self._open(answer)
+                self.status.state = "following"
+                async for piece in answer.pieces:
+                    await self._take(mirror, decoder, piece)
+                # Without its line end a row is not complete: it comes again, whole.
+                decoder.end()
+        if has_gap:
+            await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        """The rows after our position are gone: take the table as it is, from its first row on."""
+        _log.warning("rows of the source of %s are gone: taking it up anew", self.follow.table)
+        async with self._get(0) as answer:
+            mirror, decoder = await self._open(answer)
+            snapshot = Snapshot(_last_seqno(answer))
+            async for piece in answer.pieces:
+                snapshot.add(decoder.feed(piece))
+                if snapshot.is_complete:
+                    break
+        await mirror.replace(snapshot.live, snapshot.position, self._now())
+        self._sieve = Sieve(snapshot.position)
+        self._count(mirror)
+
+    def _get(self, since_id: int) -> AbstractAsyncContextManager[Streamed]:
+        self.status.requests += 1
+        surl = self.follow.surl
+        joint = "&" if "?" in surl else "?"
+        return self._egress.stream(f"{surl}{joint}since_id={since_id}", headers=self._headers)
+
+    async def _open(self, answer: Streamed) -> tuple[Mirror, RowDecoder]:
+        if answer.status != OK:
+            raise _failed(f"the source answers {answer.status}")
+        try:
+            kind = parse_content_type(answer.headers.get("content-type", ""))
+        except InvalidContentType as error:
+            raise _failed(f"the source does not speak STP: {error.detail}") from None
+        last = _last_seqno(answer)
+        if last is not None and last < self._sieve.position:
+            raise _failed(
+                f"the source ends at SeqNo {last}, before {self._sieve.position}, which was seen "
+                "already: it is another table now; unfollow it, delete the mirror's stream, and "
+                "follow it again"
+            )
+        if self._mirror is None or kind != self._kind:
+            self._mirror, self._kind = await self._declare(kind), kind
+        line_bytes_max = self._settings.follow_row_bytes_max
+        return self._mirror, RowDecoder(escape=kind.escape, line_bytes_max=line_bytes_max)
+
+    async def _take(self, mirror: Mirror, decoder: RowDecoder, piece: bytes) -> None:
+        bad: RowsBefore | None = None
+        try:
+            rows = decoder.feed(piece)
+        except RowsBefore as error:
+            rows, bad = error.rows, error
+        before = self._sieve.position
+        new, conflicts = self._sieve.pass_on(rows)
+        for conflict in conflicts:
+            self._contradicted(str(conflict)[:REASON_BYTES_MAX])
+        if new:
+            try:
+                await mirror.apply(new, self._now())
+            except BaseException:
+                self._sieve = Sieve(before)  # they come again
+                raise
+        self._count(mirror)
+        if bad is not None:
+            raise _failed(f"the source sent what is no row: {bad.detail}")
+
+    def _contradicted(self, text: str) -> None:
+        """Report a contradiction, once: a server that sends everything each time repeats it."""
+        if text in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported.add(text)
+        self.status.conflicts += 1
+        self.status.last_conflict = text
+        _log.error("the source of %s contradicts itself: %s", self.follow.table, text)
+
+    def _count(self, mirror: Mirror) -> None:
+        status = self.status
+        status.seqno = self._sieve.position
+        status.appended, status.unchanged = mirror.appended, mirror.unchanged
+
+    def _now(self) -> str:
+        return format_expires_at(self._clock.now_us())
+
+    # -- asking to be told
+
+    async def _announce(self) -> None:
+        """Tell the source's NURL, if we were given one, that we follow and where to tell us.
+
+        Rows are read all the same if that fails; it is tried again with the next request.
+        """
+        if self._announced:
+            return
+        nurl, surl = self.follow.nurl, self.follow.surl
+        headers = {"content-type": FORM, **self._peers.headers(parse_url(nurl))}
+        body = form(surl, ((EVENT, self._own_nurl),))
+        if self._settings.notify_secret:
+            now_s = self._clock.now_us() // 1_000_000
+            headers[SIGNATURE] = sign(self._settings.notify_secret, body, now_s)
+        try:
+            answer = await self._egress.request("POST", nurl, headers=headers, body=body)
+        except PenstockError as error:
+            _log.warning("cannot announce %s to its source: %s", self.follow.table, error.detail)
+            return
+        if answer.is_success:
+            self._announced = True
+        else:
+            _log.warning(
+                "the NURL of the source of %s answers %d", self.follow.table, answer.status
+            )
+
+
+def _last_seqno(answer: Streamed) -> int | None:
+    """Where the table ended when it was asked for, if the server says so."""
+    text = answer.headers.get("stp-last-seqno", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
+
+
+def _failed(text: str) -> EgressFailed:
+    return EgressFailed(text[0].upper() + text[1:] + ("" if text.endswith(".") else "."))

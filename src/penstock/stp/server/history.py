@@ -1,0 +1,82 @@
+"""Whether rows can express what is in a stream already, before it is shown as a table.
+
+Goes through the stream once, a piece at a time, off the loop. Knows the log, and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import BadRequest, InvalidRow, NotExpressible
+from penstock.protocol.offsets import Offset, parse_offset
+from penstock.state.event import ControlEvent
+from penstock.stp.server.checks import check_event
+from penstock.stp.transcode import events_of
+
+if TYPE_CHECKING:
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+    from penstock.stp.declaration import Table
+
+PIECE_BYTES: Final = 256 * 1024
+
+
+class History(NamedTuple):
+    """What is known of a stream up to a position: events of the type, and whether it was reset."""
+
+    position: int
+    messages: int
+    changes: int
+    has_resets: bool
+
+
+NOTHING: Final = History(0, 0, 0, has_resets=False)
+
+
+async def inspect(
+    engine: Engine, keeper: Keeper, stream: Stream, table: Table, known: History
+) -> History:
+    """Go on to the tail from what is known; NotExpressible at the first event that is."""
+    until = stream.tail
+    while known.position < until:
+        end = await engine.plan(stream, known.position, max_bytes=PIECE_BYTES, until=until)
+        wire = await keeper.read(stream, known.position, end)
+        known = await asyncio.to_thread(_inspect, wire, stream.id, table, known)
+    return known
+
+
+def _inspect(wire: bytes, stream_id: int, table: Table, known: History) -> History:
+    changes, has_resets, position = known.changes, known.has_resets, known.position
+    lines = wire.split(b"\n")
+    for index, event in enumerate(events_of(wire)):
+        position += len(lines[index]) + 1
+        if event is None:
+            continue
+        seqno = known.messages + index + 1
+        if isinstance(event, ControlEvent):
+            if event.control == "reset":
+                has_resets = True
+                _check_reset(event, stream_id, position, seqno)
+        elif event.type == table.type:
+            changes += 1
+            try:
+                check_event(event, table)
+            except InvalidRow as error:
+                raise NotExpressible(
+                    f"Event {seqno} of the stream cannot be a row: {error.detail}"
+                ) from None
+    messages = known.messages + len(lines) - 1
+    return History(known.position + len(wire), messages, changes, has_resets)
+
+
+def _check_reset(event: ControlEvent, stream_id: int, position: int, seqno: int) -> None:
+    try:
+        offset = parse_offset(event.offset or "")
+    except BadRequest:
+        return
+    if isinstance(offset, Offset) and offset > (stream_id, position):
+        raise NotExpressible(
+            f"Event {seqno} of the stream is a reset that skips events after it, which rows cannot."
+        )

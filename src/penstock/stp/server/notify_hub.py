@@ -1,0 +1,255 @@
+"""The hub: what a Notify sets in motion. Listeners are told when tables move, sources are followed.
+
+Decides with the registry and the policy; telling and following are elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from penstock.config.setting import InvalidSetting
+from penstock.egress import Egress
+from penstock.errors import InvalidUrl, PenstockError, StreamNotFound, TooManyPeers
+from penstock.protocol.headers import parse_stream_path
+from penstock.protocol.outbound import Target, parse_url
+from penstock.stp.server.mirrors import Followings
+from penstock.stp.server.notifier import Teller
+from penstock.stp.server.peers import TABLES, Peers, mirror_path
+from penstock.stp.server.registry import OWNER, PATH, Listener, Owned, Registry
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+    from penstock.stp.notify import Notice
+    from penstock.stp.server.tables import TableDirectory
+
+_log = logging.getLogger("penstock.stp")
+NOT_A_PEER = "its host is not among the peers of this server"
+
+
+class Hub:
+    """One a server. `ready` before anything is asked of it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: Keeper,
+        settings: Settings,
+        tables: TableDirectory,
+        *,
+        clock: Clock,
+        egress: Egress | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._tables = tables
+        self.egress = Egress(settings) if egress is None else egress
+        self._peers = Peers(settings)
+        self._public_origin = _origin(settings.public_url)
+        owned = Owned()
+        engine.add_check(OWNER, owned, closes=True)
+        self.registry = Registry(engine, keeper, owned)
+        self.teller = Teller(settings, self.registry, self.egress, self._peers, self._last_seqno)
+        self.followings = Followings(
+            engine,
+            keeper,
+            settings,
+            tables,
+            self.egress,
+            self._peers,
+            owned,
+            self.registry,
+            clock=clock,
+        )
+        self._watches: dict[str, _Watch] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self.notices = 0
+        self.ignored = 0
+
+    def start(self) -> None:
+        """Take up what was going on before the last stop."""
+        try:
+            self._engine.find(PATH, touch=False)
+        except StreamNotFound:
+            return
+        self._starting = asyncio.get_running_loop().create_task(self._start())
+        self._starting.add_done_callback(_report)
+
+    async def _start(self) -> None:
+        await self.registry.load()
+        await self.followings.resume()
+        for listener in list(self.registry.listeners.values()):
+            self._listen(listener)
+
+    async def ready(self) -> None:
+        """Wait until what was there before is known."""
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
+
+    def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        self.followings.close()
+        self.teller.close()
+        for watch in list(self._watches.values()):
+            self._engine.unwatch(watch.stream, watch)
+        self._watches.clear()
+
+    # -- what a Notify says
+
+    async def notify(self, name: str, notice: Notice, base: str) -> dict[str, Any]:
+        """Act on a Notify, as far as the policy lets us; says what came of it.
+
+        `base` is the URL of this server as the sender knows it.
+        """
+        await self.ready()
+        self.notices += 1
+        ignored = dict.fromkeys(notice.ignored, "no event has such a name")
+        said: dict[str, Any] = {"ignored": ignored}
+        surl = notice.surl
+        own = None
+        if surl is not None and self._is_own(surl, base):
+            own = self._own_table(surl)
+            if own is None:
+                ignored["surl"] = "there is no such table here"
+        elif surl is not None:
+            await self._news(name, surl, base, said)
+        for callback in notice.callbacks:
+            table = own or self._table_of(name, callback.event)
+            if table is None:
+                ignored[callback.event] = "no table here is meant by it"
+            elif not self._peers.trusts(callback.nurl):
+                ignored[callback.event] = NOT_A_PEER
+            elif not base and own is None:
+                ignored[callback.event] = "this server does not know its own URL; set public_url"
+            else:
+                shown = surl.url if own and surl else f"{base}{TABLES}{table}"
+                await self._register(table, callback.event, callback.nurl, shown)
+                said.setdefault("told_of", {})[callback.event] = table
+        self.ignored += len(ignored)
+        return said
+
+    async def _news(self, name: str, surl: Target, base: str, said: dict[str, Any]) -> None:
+        """There may be rows at a SURL of another server: look, if we follow it or may."""
+        followers = self.followings.of(surl)
+        for follower in followers:
+            follower.wake()
+        if followers:
+            said["followed_by"] = [follower.follow.table for follower in followers]
+        elif any(self.followings.has_ended(path, surl) for path in (name, mirror_path(surl))):
+            # Its server tells us still; that somebody has ended it counts for more.
+            said["ignored"]["surl"] = "it is not followed any more"
+        elif self._peers.trusts(surl):
+            table = mirror_path(surl)
+            await self.followings.follow(table, surl, base=base)
+            said["followed_by"] = [table]
+        else:
+            said["ignored"]["surl"] = NOT_A_PEER
+
+    def _is_own(self, surl: Target, base: str) -> bool:
+        return surl.origin in (base, self._public_origin)
+
+    def _own_table(self, surl: Target) -> str | None:
+        """The path of our table that a SURL is."""
+        if not surl.path.startswith(TABLES):
+            return None
+        try:
+            table = parse_stream_path(surl.path[len(TABLES) :].encode())
+        except PenstockError:
+            return None
+        return table if self.followings.lookup(table) is not None else None
+
+    def _table_of(self, name: str, event: str) -> str | None:
+        """The table that an event at a NURL is about: one below its name, or of its name."""
+        for path in (f"{name}/{event}", name):
+            if self.followings.lookup(path) is not None:
+                return path
+        return None
+
+    # -- listeners
+
+    async def _register(self, table: str, event: str, nurl: Target, surl: str) -> None:
+        listener = Listener(table=table, nurl=nurl.url, surl=surl, event=event)
+        before = self.registry.listeners.get(listener.key)
+        if before is None:
+            self._check_room(nurl)
+        elif before.state == "active":
+            listener = before  # said again; what it was first told of stands
+        await self.registry.put(listener)
+        self._listen(listener)
+
+    def _check_room(self, nurl: Target) -> None:
+        settings, registry = self._settings, self.registry
+        if (
+            len(registry.listeners) >= settings.notify_listeners_max
+            or registry.listener_hosts[nurl.host] >= settings.notify_listeners_per_peer_max
+        ):
+            raise TooManyPeers(
+                "As many NURLs are told of changes as this server allows: see "
+                "notify_listeners_max and notify_listeners_per_peer_max."
+            )
+
+    def _listen(self, listener: Listener) -> None:
+        found = self.followings.lookup(listener.table)
+        if listener.state != "active" or found is None:
+            return
+        watch = self._watches.get(listener.table)
+        if watch is None:
+            watch = self._watches[listener.table] = _Watch(self, listener.table, found.stream)
+            self._engine.watch(found.stream, watch)
+        watch.keys.add(listener.key)
+        self.teller.moved(listener)
+
+    def moved(self, watch: _Watch) -> None:
+        for key in list(watch.keys):
+            listener = self.registry.listeners.get(key)
+            if listener is None or listener.state != "active":
+                watch.keys.discard(key)
+            else:
+                self.teller.moved(listener)
+
+    def ended(self, watch: _Watch) -> None:
+        """A table is gone; one that is made in its place begins again."""
+        self._watches.pop(watch.table, None)
+        for key in watch.keys:
+            self.registry.told.pop(key, None)
+
+    async def _last_seqno(self, path: str) -> int:
+        return (await self._tables.find(path, touch=False).standing()).last
+
+
+def _origin(public_url: str) -> str:
+    if not public_url:
+        return ""
+    try:
+        return parse_url(public_url).origin
+    except InvalidUrl as error:
+        raise InvalidSetting(f"public_url: {error.detail}") from None
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("the registry cannot be taken up", exc_info=task.exception())
+
+
+class _Watch:
+    """Looks at one table for all that listen to it."""
+
+    __slots__ = ("_hub", "keys", "stream", "table")
+
+    def __init__(self, hub: Hub, table: str, stream: Stream) -> None:
+        self._hub = hub
+        self.table = table
+        self.stream = stream
+        self.keys: set[str] = set()
+
+    def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
+        self._hub.moved(self)
+
+    def ended(self) -> None:
+        self._hub.ended(self)

@@ -1,0 +1,120 @@
+"""Which entities are live at the moment a reset is decided, though the index is behind.
+
+While the index is asked, every append to the stream is recorded; what the index says, changed by
+what was recorded, is the pending state. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import BodyTooLarge
+from penstock.log.requests import NotYet
+from penstock.state.event import ChangeEvent
+from penstock.state.server import row_numbers
+from penstock.stp.transcode import events_of
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+
+EVENT_BYTES_MIN: Final = 70
+"""A delete event has no fewer bytes, so that no more than so many fit into an append."""
+
+Live = dict[tuple[str, str], None]
+
+
+class Resets:
+    def __init__(self, keeper: Keeper, settings: Settings) -> None:
+        self._keeper = keeper
+        self._bytes_max = settings.body_bytes_max
+        self._recordings: dict[int, list[_Recording]] = {}
+        self._ready: dict[int, _Recording] = {}
+
+    def record(self, stream: Stream, wire: bytes) -> None:
+        """Something is about to be appended at the pending tail."""
+        for recording in self._recordings.get(stream.id, ()):
+            recording.add(wire)
+
+    def live(self, stream: Stream) -> Live:
+        """Every entity that is live at the pending tail; NotYet if the index has to be asked."""
+        found = self._ready.pop(stream.id, None)
+        if found is None or found.is_broken:
+            recording = _Recording(stream)
+            self._recordings.setdefault(stream.id, []).append(recording)
+            raise NotYet(self._ask(recording))
+        return found.live()
+
+    def check_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise BodyTooLarge(
+                f"The reset stands for deletes of {size} bytes, more than the {self._bytes_max} "
+                "of body_bytes_max: delete the keys in several appends."
+            )
+
+    async def _ask(self, recording: _Recording) -> None:
+        stream, limit = recording.stream, self._bytes_max // EVENT_BYTES_MIN + 1
+        try:
+            recording.base = await self._keeper.answer(
+                stream,
+                recording.start,
+                lambda index: index.ask(
+                    stream.id,
+                    recording.start,
+                    lambda db, _: row_numbers.live_keys(db, stream.id, limit),
+                ),
+            )
+            if len(recording.base) >= limit:
+                self.check_size(limit * EVENT_BYTES_MIN)
+            self._ready[stream.id] = recording
+        finally:
+            # After the append that waits for this, which follows in the same step.
+            asyncio.get_running_loop().call_soon(self._forget, recording)
+
+    def _forget(self, recording: _Recording) -> None:
+        stream_id = recording.stream.id
+        if self._ready.get(stream_id) is recording:
+            del self._ready[stream_id]
+        left = [each for each in self._recordings[stream_id] if each is not recording]
+        if left:
+            self._recordings[stream_id] = left
+        else:
+            del self._recordings[stream_id]
+
+
+class _Recording:
+    """What is appended to a stream from a moment on: the last of each entity."""
+
+    __slots__ = ("_changes", "_end", "_is_broken", "base", "start", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.start = self._end = stream.pending_tail
+        self._is_broken = False
+        self.base: list[tuple[str, str]] | None = None
+        self._changes: dict[tuple[str, str], bool] = {}
+
+    @property
+    def is_broken(self) -> bool:
+        """An append that was recorded came to nothing: refused, or lost with its batch."""
+        return self._is_broken or self._end != self.stream.pending_tail
+
+    def add(self, wire: bytes) -> None:
+        self._is_broken = self.is_broken
+        self._end += len(wire)
+        event: Any
+        for event in events_of(wire):
+            if isinstance(event, ChangeEvent):
+                self._changes[event.type, event.key] = event.operation != "delete"
+
+    def live(self) -> Live:
+        assert self.base is not None
+        live: Live = dict.fromkeys(self.base)
+        for entity, is_live in self._changes.items():
+            if is_live:
+                live[entity] = None
+            else:
+                live.pop(entity, None)
+        return live

@@ -1,0 +1,369 @@
+"""One table over the log: where its rows are, how many, and the rows themselves.
+
+Asks the engine for bytes and the state index for numbers, waits for neither more than it must, and
+knows no HTTP. A SeqNo is an ordinal of the stream plus one, so that positions are found through the
+log's own index; only counting back through other types needs the state index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import RowsTrimmed
+from penstock.protocol.headers import format_expires_at
+from penstock.state.server import row_numbers
+from penstock.stp.server.row_cache import BLOCK_BYTES, Block, BlockCache, Key, after
+from penstock.stp.transcode import Transcoder, events_of, parsed
+
+if TYPE_CHECKING:
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+    from penstock.stp.declaration import Table
+
+SLICE_BYTES: Final = 64 * 1024
+"""Transcoded at a time: so much keeps others waiting for less than a thread would that holds the
+interpreter, is still in the processor's cache when it is used again, and takes memory that need not
+be asked of the system each time."""
+INLINE_BYTES: Final = 2 * SLICE_BYTES
+"""More than this of the log is transcoded off the loop."""
+GLANCE_BYTES: Final = 4 * 1024
+NEAR_BYTES: Final = 64 * 1024
+"""Less than this is gone through, rather than asking the index."""
+FIRST_BYTES: Final = 32 * 1024
+"""Transcoded at a time for a reader that starts inside a block."""
+OVERRUN_BYTES: Final = 4 * 1024
+"""Read beyond a block, to find the end of its last message with the same read."""
+GAP_BYTES: Final = 2 * 1024
+"""Reading this much that nobody asked for is cheaper than a second read."""
+
+
+class Standing(NamedTuple):
+    """A table at a position of its stream, after so many messages: the SeqNo of its last row (0 if
+    there is none) and, if they were counted, its rows."""
+
+    position: int
+    messages: int
+    last: int
+    rows: int = -1
+
+
+class Place(NamedTuple):
+    """Where a reader stands: all rows up to SeqNo `ordinal` are behind it. `aligned` if a block
+    starts there."""
+
+    position: int
+    ordinal: int
+    aligned: bool = False
+
+    @classmethod
+    def after(cls, block: Block) -> Place:
+        return cls(block.end, block.end_ordinal, aligned=block.ends_stretch)
+
+
+class Active(NamedTuple):
+    """The rows of a table's live keys at a standing: where their messages are."""
+
+    standing: Standing
+    positions: array[int]
+    lengths: array[int]
+    ordinals: array[int]
+
+
+class TableView:
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        table: Table,
+        *,
+        engine: Engine,
+        keeper: Keeper,
+        cache: BlockCache,
+    ) -> None:
+        self.stream = stream
+        self.name = name
+        self.table = table
+        self.transcoder = Transcoder(table, format_expires_at(stream.created_us))
+        self._engine = engine
+        self._keeper = keeper
+        self._cache = cache
+        self._standing = Standing(0, 0, 0, 0)
+        self._seen: Standing | None = None
+        self._counting = asyncio.Lock()
+        self._encoding: dict[int, asyncio.Task[Block]] = {}
+
+    @property
+    def path(self) -> str:
+        return f"{self.stream.path}/{self.name}" if self.name else self.stream.path
+
+    # -- numbers
+
+    async def standing(self, *, counted: bool = False) -> Standing:
+        """The table at the tail, or a little further if that moves meanwhile."""
+        stream = self.stream
+        target, messages = stream.tail, stream.count
+        if self._standing.position < stream.earliest:
+            # What was before may have been rows; whoever asks for them learns that they are gone.
+            first = stream.earliest_ordinal
+            self._standing = Standing(stream.earliest, first, first, 0)
+        known = self._standing
+        if known.position >= target:
+            return known
+        if not counted or stream.earliest:
+            if self._seen is not None and self._seen.position == target:
+                return self._seen
+            last = await self._last(target, messages)
+            if last is not None:
+                self._seen = Standing(target, messages, last)
+                return self._seen
+        async with self._counting:
+            if target - self._standing.position > NEAR_BYTES:
+                await self._jump()
+            while self._standing.position < target:
+                await self._count_on(target)
+        return self._standing
+
+    async def _last(self, tail: int, messages: int) -> int | None:
+        """The SeqNo of the last row, if that is close to the tail; 0 if there is none at all."""
+        for size in (GLANCE_BYTES, NEAR_BYTES):
+            start = max(tail - size, self.stream.earliest)
+            wire = await self._wire(start, tail)
+            lines = wire.split(b",\n")[:-1]
+            if start > self.stream.earliest:
+                lines = lines[1:]  # the first one may be only the end of a message
+            for back, line in enumerate(reversed(lines)):
+                if self.transcoder.is_row(parsed(line)):
+                    return messages - back
+            if start == self.stream.earliest:
+                return self.stream.earliest_ordinal
+        return None
+
+    async def _jump(self) -> None:
+        """Take the index's word for as much as it has."""
+        stream, type = self.stream, self.table.type
+        found = await self._keeper.answer(
+            stream,
+            0,
+            lambda index: index.ask(
+                stream.id, 0, lambda db, _: row_numbers.count(db, stream.id, type)
+            ),
+        )
+        self._advance(found)
+
+    def _advance(self, found: row_numbers.Numbers) -> None:
+        if found.position > self._standing.position:
+            self._standing = _standing(found)
+
+    async def _count_on(self, target: int) -> None:
+        known = self._standing
+        end = await self._engine.plan(
+            self.stream, known.position, max_bytes=BLOCK_BYTES, until=target
+        )
+        wire = await self._wire(known.position, end)
+        rows, last = await _maybe_elsewhere(len(wire), self.transcoder.counts, wire, known.messages)
+        self._standing = Standing(
+            end, known.messages + wire.count(b"\n"), last or known.last, known.rows + rows
+        )
+
+    # -- places
+
+    async def place(self, since_id: int, standing: Standing) -> Place | None:
+        """Where a reader with `since_id` starts; None if that is beyond all rows."""
+        first = self.stream.earliest_ordinal
+        if since_id < 0:
+            find = self._from_end if first == 0 else self._back
+            return await find(-since_id, standing)
+        if since_id == 0:
+            return self._start()
+        if since_id < first:
+            raise RowsTrimmed(
+                f"Rows up to SeqNo {first} are no longer kept; read from the start, without "
+                "`since_id`.",
+                STP_Earliest_SeqNo=str(first + 1),
+            )
+        if since_id > standing.messages:
+            return None
+        return Place(await self._engine.seek(self.stream, since_id), since_id)
+
+    def _start(self) -> Place:
+        stream = self.stream
+        return Place(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
+
+    async def _back(self, count: int, standing: Standing) -> Place:
+        """The same by reading backwards: once a stream is trimmed its rows have no numbers."""
+        end, ordinal, cut = standing.position, standing.messages, b""
+        while end > self.stream.earliest:
+            start = max(end - NEAR_BYTES, self.stream.earliest)
+            wire = await self._wire(start, end) + cut
+            position = end + len(cut)
+            cut = b"" if start == self.stream.earliest else wire[: wire.find(b"\n") + 1]
+            lines = wire[len(cut) :].split(b"\n")[:-1]
+            for line in reversed(lines):
+                ordinal -= 1
+                position -= len(line) + 1
+                count -= self.transcoder.is_row(parsed(line.removesuffix(b",")))
+                if count == 0:
+                    return Place(position, ordinal)
+            end = start
+        return self._start()
+
+    async def _from_end(self, count: int, standing: Standing) -> Place:
+        if count >= standing.rows:
+            return self._start()
+        if standing.rows == standing.messages:
+            ordinal = standing.messages - count
+            return Place(await self._engine.seek(self.stream, ordinal), ordinal)
+        stream, type, number = self.stream, self.table.type, standing.rows - count
+        mark = await self._keeper.answer(
+            stream,
+            0,
+            lambda index: index.ask(
+                stream.id,
+                0,
+                lambda db, _: (
+                    row_numbers.mark(db, stream.id, type, number) or row_numbers.Mark(0, 0, 0)
+                ),
+            ),
+        )
+        return await self._walk(mark, number, standing)
+
+    async def _walk(self, mark: row_numbers.Mark, number: int, standing: Standing) -> Place:
+        """From a mark on to the row with a number."""
+        at, position, ordinal = mark
+        while position < standing.position:
+            end = await self._engine.plan(
+                self.stream, position, max_bytes=NEAR_BYTES, until=standing.position
+            )
+            wire = await self._wire(position, end)
+            for line, event in zip(wire.split(b"\n"), events_of(wire), strict=False):
+                if self.transcoder.is_row(event):
+                    if at == number:
+                        return Place(position, ordinal)
+                    at += 1
+                position += len(line) + 1
+                ordinal += 1
+        return Place(position, ordinal)
+
+    # -- rows
+
+    async def block(self, place: Place, until: int) -> Block:
+        """Rows from a place on, of some messages before `until`."""
+        stretch = place.position // BLOCK_BYTES
+        boundary = (stretch + 1) * BLOCK_BYTES
+        until = min(until, self.stream.tail)
+        if until <= boundary:
+            return await self._encode(place, until)
+        key = (self.stream.id, self.name, stretch)
+        known = self._cache.get(key)
+        if known is not None:
+            if known.position == place.position:
+                return known
+            rows = after(known.data, place.ordinal)
+            return known._replace(position=place.position, ordinal=place.ordinal, data=rows)
+        if not place.aligned:
+            # Soon rather than much: whoever starts in the middle may want only a few.
+            return await self._encode(place, min(boundary, place.position + FIRST_BYTES))
+        encoding = self._encoding.get(stretch)
+        if encoding is None:
+            # Readers that come together, after a restart say, have it made once.
+            encoding = asyncio.get_running_loop().create_task(self._fill(key, place, boundary))
+            self._encoding[stretch] = encoding
+            encoding.add_done_callback(lambda done: self._filled(stretch, done))
+        return await asyncio.shield(encoding)
+
+    async def _fill(self, key: Key, place: Place, boundary: int) -> Block:
+        block = await self._encode(place, boundary)
+        self._cache.put(key, block)
+        return block
+
+    def _filled(self, stretch: int, encoding: asyncio.Task[Block]) -> None:
+        del self._encoding[stretch]
+        if not encoding.cancelled():
+            encoding.exception()  # whoever waited for it has got it, or is gone
+
+    async def _encode(self, place: Place, boundary: int) -> Block:
+        """Messages from a place on that start before `boundary`."""
+        parts: list[bytes] = []
+        position, ordinal, _ = place
+        while position < boundary:
+            if parts:
+                await asyncio.sleep(0)  # others want a turn
+            wire = await self._messages(position, min(position + SLICE_BYTES, boundary))
+            rows = await _maybe_elsewhere(len(wire), self.transcoder.rows, wire, ordinal)
+            parts.append(rows.data)
+            position += len(wire)
+            ordinal += rows.messages
+        return Block(place.position, place.ordinal, b"".join(parts), position, ordinal)
+
+    async def _messages(self, start: int, boundary: int) -> memoryview:
+        """Those that start before `boundary`, the first of them at `start`."""
+        tail = self.stream.tail
+        end = min(boundary + OVERRUN_BYTES, tail)
+        wire = await self._wire(start, end)
+        stop = wire.find(b"\n", boundary - start - 1)
+        while stop < 0 and end < tail:
+            more = await self._wire(end, min(end + BLOCK_BYTES, tail))
+            end += len(more)
+            wire += more
+            stop = wire.find(b"\n", boundary - start - 1)
+        return memoryview(wire)[: stop + 1]
+
+    async def active(self) -> Active:
+        """Where the rows of all live keys are, once the index is at the tail."""
+        stream, type, at = self.stream, self.table.type, self.stream.tail
+        found, columns = await self._keeper.answer(
+            stream,
+            at,
+            lambda index: index.ask(
+                stream.id,
+                at,
+                lambda db, _: (
+                    row_numbers.count(db, stream.id, type),
+                    row_numbers.live(db, stream.id, type),
+                ),
+            ),
+        )
+        self._advance(found)
+        return Active(_standing(found), *columns)
+
+    async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
+        """Their rows, in the order of SeqNo."""
+        index, total = 0, len(active.positions)
+        while index < total:
+            first, start = index, active.positions[index]
+            end = start
+            while index < total:
+                position, length = active.positions[index], active.lengths[index]
+                too_far = position - end > GAP_BYTES or position + length - start > BLOCK_BYTES
+                if index > first and too_far:
+                    break
+                end = position + length
+                index += 1
+            wire = await self._wire(start, end)
+            chosen = b"".join(
+                [
+                    wire[position - start : position - start + length]
+                    for position, length in zip(
+                        active.positions[first:index], active.lengths[first:index], strict=True
+                    )
+                ]
+            )
+            seqnos = [ordinal + 1 for ordinal in active.ordinals[first:index]]
+            yield await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
+
+    async def _wire(self, start: int, end: int) -> bytes:
+        return await self._keeper.read(self.stream, start, end)
+
+
+def _standing(found: row_numbers.Numbers) -> Standing:
+    return Standing(found.position, found.messages, found.ordinal + 1, found.changes)
+
+
+async def _maybe_elsewhere(size: int, job: Any, *arguments: Any) -> Any:
+    if size <= INLINE_BYTES:
+        return job(*arguments)
+    return await asyncio.to_thread(job, *arguments)

@@ -1,0 +1,82 @@
+"""Every table of a server: found by path, and seen through a view that is kept while it is used.
+
+Knows streams and their declarations; nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import StreamNotFound, TableNotFound
+from penstock.stp.declaration import META, Table, decode, places
+from penstock.stp.server.row_cache import BlockCache
+from penstock.stp.server.table_view import TableView
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
+    from penstock.state.server.indexer import Keeper
+
+VIEWS_MAX: Final = 1024
+"""Views kept: each knows how many rows its table has, which else has to be asked for again."""
+
+
+class TableDirectory:
+    def __init__(self, engine: Engine, keeper: Keeper, settings: Settings) -> None:
+        self.engine = engine
+        self.keeper = keeper
+        self.cache = BlockCache(settings.table_cache_bytes)
+        self._views: OrderedDict[tuple[int, str], TableView] = OrderedDict()
+        self._decoded: dict[bytes, dict[str, Table]] = {}
+
+    def find(self, path: str, *, touch: bool) -> TableView:
+        """The table at a path; TableNotFound if none is declared there."""
+        for stream_path, name in places(path):
+            stream = self._stream(stream_path)
+            if stream is not None and META in stream.meta:
+                table = self.declared(stream.meta[META]).get(name)
+                if table is not None:
+                    if touch:  # only now: a read of a table is no read of what lies beside it
+                        self.engine.find(stream_path, touch=True)
+                    return self._view(stream, name, table)
+        raise TableNotFound(
+            f"There is no table at {path!r}; declare one with PUT /v1/table/{path}."
+        )
+
+    def declared(self, value: bytes) -> dict[str, Table]:
+        """The tables that a stream's value names. Not to be changed."""
+        tables = self._decoded.get(value)
+        if tables is None:
+            if len(self._decoded) >= VIEWS_MAX:
+                self._decoded.clear()
+            tables = self._decoded[value] = decode(value)
+        return tables
+
+    def of(self, stream: Stream) -> list[TableView]:
+        """Every table that shows a stream."""
+        value = stream.meta.get(META)
+        if value is None:
+            return []
+        tables = self.declared(value)
+        return [self._view(stream, name, table) for name, table in tables.items()]
+
+    def _stream(self, path: str) -> Stream | None:
+        try:
+            return self.engine.find(path, touch=False)
+        except StreamNotFound:
+            return None
+
+    def _view(self, stream: Stream, name: str, table: Table) -> TableView:
+        key = (stream.id, name)
+        view = self._views.get(key)
+        if view is None or view.stream is not stream:
+            view = TableView(
+                stream, name, table, engine=self.engine, keeper=self.keeper, cache=self.cache
+            )
+            self._views[key] = view
+            while len(self._views) > VIEWS_MAX:
+                self._views.popitem(last=False)
+        self._views.move_to_end(key)
+        return view
