@@ -249,11 +249,12 @@ class Reference:
             raise Refused("content-type-mismatch")
         if producer is not None and is_duplicate(known, producer):
             line.touched = self.now
-            return line.token(), False, True, known
+            return line.token(), False, True, known, len(line.messages)
         if seq is not None and line.seq is not None and seq.encode() <= line.seq.encode():
             raise Refused("stream-seq-conflict")
         if expected not in (None, "*") and not self._is_tail(line, expected):
             raise Refused("tail-moved", Stream_Next_Offset=line.token())
+        ordinal = len(line.messages)
         line.messages += framed(body, line.config.content_type, allow_empty=False)
         line.touched = self.now
         line.seq = seq or line.seq
@@ -262,7 +263,7 @@ class Reference:
             line.producers[producer.id] = state
         if close:
             line.closed, line.closed_by = True, producer
-        return line.token(), close, False, state
+        return line.token(), close, False, state, ordinal
 
     def _closed(
         self,
@@ -274,7 +275,7 @@ class Reference:
     ) -> Any:
         if (close and not body) or (producer is not None and producer == line.closed_by):
             line.touched = self.now
-            return line.token(), True, True, known
+            return line.token(), True, True, known, len(line.messages)
         epoch = {} if known is None else {"Producer_Epoch": known.epoch}
         raise Refused(
             "stream-closed", Stream_Closed="true", Stream_Next_Offset=line.token(), **epoch

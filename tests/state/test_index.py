@@ -92,7 +92,7 @@ async def rig(folder: Path | None, *, crash: bool = False, **options: Any) -> As
     engine = open_engine(wanted)
     await engine.start()
     keeper = Keeper(engine, wanted)
-    engine.add_check(META, lambda value, stream, wire, count: keeper.accepted(stream))
+    engine.add_check(META, lambda proposal: keeper.accepted(proposal.stream))
     keeper.start()
     try:
         yield Rig(engine, keeper)

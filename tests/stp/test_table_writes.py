@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -40,6 +41,28 @@ async def test_answers_carry_the_seqno(client: Client) -> None:
     assert (await remove(client, "c")).headers["stp-last-seqno"] == "5"
     assert await short(client) == ["1+a=1", "2+b=2", "3+c=3", "4-a=", "5-c="]
     assert batch.offset < (await client.head("t")).offset
+
+
+@with_app()
+async def test_rows_that_wait_get_the_seqnos_that_they_are_told(client: Client) -> None:
+    await table(client)
+    await put(client, "first", "1")
+    hold = b'{"location": "/v1/stream/t2", "hold": 0.2}'
+    assert (await client.send("PUT", "/v1/stream/t/__ds/successor", hold)).status == 200
+    writing = []
+    for number in range(3):
+        writing.append(asyncio.ensure_future(put(client, f"k{number}", "1")))
+        await asyncio.sleep(0)  # it is with the server now
+        client.clock.advance(1)
+    writing.append(asyncio.ensure_future(write(client, "+\tk3\t1\n-\tk0\n")))
+    answers = await asyncio.gather(*writing)
+    assert [answer.status for answer in answers] == [204] * 4
+    assert [answer.headers["stp-first-seqno"] for answer in answers] == ["2", "3", "4", "5"]
+    assert [answer.headers["stp-last-seqno"] for answer in answers] == ["2", "3", "4", "6"]
+    assert await short(client) == ["1+first=1", "2+k0=1", "3+k1=1", "4+k2=1", "5+k3=1", "6-k0="]
+    times = [row.timestamp for row in await rows(client)]
+    assert times == sorted(times)
+    assert len(set(times)) == 4
 
 
 @with_app()

@@ -37,7 +37,7 @@ from penstock.http.streams.live import Live
 from penstock.http.streams.read import Reads
 from penstock.http.streams.resource import Streams
 from penstock.http.streams.retention import Keeping
-from penstock.http.streams.successor import Successor
+from penstock.http.streams.successor import Successor, leads_on
 from penstock.http.subscription_metrics import SubscriptionCollector
 from penstock.http.subscriptions import resource, webhook_keys
 from penstock.http.subscriptions.resource import Subscriptions as SubscriptionResource
@@ -90,7 +90,7 @@ class App:
         engine.retention.compact = compactor.consider
         keeping = Keeping(engine, compactor)
         successor = Successor(engine, settings)
-        engine.add_check(SUCCESSOR, successor.check, closes=True)
+        engine.add_check(SUCCESSOR, successor.check, closes=True, overtakes=leads_on)
         table_checks = TableChecks(Resets(self._keeper, settings), clock=clock)
         engine.add_check(table_declaration.META, table_checks)
         self.tables = TableDirectory(engine, self._keeper, settings)
@@ -213,6 +213,7 @@ class App:
     def drain(self) -> None:
         """The server is stopping: nobody waits any longer."""
         self._health.draining = True
+        self._engine.drain()
         self._live.drain()
         self._table_live.drain()
 

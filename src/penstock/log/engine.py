@@ -11,13 +11,13 @@ import asyncio
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.log.active import ActiveStreams
-from penstock.log.decide.append import Check, Listener, Writing
+from penstock.log.decide.append import Check, Listener, Overtakes, Writing
 from penstock.log.decide.context import gone, kept_for_forks, not_found
 from penstock.log.decide.snapshot import Recording
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
-from penstock.log.requests import Append, Appended, Created, Fork, Trimmed
+from penstock.log.requests import Append, Appended, Created, Fork, Pending, Trimmed
 from penstock.log.retention import Retention
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
@@ -60,6 +60,11 @@ class Engine:
         )
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
 
+    def drain(self) -> None:
+        """The server is about to stop: refuse appends that wait for a check, which may take long,
+        and finish all others."""
+        self._writing.drain()
+
     async def stop(self) -> None:
         """Refuse new writes, finish queued ones, checkpoint, let go."""
         self._writing.stop()
@@ -99,6 +104,8 @@ class Engine:
         return self._writing.snapshot(recording, payload, count)
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
+        """Decided before this returns, unless a check puts it off: appends that wait for a stream
+        are decided in the order they came. Cancelling the future takes back one that waits."""
         return self._writing.append(path, request)
 
     def delete(self, path: str) -> asyncio.Future[None]:
@@ -108,12 +115,30 @@ class Engine:
         """Keep a named value with a stream, durably; None takes it away."""
         return self._writing.set_meta(path, name, value)
 
-    def add_check(self, name: str, check: Check, *, closes: bool = False) -> None:
+    def add_check(
+        self,
+        name: str,
+        check: Check,
+        *,
+        closes: bool = False,
+        overtakes: Overtakes | None = None,
+    ) -> None:
         """Let `check` refuse appends to streams that have the meta value `name`.
 
         With `closes` it is also asked about a close that appends nothing: with no bytes.
+        `overtakes` says which appends are decided though others wait that came before.
         """
-        self._writing.add_check(name, check, closes=closes)
+        self._writing.add_check(name, check, closes=closes, overtakes=overtakes)
+
+    def pending(self, stream: Stream) -> Pending:
+        """What is decided of a stream, for those who decide on it themselves."""
+        return Pending(
+            stream.pending_tail,
+            stream.pending_count,
+            stream.pending_closed,
+            stream.deleting,
+            stream.pending_meta,
+        )
 
     # -- reading
 

@@ -21,6 +21,7 @@ from penstock.state.parsing import in_array, parse_many
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:
+    from penstock.log.requests import Proposal
     from penstock.log.stream import Stream
 
 META: Final = "state"
@@ -149,9 +150,10 @@ class Checks:
         self.refused = 0
         self.warnings = 0
 
-    def __call__(self, value: bytes, stream: Stream, wire: bytes, count: int) -> None:
-        compiled = self._of(stream.id, value)
-        array = unframe(wire)
+    def __call__(self, proposal: Proposal) -> None:
+        stream = proposal.stream
+        compiled = self._of(stream.id, proposal.value)
+        array = unframe(proposal.wire)
         if compiled.mode == "warn":
             self.warnings += compiled.count_invalid(array)
         else:

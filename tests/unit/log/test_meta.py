@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import BadRequest, StreamNotFound
 from penstock.log.records import MetaRecord, decode_records, encode_meta
-from penstock.log.stream import Stream
+from penstock.log.requests import Proposal
 from tests.unit.log.bench import Bench, with_bench
 
 
@@ -45,9 +45,9 @@ async def test_a_value_goes_with_its_stream(bench: Bench) -> None:
 async def test_a_check_refuses_appends_to_streams_with_its_value_only(bench: Bench) -> None:
     seen: list[tuple[bytes, bytes, int]] = []
 
-    def check(value: bytes, stream: Stream, wire: bytes, count: int) -> None:
-        seen.append((value, wire, count))
-        if b"bad" in wire:
+    def check(proposal: Proposal) -> None:
+        seen.append((proposal.value, proposal.wire, proposal.messages))
+        if b"bad" in proposal.wire:
             raise BadRequest("no")
 
     bench.engine.add_check("rule", check)

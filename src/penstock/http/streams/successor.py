@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -18,14 +19,13 @@ from penstock.errors import InvalidJson
 from penstock.http.message import Headers, Request, Response
 from penstock.http.router import parse_source
 from penstock.http.streams.resource import NO_STORE
-from penstock.log.requests import NotYet
+from penstock.log.requests import NotYet, Proposal
 from penstock.log.stream import SUCCESSOR
 from penstock.state.events import reset
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
-    from penstock.log.stream import Stream
 
 PREFIX: Final = "/v1/stream/"
 
@@ -50,29 +50,32 @@ class Successor:
         self._settings = settings
         self._holds: dict[int, Hold] = {}
 
-    def check(self, value: bytes, stream: Stream, wire: bytes, count: int) -> None:
+    def check(self, proposal: Proposal) -> None:
         """Let an append to a stream that is held wait, but for the one that leads readers on."""
-        hold = self._holds.get(stream.id)
+        hold = self._holds.get(proposal.stream.id)
         if hold is None:
             return
-        left_s = hold.until_s - asyncio.get_running_loop().time()
-        if left_s > 0 and not _leads_on(value, wire):
-            raise NotYet(_over(hold, left_s))
-        del self._holds[stream.id]
-        hold.over.set()
+        is_over = hold.until_s <= asyncio.get_running_loop().time()
+        if not is_over and not leads_on(proposal.value, proposal.wire):
+            raise NotYet(partial(_over, hold), blocks=True)
+        self._end(proposal.stream.id)
+
+    def _end(self, stream_id: int) -> None:
+        hold = self._holds.pop(stream_id, None)
+        if hold is not None:
+            hold.over.set()
 
     def get(self, path: str, request: Request) -> Response:
         return self._answer(path)
 
     async def _set(self, path: str, value: bytes | None, hold_s: float = 0) -> Response:
         await self._engine.set_meta(path, SUCCESSOR, value)
-        if hold_s:
-            until_s = asyncio.get_running_loop().time() + hold_s
+        if hold_s or value is None:
             stream = self._engine.find(path, touch=False)
-            before = self._holds.get(stream.id)
-            self._holds[stream.id] = Hold(until_s, asyncio.Event())
-            if before is not None:
-                before.over.set()
+            self._end(stream.id)
+            if hold_s:
+                until_s = asyncio.get_running_loop().time() + hold_s
+                self._holds[stream.id] = Hold(until_s, asyncio.Event())
         return Response(204) if value is None else self._answer(path)
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
@@ -99,13 +102,14 @@ class Successor:
         return Response(200, headers, msgspec.json.encode(content))
 
 
-def _leads_on(value: bytes, wire: bytes) -> bool:
+def leads_on(value: bytes, wire: bytes) -> bool:
+    """Whether an append is exactly the reset that leads readers to the successor."""
     return wire == reset(location=value.decode()).to_json() + b",\n"
 
 
-async def _over(hold: Hold, left_s: float) -> None:
+async def _over(hold: Hold) -> None:
     try:
-        async with asyncio.timeout(left_s):
+        async with asyncio.timeout_at(hold.until_s):
             await hold.over.wait()
     except TimeoutError:
         pass

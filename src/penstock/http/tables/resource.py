@@ -115,14 +115,14 @@ class Tables:
         return self._append(view, self._events(view.table, [change]), 1, request)
 
     def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
-        """Decided now: the transport lets go of the request, and writers keep their order."""
-        first = view.stream.pending_count + 1
+        """Given to the log now: the transport lets go of the request, and writers keep their
+        order."""
         appending = self._appending(events, request)
         future = self._tables.engine.append(view.stream.path, appending)
-        return self._written(view, future, first, rows)
+        return self._written(view, future, rows)
 
     async def _written(
-        self, view: TableView, future: asyncio.Future[Appended], first: int, rows: int
+        self, view: TableView, future: asyncio.Future[Appended], rows: int
     ) -> Response:
         # wait() and not the future itself: a client that leaves must not cancel the append.
         await asyncio.wait((future,))
@@ -131,7 +131,7 @@ class Tables:
         if done.duplicate:
             last = (await view.standing()).last
         else:
-            last = first + rows - 1
+            first, last = done.ordinal + 1, done.ordinal + rows
             self.rows_written += rows
             response.headers.append((b"stp-first-seqno", b"%d" % first))
             if done.producer is not None:

@@ -7,23 +7,23 @@ that rests on pending state waits for it. If a batch fails, pending state is dur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.errors import EmptyBody, PenstockError, StreamExists, TailMoved, TooManyProducers
 from penstock.log import mutations
 from penstock.log.active import ActiveStreams
-from penstock.log.decide.context import gone
+from penstock.log.decide.context import gone, not_found
 from penstock.log.decide.fork import path_blocked
 from penstock.log.decide.snapshot import Snapshots
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import Mutation, with_meta
-from penstock.log.requests import Append, Appended, Created, NotYet
+from penstock.log.requests import Append, Appended, Created, NotYet, Proposal, Writer
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import SUCCESSOR, Stream
+from penstock.log.waiting import Waiting
 from penstock.protocol.headers import is_json
 from penstock.protocol.lifecycle import (
     StreamConfig,
@@ -34,9 +34,12 @@ from penstock.protocol.lifecycle import (
 )
 from penstock.protocol.producer import Duplicate, ProducerState, decide
 
-Check = Callable[[bytes, Stream, bytes, int], tuple[bytes, int] | None]
-"""(meta value, stream, wire bytes, messages): raises PenstockError to refuse an append, or NotYet
-to be asked again later; what it returns is appended instead."""
+Check = Callable[[Proposal], tuple[bytes, int] | None]
+"""Raises PenstockError to refuse an append, or NotYet to be asked again later; what it returns,
+wire bytes and their number of messages, is appended instead."""
+
+Overtakes = Callable[[bytes, bytes], bool]
+"""(meta value, wire bytes): whether an append is decided before those that wait."""
 
 Listener = Callable[[Sequence[Mutation]], None]
 """Told of every batch when it is durable and applied, before its futures are resolved."""
@@ -58,7 +61,8 @@ class Writing(Snapshots):
         self._recordings = {}
         self._checks: dict[str, Check] = {}
         self._checks_of_closes: set[str] = set()
-        self._waiting: set[asyncio.Task[Appended]] = set()
+        self._overtaking: dict[str, Overtakes] = {}
+        self._waiting = Waiting(self._decide_again, bytes_max=settings.append_queue_bytes_max)
         self.listener: Listener | None = None
 
     def create(
@@ -113,6 +117,14 @@ class Writing(Snapshots):
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         now = self._clock.now_us()
         stream = self._living(path, now)
+        if self._waiting.queues and self._waits_behind(stream, request):
+            return self._waiting.add(stream, request, None)
+        try:
+            return self._decide(stream, request, now)
+        except NotYet as later:
+            return self._waiting.add(stream, request, later)
+
+    def _decide(self, stream: Stream, request: Append, now: int) -> asyncio.Future[Appended]:
         if stream.deleting:
             return self._refuse(stream, gone(stream))
         try:
@@ -121,18 +133,38 @@ class Writing(Snapshots):
             return self._append_to_open(stream, request, now)
         except PenstockError as error:
             return self._refuse(stream, error)
-        except NotYet as later:
-            task = self._loop.create_task(self._append_later(path, request, later.ready))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-            return task
 
-    async def _append_later(
-        self, path: str, request: Append, ready: Coroutine[Any, Any, None]
-    ) -> Appended:
-        await ready
-        # In the same step: what the check has found out still holds.
-        return await self.append(path, request)
+    def _decide_again(self, stream: Stream, request: Append) -> asyncio.Future[Appended]:
+        now = self._clock.now_us()
+        if self._living(stream.path, now) is not stream:
+            raise not_found(stream.path)  # what is there now is not what the writer meant
+        return self._decide(stream, request, now)
+
+    def _waits_behind(self, stream: Stream, request: Append) -> bool:
+        if stream.deleting or stream.pending_closed or not self._waiting.blocks(stream):
+            return False
+        try:
+            wire, _ = self._frame(request.body, in_messages=stream.is_json, allow_empty=False)
+        except PenstockError:
+            return True  # refused in its turn
+        for name, value in stream.pending_meta.items():
+            overtakes = self._overtaking.get(name)
+            if overtakes is not None and overtakes(value, wire):
+                return False
+        return True
+
+    def drain(self) -> None:
+        """Refuse appends that wait, and from now on those that would have to."""
+        self._waiting.end()
+
+    def stop(self) -> None:
+        super().stop()
+        self._waiting.end()
+
+    def _delete(self, stream: Stream, now: int, *, expired: bool) -> asyncio.Future[None]:
+        deleting = super()._delete(stream, now, expired=expired)
+        self._waiting.release(stream)
+        return deleting
 
     def _append_to_open(
         self, stream: Stream, request: Append, now: int
@@ -151,7 +183,8 @@ class Writing(Snapshots):
                 self.stats.duplicates += 1
                 self._streams.touch(stream, now)
                 offset = token(stream, stream.pending_tail)
-                return self._answer(stream, Appended(offset, False, True, state))
+                count = stream.pending_count
+                return self._answer(stream, Appended(offset, False, True, state, count))
             if known is None:
                 self._check_producers(stream)
         check_stream_seq(last=stream.pending_seq, given=request.stream_seq)
@@ -161,12 +194,13 @@ class Writing(Snapshots):
         self._admit(len(body))
         payload, count = self._frame(body, in_messages=stream.is_json, allow_empty=False)
         if stream.pending_meta and (payload or request.close):
-            payload, count = self._check_payload(stream, payload, count)
+            payload, count = self._check_payload(stream, payload, count, request.writer)
         if self._recordings:
             self._record(stream, start, payload)
 
+        ordinal = stream.pending_count
         stream.pending_tail = end = start + len(payload)
-        stream.pending_count += count
+        stream.pending_count = ordinal + count
         if state is not None and producer is not None:
             stream.pending_producers[producer.id] = state
         if request.stream_seq is not None:
@@ -177,7 +211,7 @@ class Writing(Snapshots):
         return self._submit(
             mutations.Append(
                 stream,
-                Appended(token(stream, end), request.close, False, state),
+                Appended(token(stream, end), request.close, False, state, ordinal),
                 start=start,
                 count=count,
                 time_us=now,
@@ -198,7 +232,7 @@ class Writing(Snapshots):
         if is_repeat or (request.close and not request.body):
             self._streams.touch(stream, now)
             known = state if producer is not None and state is not None else None
-            return self._answer(stream, Appended(tail, True, True, known))
+            return self._answer(stream, Appended(tail, True, True, known, stream.pending_count))
         error = stream_closed(tail, stream.pending_meta.get(SUCCESSOR))
         if state is not None:
             # Closed is said before stale; a writer that lost its place can still find it.
@@ -215,12 +249,16 @@ class Writing(Snapshots):
         stream.pending_meta = with_meta(stream.pending_meta, name, value)
         return self._submit(mutations.SetMeta(stream, None, name=name, value=value))
 
-    def add_check(self, name: str, check: Check, *, closes: bool) -> None:
+    def add_check(
+        self, name: str, check: Check, *, closes: bool, overtakes: Overtakes | None
+    ) -> None:
         """`check` may refuse what is appended to a stream that has the meta value `name`, and
         with `closes` also that it is closed with nothing appended."""
         self._checks[name] = check
         if closes:
             self._checks_of_closes.add(name)
+        if overtakes is not None:
+            self._overtaking[name] = overtakes
 
     def _producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
         state = stream.pending_producers.get(producer_id) or stream.producers.get(producer_id)
@@ -247,11 +285,14 @@ class Writing(Snapshots):
                 Stream_Next_Offset=tail,
             )
 
-    def _check_payload(self, stream: Stream, payload: bytes, count: int) -> tuple[bytes, int]:
+    def _check_payload(
+        self, stream: Stream, payload: bytes, count: int, writer: Writer
+    ) -> tuple[bytes, int]:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
             if check is not None and (payload or name in self._checks_of_closes):
-                payload, count = check(value, stream, payload, count) or (payload, count)
+                proposal = Proposal(stream, value, stream.pending_tail, payload, count, writer)
+                payload, count = check(proposal) or (payload, count)
         return payload, count
 
     # -- what the store tells

@@ -59,7 +59,7 @@ class Decisions:
 
     def _check_running(self) -> None:
         if self._stopping:
-            raise ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
+            raise shutting_down()
 
     # -- answers in the order of decisions
 
@@ -91,6 +91,10 @@ class Decisions:
         barrier: asyncio.Future[None] = self._submit(Barrier())
         barrier.add_done_callback(refuse)
         return refusal
+
+
+def shutting_down() -> ShuttingDown:
+    return ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
 
 
 def not_found(path: str) -> StreamNotFound:

@@ -21,7 +21,7 @@ from penstock.stp.transcode import events_of, record_text
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.log.stream import Stream
+    from penstock.log.requests import Proposal
     from penstock.stp.server.resets import Resets
 
 _KNOWN_MAX: Final = 1024
@@ -39,26 +39,26 @@ class TableChecks:
         self.refused = 0
         self.resets = 0
 
-    def __call__(
-        self, value: bytes, stream: Stream, wire: bytes, count: int
-    ) -> tuple[bytes, int] | None:
+    def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         try:
-            changed = self._checked(value, stream, wire)
+            changed = self._checked(proposal)
         except (InvalidRow, InvalidEvent):
             self.refused += 1
             raise
-        self._resets.record(stream, wire if changed is None else changed[0])
+        wire = proposal.wire if changed is None else changed[0]
+        self._resets.record(proposal.stream, proposal.start, wire)
         return changed
 
-    def _checked(self, value: bytes, stream: Stream, wire: bytes) -> tuple[bytes, int] | None:
-        tables = self._tables(stream.id, value)
+    def _checked(self, proposal: Proposal) -> tuple[bytes, int] | None:
+        tables = self._tables(proposal.stream.id, proposal.value)
+        wire = proposal.wire
         events = events_of(wire)
         stamps: list[int] = []
         resets: list[int] = []
         for index, event in enumerate(events):
             if isinstance(event, ControlEvent):
                 if event.control == "reset":
-                    _check_reset(event, stream, index)
+                    _check_reset(event, proposal, index)
                     resets.append(index)
             elif event is not None and event.type in tables:
                 for table in tables[event.type]:
@@ -72,14 +72,20 @@ class TableChecks:
         for index in stamps:
             lines[index] = _stamped(lines[index], now)
         if resets:
-            lines = self._without_resets(stream, lines, events, resets, now)
+            lines = self._without_resets(proposal, lines, events, resets, now)
         return b"".join([line + b",\n" for line in lines]), len(lines)
 
     def _without_resets(
-        self, stream: Stream, lines: list[bytes], events: list[Any], resets: list[int], now: str
+        self,
+        proposal: Proposal,
+        lines: list[bytes],
+        events: list[Any],
+        resets: list[int],
+        now: str,
     ) -> list[bytes]:
         """Deletes for all that is live at each reset: before this append, and within it."""
-        live = self._resets.live(stream)  # NotYet if that has to be found out first
+        # NotYet if that has to be found out first.
+        live = self._resets.live(proposal.stream, proposal.start)
         result: list[bytes] = []
         for index, (line, event) in enumerate(zip(lines, events, strict=True)):
             if index in resets:
@@ -135,13 +141,13 @@ def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> N
         ) from None
 
 
-def _check_reset(event: ControlEvent, stream: Stream, index: int) -> None:
+def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
     """A reset that skips what follows it cannot be said in rows."""
     try:
         offset = parse_offset(event.offset or "")
     except BadRequest:
         return
-    if isinstance(offset, Offset) and offset > (stream.id, stream.pending_tail):
+    if isinstance(offset, Offset) and offset > (proposal.stream.id, proposal.start):
         raise InvalidEvent(
             f"Event {index}: a reset with an offset ahead of it skips events, which rows cannot: "
             "the stream is shown as a table. Leave the offset out.",

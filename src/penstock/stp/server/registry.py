@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
 from penstock.log import retention
-from penstock.log.requests import Append
+from penstock.log.requests import Append, Proposal
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.outbound import parse_url
@@ -26,7 +26,6 @@ from penstock.state.declaration import encode as encode_declaration
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
-    from penstock.log.stream import Stream
     from penstock.state.server.indexer import Keeper
 
 PATH: Final = "__stp/registry"
@@ -101,10 +100,10 @@ class Owned:
         finally:
             self._inside = False
 
-    def __call__(self, value: bytes, stream: Stream, wire: bytes, count: int) -> None:
+    def __call__(self, proposal: Proposal) -> None:
         if not self._inside:
             raise MirrorReadOnly(
-                f"{stream.path!r} is written by {value.decode()[:200]} alone; "
+                f"{proposal.stream.path!r} is written by {proposal.value.decode()[:200]} alone; "
                 "to write to a mirror, end its following first."
             )
 

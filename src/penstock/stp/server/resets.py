@@ -7,6 +7,8 @@ what was recorded, is the pending state. Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BodyTooLarge
@@ -33,19 +35,18 @@ class Resets:
         self._recordings: dict[int, list[_Recording]] = {}
         self._ready: dict[int, _Recording] = {}
 
-    def record(self, stream: Stream, wire: bytes) -> None:
+    def record(self, stream: Stream, tail: int, wire: bytes) -> None:
         """Something is about to be appended at the pending tail."""
         for recording in self._recordings.get(stream.id, ()):
-            recording.add(wire)
+            recording.add(tail, wire)
 
-    def live(self, stream: Stream) -> Live:
+    def live(self, stream: Stream, tail: int) -> Live:
         """Every entity that is live at the pending tail; NotYet if the index has to be asked."""
-        found = self._ready.pop(stream.id, None)
-        if found is None or found.is_broken:
-            recording = _Recording(stream)
-            self._recordings.setdefault(stream.id, []).append(recording)
-            raise NotYet(self._ask(recording))
-        return found.live()
+        recording = self._ready.pop(stream.id, None)
+        if recording is None or recording.is_broken(tail):
+            # Other appends go on meanwhile: an index that is far behind holds nobody else up.
+            raise NotYet(partial(self._begin, stream, tail), blocks=False)
+        return recording.live()
 
     def check_size(self, size: int) -> None:
         if size > self._bytes_max:
@@ -54,8 +55,15 @@ class Resets:
                 "of body_bytes_max: delete the keys in several appends."
             )
 
+    def _begin(self, stream: Stream, tail: int) -> Awaitable[None]:
+        """Record from this step on: what is appended next may fail, and is not waited for."""
+        recording = _Recording(stream, tail)
+        self._recordings.setdefault(stream.id, []).append(recording)
+        return self._ask(recording)
+
     async def _ask(self, recording: _Recording) -> None:
-        stream, limit = recording.stream, self._bytes_max // EVENT_BYTES_MIN + 1
+        stream = recording.stream
+        limit = self._bytes_max // EVENT_BYTES_MIN + 1
         try:
             recording.base = await self._keeper.answer(
                 stream,
@@ -89,20 +97,19 @@ class _Recording:
 
     __slots__ = ("_changes", "_end", "_is_broken", "base", "start", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, tail: int) -> None:
         self.stream = stream
-        self.start = self._end = stream.pending_tail
+        self.start = self._end = tail
         self._is_broken = False
         self.base: list[tuple[str, str]] | None = None
         self._changes: dict[tuple[str, str], bool] = {}
 
-    @property
-    def is_broken(self) -> bool:
+    def is_broken(self, tail: int) -> bool:
         """An append that was recorded came to nothing: refused, or lost with its batch."""
-        return self._is_broken or self._end != self.stream.pending_tail
+        return self._is_broken or self._end != tail
 
-    def add(self, wire: bytes) -> None:
-        self._is_broken = self.is_broken
+    def add(self, tail: int, wire: bytes) -> None:
+        self._is_broken = self.is_broken(tail)
         self._end += len(wire)
         event: Any
         for event in events_of(wire):
