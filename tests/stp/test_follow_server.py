@@ -236,6 +236,8 @@ async def test_a_mirror_is_read_only_until_it_is_let_go() -> None:
             await hub.client.post("/v1/stream/m", content=event, headers=as_json),
             await hub.client.delete("/v1/stream/m"),
             await hub.client.post("/v1/stream/m", headers={"stream-closed": "true"}),
+            await hub.client.put("/v1/stream/m/__ds/successor", json={"location": "/v1/stream/n"}),
+            await hub.client.delete("/v1/stream/m/__ds/successor"),
         ]:
             assert (got.status_code, got.json()["code"]) == (403, "mirror-read-only")
         assert (await hub.client.delete("/v1/follow/m")).status_code == 204
@@ -244,6 +246,19 @@ async def test_a_mirror_is_read_only_until_it_is_let_go() -> None:
         assert (await hub.client.delete("/v1/follow/m")).status_code == 404
         await hub.write("m", "+ x 1")
         assert await hub.rows("m") == [A, ["+", "x", "1"]]
+
+
+@run
+async def test_a_mirror_writes_to_a_stream_that_is_held_when_the_hold_is_over() -> None:
+    async with node() as hub, source(once(rows("+ a 1")), once()) as origin:
+        await hub.client.put("/v1/stream/m", headers={"content-type": "application/json"})
+        hold = {"location": "/v1/stream/n", "hold": 0.3}
+        held = await hub.client.put("/v1/stream/m/__ds/successor", json=hold)
+        assert held.status_code == 200
+        assert (await hub.follow("m", origin.surl)).status_code == 201
+        await until(lambda: hub.status("m").seqno == 1)
+        assert (hub.status("m").failures, hub.status("m").reason) == (0, "")
+        assert await hub.rows("m") == [A]
 
 
 @run

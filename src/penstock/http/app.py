@@ -164,8 +164,8 @@ class App:
                 },
                 "successor": {
                     **_readable(successor.get),
-                    "PUT": not_reserved(successor.put),
-                    "DELETE": not_reserved(successor.drop),
+                    "PUT": not_owned(engine, successor.put),
+                    "DELETE": not_owned(engine, successor.drop),
                 },
             },
             path_bytes_max=settings.path_bytes_max,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import InvalidRow
-from penstock.log.requests import Append
+from penstock.log.requests import Append, Writer
 from penstock.protocol.headers import Producer
 from penstock.state.server import entities
 from penstock.state.server.index import StateIndex, Wanted
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import Keeper
     from penstock.stp.declaration import Table
-    from penstock.stp.server.registry import Follow, Owned
+    from penstock.stp.server.registry import Follow
 
 POSITION: Final = "stp-position"
 """The meta value that keeps a position after rows that changed nothing."""
@@ -48,14 +48,12 @@ class Mirror:
         self,
         engine: Engine,
         keeper: Keeper,
-        owned: Owned,
         follow: Follow,
         stream: Stream,
         table: Table,
     ) -> None:
         self._engine = engine
         self._keeper = keeper
-        self._owned = owned
         self._follow = follow
         self._stream = stream
         self._table = table
@@ -99,8 +97,8 @@ class Mirror:
             for row in changes
         ]
         body = b"[" + b",".join(events) + b"]"
-        request = Append(body, _JSON, False, producer, None, None)
-        await self._owned.append(self._engine, self._stream.path, request)
+        request = Append(body, _JSON, False, producer, None, None, Writer.SERVER)
+        await self._engine.append(self._stream.path, request)
         self.appended += len(changes)
         return True
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.state.server.indexer import Keeper
     from penstock.stp.content_type import SequenceType
     from penstock.stp.server.peers import Peers
-    from penstock.stp.server.registry import Owned, Registry
+    from penstock.stp.server.registry import Registry
     from penstock.stp.server.table_view import TableView
     from penstock.stp.server.tables import TableDirectory
 
@@ -55,7 +55,6 @@ class Followings:
         tables: TableDirectory,
         egress: Egress,
         peers: Peers,
-        owned: Owned,
         registry: Registry,
         *,
         clock: Clock,
@@ -66,7 +65,6 @@ class Followings:
         self._tables = tables
         self._egress = egress
         self._peers = peers
-        self._owned = owned
         self._registry = registry
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -198,7 +196,7 @@ class Followings:
     def _begin(self, follow: Follow, stream: Stream) -> None:
         async def declare(kind: SequenceType) -> Mirror:
             table = await self._declare(stream, kind)
-            return Mirror(self._engine, self._keeper, self._owned, follow, stream, table)
+            return Mirror(self._engine, self._keeper, follow, stream, table)
 
         base = self._settings.public_url.rstrip("/") or follow.base
         follower = Follower(

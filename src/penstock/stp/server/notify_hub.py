@@ -17,7 +17,7 @@ from penstock.protocol.outbound import Target, parse_url
 from penstock.stp.server.mirrors import Followings
 from penstock.stp.server.notifier import Teller
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
-from penstock.stp.server.registry import OWNER, PATH, Listener, Owned, Registry
+from penstock.stp.server.registry import OWNER, PATH, Listener, Registry, check_writer
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -51,9 +51,8 @@ class Hub:
         self.egress = Egress(settings) if egress is None else egress
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
-        owned = Owned()
-        engine.add_check(OWNER, owned, closes=True)
-        self.registry = Registry(engine, keeper, owned)
+        engine.add_check(OWNER, check_writer, closes=True)
+        self.registry = Registry(engine, keeper)
         self.teller = Teller(settings, self.registry, self.egress, self._peers, self._last_seqno)
         self.followings = Followings(
             engine,
@@ -62,7 +61,6 @@ class Hub:
             tables,
             self.egress,
             self._peers,
-            owned,
             self.registry,
             clock=clock,
         )

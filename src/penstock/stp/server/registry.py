@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
 from penstock.log import retention
-from penstock.log.requests import Append, Proposal
+from penstock.log.requests import Append, Proposal, Writer
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.outbound import parse_url
@@ -84,35 +83,19 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Entry = Listener | Follow
 
 
-class Owned:
-    """Refuses appends to the server's own streams unless they are the server's own."""
-
-    __slots__ = ("_inside",)
-
-    def __init__(self) -> None:
-        self._inside = False
-
-    def append(self, engine: Engine, path: str, request: Append) -> Awaitable[Any]:
-        """Append as the owner. Decided before this returns: nobody else can slip in."""
-        self._inside = True
-        try:
-            return engine.append(path, request)
-        finally:
-            self._inside = False
-
-    def __call__(self, proposal: Proposal) -> None:
-        if not self._inside:
-            raise MirrorReadOnly(
-                f"{proposal.stream.path!r} is written by {proposal.value.decode()[:200]} alone; "
-                "to write to a mirror, end its following first."
-            )
+def check_writer(proposal: Proposal) -> None:
+    """Refuse appends to the server's own streams unless the server makes them."""
+    if proposal.writer is not Writer.SERVER:
+        raise MirrorReadOnly(
+            f"{proposal.stream.path!r} is written by {proposal.value.decode()[:200]} alone; "
+            "to write to a mirror, end its following first."
+        )
 
 
 class Registry:
-    def __init__(self, engine: Engine, keeper: Keeper, owned: Owned) -> None:
+    def __init__(self, engine: Engine, keeper: Keeper) -> None:
         self._engine = engine
         self._keeper = keeper
-        self._owned = owned
         self._making: asyncio.Future[None] | None = None
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
@@ -170,7 +153,8 @@ class Registry:
         if entry is not None:
             event["value"] = msgspec.to_builtins(entry)
         body = msgspec.json.encode([event])
-        done = self._owned.append(self._engine, PATH, Append(body, _JSON, False, None, None, None))
+        request = Append(body, _JSON, False, None, None, None, Writer.SERVER)
+        done = self._engine.append(PATH, request)
         # At once, so that what is decided next is decided on it; the answer waits for the disk.
         before = self._apply(event)
         try:
