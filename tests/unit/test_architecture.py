@@ -1,4 +1,5 @@
-"""What import-linter cannot say: who may touch files, what is pure, how long things may be."""
+"""What import-linter cannot say: who may touch files, connect and read pending state; what is
+pure; how long functions and files may be."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from penstock.log.stream import Stream
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "penstock"
 FUNCTION_LINES_MAX = 60
@@ -120,6 +123,28 @@ def test_egress_is_seen_to_connect() -> None:
     assert _connections(SOURCES[EGRESS].read_text()) != []
 
 
+def _pending_access(source: str) -> list[str]:
+    """Every place where a source looks at the pending half of a stream itself."""
+    fields = {name for name in Stream.__slots__ if name.startswith("pending_")}
+    return [
+        f"{node.lineno}: .{node.attr}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr in fields
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if not name.startswith(("log/", *CLIENT_SIDE))]
+)
+def test_the_pending_half_of_a_stream_is_the_logs_alone(name: str) -> None:
+    """Others ask `engine.pending(stream)`, and a check has it in its proposal."""
+    assert _pending_access(SOURCES[name].read_text()) == []
+
+
+def test_the_log_is_seen_to_look_at_what_is_pending() -> None:
+    assert _pending_access(SOURCES["log/decide/append.py"].read_text()) != []
+
+
 def _long_functions(source: str) -> list[str]:
     """The functions of a source that cannot be seen whole, as `line: name, lines`."""
     return [
@@ -177,6 +202,13 @@ def test_the_check_itself_sees_file_access(source: str) -> None:
 )
 def test_the_check_itself_sees_connections(source: str) -> None:
     assert _connections(source) != []
+
+
+@pytest.mark.parametrize(
+    "source", ["stream.pending_tail", "self.stream.pending_meta['a']", "f(view.pending_count)"]
+)
+def test_the_check_itself_sees_what_is_pending(source: str) -> None:
+    assert _pending_access(source) != []
 
 
 @pytest.mark.parametrize(

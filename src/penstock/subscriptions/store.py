@@ -134,7 +134,7 @@ class Book:
         if self._rewriting is not None and not self._rewriting.done():
             return
         stream = self._engine.find(PATH, touch=False)
-        start = stream.pending_tail
+        start = self._engine.pending(stream).tail
         if start - self._rewritten_at > max(self._log_bytes, 2 * self._rewritten_bytes):
             # Here and not in the task, which begins later: whoever is not among these is written
             # behind `start`. So is what changes meanwhile; of two rows the later one holds.

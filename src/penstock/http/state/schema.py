@@ -40,11 +40,12 @@ class Schema:
 
     async def _declare(self, path: str, mode: Mode, types: dict[str, Any]) -> Response:
         stream = self._engine.find(path, touch=False)
-        if stream.deleting:
+        # Decided on what is pending: another declaration may be on its way to the disk.
+        pending = self._engine.pending(stream)
+        if pending.deleting:
             raise not_found(path)
         need_json(stream)
-        # Decided on what is pending: another declaration may be on its way to the disk.
-        known = stream.pending_meta.get(META)
+        known = pending.meta.get(META)
         old = None if known is None else decode(known)
         if old is not None and old.says(mode, types):
             new = old
@@ -53,8 +54,8 @@ class Schema:
                 version=1 if old is None else old.version + 1,
                 mode=mode,
                 types=types,
-                offset=self._engine.token(stream, stream.pending_tail),
-                ordinal=stream.pending_count,
+                offset=self._engine.token(stream, pending.tail),
+                ordinal=pending.ordinal,
             )
         await self._engine.set_meta(path, META, encode(new) if new is not old else known)
         self._keeper.follow(stream)
@@ -74,14 +75,15 @@ class Schema:
     async def delete(self, path: str, request: Request) -> Response:
         """204 when the stream is like any other again; what is in it stays as it is."""
         stream = self._engine.find(path, touch=False)
-        if stream.deleting:
+        pending = self._engine.pending(stream)
+        if pending.deleting:
             raise not_found(path)
-        if TABLES in stream.pending_meta:
+        if TABLES in pending.meta:
             raise Conflict(
                 f"{path!r} is read as a table, which needs its declaration; DELETE the stream to "
                 "remove both."
             )
-        is_declared = META in stream.pending_meta
+        is_declared = META in pending.meta
         if not is_declared and META not in stream.meta:
             raise _not_declared(path)
         # If somebody else's removal is on its way, this waits until it is durable.

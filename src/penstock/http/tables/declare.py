@@ -77,9 +77,9 @@ class TableDeclarations:
             if name in known:
                 return await self._again(stream, name, known[name], table)
             # Now, so that nothing is appended between the look at the stream and the decision.
-            if history.position == stream.pending_tail:
+            if history.position == self._engine.pending(stream).tail:
                 undone = await self._undone(stream, history)
-                if history.position == stream.pending_tail:
+                if history.position == self._engine.pending(stream).tail:
                     await self._declare(stream, name, table, history, undone)
                     location = (b"location", _location(request))
                     return _answer(stream, name, table, 201, [location])
@@ -96,13 +96,13 @@ class TableDeclarations:
             config = StreamConfig("application/json", None, None)
             await self._engine.create(path, config, b"", closed=False)
             stream = self._engine.find(path, touch=False)
-        if stream.deleting:
+        if self._engine.pending(stream).deleting:
             raise not_found(path)
         need_json(stream)
         return stream
 
     def _known(self, stream: Stream) -> dict[str, Table]:
-        value = stream.pending_meta.get(META)
+        value = self._engine.pending(stream).meta.get(META)
         return {} if value is None else decode(value)
 
     def _check_free(self, path: str, stream_path: str, name: str) -> None:
@@ -119,7 +119,8 @@ class TableDeclarations:
     async def _again(self, stream: Stream, name: str, known: Table, wanted: Table) -> Response:
         difference = differs(known, wanted)
         # The answer rests on what is pending, and is given when that is durable.
-        await self._engine.set_meta(stream.path, META, stream.pending_meta[META])
+        value = self._engine.pending(stream).meta[META]
+        await self._engine.set_meta(stream.path, META, value)
         if difference is not None:
             raise TableExists(
                 f"The table is there with another `{difference}`: "
@@ -156,7 +157,7 @@ class TableDeclarations:
             )
         declared = self._state_declaration(stream, table, history)
         engine, path = self._engine, stream.path
-        if undone and stream.pending_closed:
+        if undone and engine.pending(stream).closed:
             raise StreamClosed(
                 "The stream is closed, and keys that a reset took away cannot be deleted as rows."
             )
@@ -175,9 +176,10 @@ class TableDeclarations:
 
     def _state_declaration(self, stream: Stream, table: Table, history: History) -> bytes | None:
         """What a stream has to say of its types to be this table; None if it does already."""
-        value = stream.pending_meta.get(state.META)
+        pending = self._engine.pending(stream)
+        value = pending.meta.get(state.META)
         if value is None:
-            if stream.pending_count:
+            if pending.ordinal:
                 raise NotDeclared(
                     f"{stream.path!r} has events but is not declared a state stream: "
                     f"PUT /v1/schema/{stream.path} first."
@@ -203,13 +205,14 @@ class TableDeclarations:
     def _evolved(
         self, stream: Stream, version: int, mode: state.Mode, types: dict[str, Any]
     ) -> bytes:
+        pending = self._engine.pending(stream)
         return state.encode(
             state.Declaration(
                 version=version,
                 mode=mode,
                 types=types,
-                offset=self._engine.token(stream, stream.pending_tail),
-                ordinal=stream.pending_count,
+                offset=self._engine.token(stream, pending.tail),
+                ordinal=pending.ordinal,
             )
         )
 

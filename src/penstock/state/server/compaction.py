@@ -150,8 +150,9 @@ class Compactor:
 
     async def _attempt(self, stream: Stream) -> Compacted | None:
         """None if something came between that appends alone cannot do."""
-        if stream.pending_closed:
-            raise stream_closed(self._engine.token(stream, stream.pending_tail))
+        pending = self._engine.pending(stream)
+        if pending.closed:
+            raise stream_closed(self._engine.token(stream, pending.tail))
         earliest = stream.earliest
         base = await self._base(stream)
         lines = await self._lines(stream, base)
@@ -170,14 +171,15 @@ class Compactor:
             if recent:
                 batch.add_all(recent)
             self._take_in(batch, base.position, late + recent, lines)
-            if batch.skip_until > stream.pending_tail:
+            tail = self._engine.pending(stream).tail
+            if batch.skip_until > tail:
                 raise NotCompactable(
                     "A reset names an offset ahead, up to which events do not count; compact the "
                     "stream when it has got there."
                 )
             payload = b"".join([_START, *lines.values(), _END])
             self._check_size(len(payload))
-            before = stream.pending_tail - earliest
+            before = tail - earliest
             deciding = self._engine.snapshot(recording, payload, len(lines) + 2)
             self._keeper.accepted(stream)
         finally:

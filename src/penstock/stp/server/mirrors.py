@@ -239,7 +239,8 @@ class Followings:
         return known.table
 
     async def _declare_new(self, stream: Stream, table: Table) -> None:
-        if stream.pending_tail or state.META in stream.pending_meta:
+        pending = self._engine.pending(stream)
+        if pending.tail or state.META in pending.meta:
             raise FollowConflict(
                 f"{stream.path!r} has events or types, but is no table: PUT /v1/table/"
                 f"{stream.path} with the schema of the source first."
