@@ -42,6 +42,17 @@ async def test_appends_and_bytes_are_counted(client: Client) -> None:
 
 
 @with_app()
+async def test_bytes_in_memory_tails_come_and_go_with_their_streams(client: Client) -> None:
+    before = (await scrape(client))["penstock_tail_bytes"]
+    await client.put("a", b"hello", content_type=TEXT)
+    await client.post("a", b" world", content_type=TEXT)
+    await client.put("b", b"abc", content_type=TEXT)
+    assert (await scrape(client))["penstock_tail_bytes"] - before == 14
+    await client.delete("a")
+    assert (await scrape(client))["penstock_tail_bytes"] - before == 3
+
+
+@with_app()
 async def test_requests_and_errors_are_counted_once(client: Client) -> None:
     await client.put("a", content_type=TEXT)  # answered later
     await client.head("a")  # at once

@@ -95,6 +95,30 @@ async def test_input_that_is_no_request_is_counted_as_an_error() -> None:
     assert 'penstock_requests_total{method="other",status="4xx"} 1.0' in metrics
 
 
+@on_loop
+async def test_a_checkpoint_of_a_real_server_empties_the_gauge_of_tail_bytes() -> None:
+    args = ["--durability", "buffered", "--checkpoint-bytes", "20KiB"]
+    with running_server(args=args) as server:
+        client = await connect(server)
+        assert (await client.ask(put("/v1/stream/a"))).status == 201
+        assert (await client.ask(append_of(1000))).status == 204
+        assert await tail_bytes(client) == 1000
+        assert (await client.ask(append_of(30_000))).status == 204
+        while await tail_bytes(client) != 0:
+            pass  # until the checkpoint that these bytes call for is done
+        await client.close()
+
+
+def append_of(size: int) -> bytes:
+    """An append that takes so many bytes in the log."""
+    return post("/v1/stream/a", b'"%s"' % (b"x" * (size - 4)), "Content-Type: application/json")
+
+
+async def tail_bytes(client: Client) -> float:
+    metrics = (await client.ask(get("/metrics"))).body.decode()
+    return float(metrics.partition("\npenstock_tail_bytes ")[2].partition("\n")[0])
+
+
 def test_taken_port_is_said_and_the_store_left_alone(server: Server) -> None:
     with (
         pytest.raises(ServerDidNotStart, match="in use by another program"),

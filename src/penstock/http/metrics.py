@@ -116,7 +116,9 @@ class ServerCollector(Collector):
         yield _counter("checkpoints", "Checkpoints made.", stats.checkpoints)
         yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
         yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)
-        yield _gauge("tail_bytes", "Bytes not yet in segment files.", stats.memory_bytes)
+        yield _gauge(
+            "tail_bytes", "Bytes of open streams that no segment file holds.", stats.memory_bytes
+        )
 
     def _state(self) -> Iterator[Metric]:
         keeper, checks = self._keeper, self._checks

@@ -74,7 +74,6 @@ class MemoryStore:
                 self._applied(mutation, stream)
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
-        self.stats.memory_bytes += self._queued_bytes
         self._queued_bytes = 0
         self._observer.committed(batch)
         for mutation in batch:
@@ -85,13 +84,13 @@ class MemoryStore:
         if type(mutation) is Create:
             self._streams[stream.path] = stream
         elif type(mutation) in (Trim, Snapshot):
-            _drop(stream)
+            stream.drop_chunks(stream.keep_from)
         elif type(mutation) is Delete and not mutation.soft:
             for each in (stream, *mutation.cascade):
                 if self._streams.get(each.path) is each:
                     del self._streams[each.path]
             if mutation.released is not None:
-                _drop(mutation.released)
+                mutation.released.drop_chunks(mutation.released.keep_from)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes:
         if start >= end:
@@ -160,10 +159,3 @@ class MemoryStore:
 
     def grace_until_us(self, ttl_s: int) -> int:
         return 0
-
-
-def _drop(stream: Stream) -> None:
-    """Let go of chunks that a trim has left nothing of, as a segment goes on disk."""
-    stream.drop_memory(stream.keep_from)
-    if stream.chunks:
-        stream.flushed = stream.chunks[0].start

@@ -35,7 +35,7 @@ class StoreStats:
         self.checkpoints = 0
         self.checkpoint_failures = 0
         self.checkpoint_seconds = Histogram(SECONDS)
-        self.memory_bytes = 0
+        self.memory_bytes = 0  # of the memory tails of all active streams
         self.replayed_records = 0
 
 
@@ -56,8 +56,6 @@ class EngineStats:
         self.expired = 0
         self.reads = 0
         self.read_bytes = 0
-        self.waiters = 0
         self.watchers = 0
         self.active_streams = 0
-        self.evicted = 0
         self.loaded = 0

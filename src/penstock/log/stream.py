@@ -15,6 +15,7 @@ from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
     from penstock.log.disk.segment import SegmentInfo
+    from penstock.log.stats import StoreStats
 
 CHUNK_BYTES_MAX = 16 * 1024
 """Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
@@ -92,6 +93,7 @@ class Stream:
         "closed_by",
         "config",
         "count",
+        "counted_in",
         "created_us",
         "deleted",
         "deleting",
@@ -195,6 +197,7 @@ class Stream:
         self.producer_total = 0
 
         self.chunks: list[Chunk] = []
+        self.counted_in: StoreStats | None = None
         self.begins_segment = False
         self.flushed = self.own_start
         self.segments: tuple[SegmentInfo, ...] = ()
@@ -275,6 +278,8 @@ class Stream:
                 last.sealed = len(last.data) >= CHUNK_BYTES_MAX
             self.tail += len(data)
             self.count += count
+            if self.counted_in is not None:
+                self.counted_in.memory_bytes += len(data)
         self.touched_us = max(self.touched_us, time_us)
 
     def begin_segment(self) -> None:
@@ -291,6 +296,17 @@ class Stream:
 
     def memory_bytes(self) -> int:
         return self.tail - self.flushed
+
+    def count_memory(self, stats: StoreStats) -> None:
+        """Add the memory tail to `stats` and keep the sum true until `discount_memory`."""
+        if self.counted_in is None:
+            self.counted_in = stats
+            stats.memory_bytes += self.memory_bytes()
+
+    def discount_memory(self) -> None:
+        if self.counted_in is not None:
+            self.counted_in.memory_bytes -= self.memory_bytes()
+            self.counted_in = None
 
     def read_memory(self, start: int, end: int) -> bytes:
         """Bytes [start, end), all of them at or after `flushed`."""
@@ -309,11 +325,22 @@ class Stream:
 
     def drop_memory(self, flushed: int) -> None:
         """Bytes before `flushed` are in segments now."""
+        if self.counted_in is not None:
+            self.counted_in.memory_bytes -= flushed - self.flushed
         self.flushed = flushed
-        index = bisect_right(self.chunks, flushed, key=_start)
-        if index and self.chunks[index - 1].start + len(self.chunks[index - 1].data) > flushed:
+        del self.chunks[: self._whole_chunks(flushed)]
+
+    def drop_chunks(self, position: int) -> None:
+        """Drop the chunks that end at or before `position`; the others stay whole."""
+        index = self._whole_chunks(position)
+        self.drop_memory(self.chunks[index].start if index < len(self.chunks) else position)
+
+    def _whole_chunks(self, position: int) -> int:
+        """Return how many chunks end at or before `position`."""
+        index = bisect_right(self.chunks, position, key=_start)
+        if index and self.chunks[index - 1].start + len(self.chunks[index - 1].data) > position:
             index -= 1
-        del self.chunks[:index]
+        return index
 
 
 def _start(chunk: Chunk) -> int:
