@@ -30,7 +30,7 @@ from tests.crash.engines import START_US, abandon, small_blocks, small_settings,
 from tests.crash.power import Image, Luck, Record
 from tests.crash.power_run import ODDS, ROOT, recording
 from tests.crash.subscription_scenario import PULLS, Scenario, fold, position
-from tests.subscriptions.desk import Receiver, receiver
+from tests.subscriptions.desk import Receiver, caught_up, receiver
 
 BURSTS = 80
 QUICK_CUTS = 60
@@ -94,7 +94,7 @@ async def _check_left(image: Image, run: Run, cut: int) -> None:
             _check_writes(run.scenario, left, cut)
             _check_promises(run.scenario, left, engine, cut)
             with _serving(engine, settings, clock) as service:
-                await service.looked()
+                await caught_up(service)
                 _check_keys(run.scenario, service, cut)
                 await _check_ended(run.scenario, service, cut)
                 _check_nothing_is_forgotten(service, engine)
@@ -106,7 +106,7 @@ async def _check_left(image: Image, run: Run, cut: int) -> None:
         engine = await start(settings, clock=clock)
         try:
             with _serving(engine, settings, clock) as service:
-                await service.looked()
+                await caught_up(service)
                 assert _cursors(service) == cursors
                 assert not any(each.pending for each in service.all.values())
         finally:

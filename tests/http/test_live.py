@@ -30,7 +30,7 @@ async def waiting(client: Client, path: str, query: str) -> asyncio.Task[Answer]
 def idle(client: Client) -> bool:
     """Nobody waits and nothing is watched."""
     traffic = client.app.traffic
-    return not (traffic.long_polls or traffic.sse_readers or client.app._live.channels)
+    return not (traffic.long_polls or traffic.sse_readers or client.engine.stats.watchers)
 
 
 # Long-poll
@@ -55,7 +55,7 @@ async def test_long_poll_waits_for_an_append(client: Client) -> None:
         await waiting(client, "a", "offset=now"),
     ]
     assert client.app.traffic.long_polls == 2
-    assert client.app._live.channels == 1
+    assert client.engine.stats.watchers == 1, "they share a watcher"
     await client.post("a", b"[2, 3]", content_type=JSON)
     for reader in readers:
         read = await reader

@@ -16,7 +16,7 @@ import penstock.spark
 from penstock.errors import WarehouseInUse
 from penstock.spark.config import Pipeline, load_pipeline
 from penstock.spark.pipeline.run import PipelineRun
-from penstock.spark.server import close_clients
+from tests.spark.clients import close_clients
 from tests.spark.delta_jar import delta_settings
 
 if TYPE_CHECKING:

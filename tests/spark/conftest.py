@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Client
-from penstock.spark.server import close_clients
 from tests.helpers.server import Server, running_server
+from tests.spark.clients import close_clients
 from tests.spark.pipelines import Make, maker
 
 if TYPE_CHECKING:

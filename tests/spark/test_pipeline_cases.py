@@ -16,10 +16,10 @@ import pytest
 import penstock.spark
 from penstock import Client
 from penstock.errors import InvalidJson, QueryFailed
-from penstock.spark.server import close_clients
 from penstock.state.events import delete, insert, snapshot_end, snapshot_start, upsert
 from tests.helpers.server import Server, running_server
 from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.clients import close_clients
 from tests.spark.pipelines import SCHEMA, Make, append, ask, maker, run, user
 from tests.spark.test_stream_reads import create_streams
 

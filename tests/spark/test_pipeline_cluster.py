@@ -15,12 +15,12 @@ import pytest
 
 from penstock import Client
 from penstock.spark.config import Pipeline, load_pipeline
-from penstock.spark.server import close_clients
 from penstock.spark.sessions.task_python import unzipped_python
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.java_classes import java_options
 from tests.helpers.server import ROOT, running_server
 from tests.spark.checking import CITIES, check_cities, check_warehouse, replay_of
+from tests.spark.clients import close_clients
 from tests.spark.cluster import standalone_cluster
 from tests.spark.delta_jar import delta_jars
 from tests.spark.drivers import POINTS, pipeline_process, wait_for

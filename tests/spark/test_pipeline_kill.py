@@ -17,10 +17,10 @@ import pytest
 from penstock import Client
 from penstock.spark.config import load_pipeline
 from penstock.spark.pipeline.run import PipelineRun
-from penstock.spark.server import close_clients
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.server import Server, running_server
 from tests.spark.checking import CITIES, check_cities, check_warehouse
+from tests.spark.clients import close_clients
 from tests.spark.drivers import POINTS, Driver, pipeline_process, wait_for
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from penstock.errors import InvalidPipeline, PublishFailed
 from penstock.spark.config import make_pipeline
 from penstock.spark.pipeline.outbox_rows import Change, body_bytes, cut
 from penstock.spark.pipeline.status import status_of
-from penstock.spark.server import close_clients
 from penstock.stp import Table
 from tests.helpers.server import Server, running_server
+from tests.spark.clients import close_clients
 from tests.spark.publishing import Rows, Run, folded
 
 

@@ -29,7 +29,6 @@ from penstock.spark.pipeline import rewrite_staging
 from penstock.spark.pipeline.rewrite import Rewritten, rewrite
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import Server as Asked
-from penstock.spark.server import close_clients
 from penstock.spark.source.columns import STATE_ARROW
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import Appended, writer_of
@@ -38,6 +37,7 @@ from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state import LiveState, MaterializedState, SqliteBackend
 from penstock.state.events import delete, reset, snapshot_end, snapshot_start, upsert
 from tests.helpers.server import ROOT, Server
+from tests.spark.clients import close_clients
 from tests.spark.direct import Query
 
 if TYPE_CHECKING:

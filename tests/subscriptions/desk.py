@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import threading
@@ -10,11 +11,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from penstock.subscriptions.service import Subscriptions
 from tests.helpers.app import Answer, Client
 
 JSON = "application/json"
 ROOT = "/v1/stream/__ds/subscriptions"
 WAIT_S = 20.0
+
+
+async def caught_up(service: Subscriptions) -> None:
+    """Wait until a service that has just started knows everything that is pending."""
+    await service.ready()
+    if service._looking is not None:
+        await asyncio.shield(service._looking)
 
 
 class Desk:

@@ -16,7 +16,7 @@ from penstock.log import open_engine
 from penstock.subscriptions.model import Subscription
 from penstock.subscriptions.store import rows_of
 from tests.helpers.app import Client
-from tests.subscriptions.desk import JSON, Desk, receiver
+from tests.subscriptions.desk import JSON, Desk, caught_up, receiver
 
 Step = Callable[[Desk], Awaitable[Any]]
 
@@ -38,7 +38,7 @@ def _run(folder: Path, *steps: Step, **options: Any) -> list[Any]:
         await engine.start()
         app = App(engine, settings, clock=clock)
         try:
-            await app.subscriptions.looked()
+            await caught_up(app.subscriptions)
             return await asyncio.wait_for(step(Desk(Client(app, engine, clock))), 20)
         finally:
             app.close()

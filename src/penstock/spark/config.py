@@ -108,10 +108,6 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     types: dict[str, TypeSchema] = {}
     publish: dict[str, Publish] = {}
 
-    @property
-    def specifications(self) -> dict[str, Any]:
-        return {name: schema.given for name, schema in self.types.items()}
-
 
 def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipeline:
     """The pipeline of a file; paths in it are from the file's folder."""

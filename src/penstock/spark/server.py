@@ -215,9 +215,3 @@ def shared_client(url: str, token: str | None, attempts_max: int) -> Client:
     if client is None:
         client = _clients[wanted] = Client(url, token=token, retry=Retry(attempts_max=attempts_max))
     return client
-
-
-def close_clients() -> None:
-    """Close what this process keeps open; the next reader opens it again."""
-    while _clients:
-        _clients.popitem()[1].close()

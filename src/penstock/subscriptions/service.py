@@ -123,12 +123,6 @@ class Subscriptions:
         if self._starting is not None:
             await asyncio.shield(self._starting)
 
-    async def looked(self) -> None:
-        """Wait until everything that is pending since before the last stop is known."""
-        await self.ready()
-        if self._looking is not None:
-            await asyncio.shield(self._looking)
-
     def close(self) -> None:
         for task in (self._starting, self._looking):
             if task is not None:

@@ -60,10 +60,6 @@ class Live:
         self._sweeper: asyncio.TimerHandle | None = None
         self._draining = False
 
-    @property
-    def channels(self) -> int:
-        return len(self._channels)
-
     async def long_poll(
         self, stream: Stream, request: Request, offset: str, client_cursor: str | None
     ) -> Response:

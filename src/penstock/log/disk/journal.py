@@ -180,7 +180,6 @@ class JournalWriter:
         self._older: list[tuple[Path, int]] = []
         self._lock = threading.Lock()
         self._broken: JournalBroken | None = None
-        self.bytes_written = 0
         self.sync_seconds = Histogram(SECONDS)
 
     def write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
@@ -215,7 +214,6 @@ class JournalWriter:
             _sync(file)
             self.sync_seconds.add(time.perf_counter() - started)
         self._position += length
-        self.bytes_written += length
 
     def _void(self, file: File, error: OSError) -> None:
         """A batch that was refused must not come back at recovery: overwrite its head. Synced,

@@ -49,7 +49,6 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: list[tuple[float, int]] = []
-        self._begun_s = time.monotonic()
         self.folds = 0
         self.published = 0
         self.unkeyed = 0
