@@ -133,7 +133,8 @@ class Settings(PeerSettings):
         limits.ACTIVE_STREAMS_MAX, "Most idle streams that are kept in memory."
     )
     retention: str = _STREAM.rules(
-        "", "What is kept of streams without a policy of their own, by the start of their path."
+        "",
+        "What is kept of streams without a policy of their own, by start of path or by pattern.",
     )
     retention_interval_s: float = _STREAM.seconds(
         limits.RETENTION_INTERVAL_S, "How often data that is kept too long is looked for."

@@ -18,7 +18,7 @@ from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
 from penstock.log.requests import Append, Appended, Created, Fork, Pending, Trimmed
-from penstock.log.retention import Retention
+from penstock.log.retention import Retention, rules_of
 from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
@@ -35,6 +35,7 @@ class Engine:
             store, clock, self.stats, active_streams_max=settings.active_streams_max
         )
         self._ranges = Ranges(store)
+        self._rules = rules_of(settings)  # before a folder is opened: a pattern may be wrong
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,6 +55,7 @@ class Engine:
             self._clock,
             self._settings,
             self._writing.trim_at,
+            rules=self._rules,
         )
         self._retention_task = asyncio.create_task(
             self.retention.run(self._settings.retention_interval_s)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import InvalidPath, PenstockError
 from penstock.log.active import ActiveStreams
 from penstock.log.ranges import Ranges
 from penstock.log.requests import Trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
+from penstock.protocol.globs import is_pattern, literal_prefix, matches, parse_pattern
 from penstock.protocol.retention import FOREVER, Keep, parse_rules
 
 if TYPE_CHECKING:
@@ -78,12 +79,19 @@ class Due:
 
 class Retention:
     def __init__(
-        self, streams: ActiveStreams, store: Store, clock: Clock, settings: Settings, trim: Trim
+        self,
+        streams: ActiveStreams,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        trim: Trim,
+        *,
+        rules: list[tuple[str, Keep]],
     ) -> None:
         self._streams = streams
         self._store = store
         self._clock = clock
-        self._rules = parse_rules(settings.retention)
+        self._rules = rules
         self._small_bytes = max(SMALL_BYTES, settings.inline_bytes_max)
         self._compact_bytes_min = settings.compact_bytes_min
         self._due = Due()
@@ -105,8 +113,8 @@ class Retention:
         return self.default(stream.path) if own is None else decode(own)
 
     def default(self, path: str) -> Keep:
-        for prefix, keep in self._rules:
-            if path.startswith(prefix):
+        for rule, keep in self._rules:
+            if applies(rule, path):
                 return keep
         return FOREVER
 
@@ -131,13 +139,17 @@ class Retention:
         while found := self._store.list_meta(META, after, PAGE):
             yield found
             after = found[-1]
-        for prefix, keep in self._rules:
-            after = ""
+        for rule, keep in self._rules:
+            after, prefix = "", literal_prefix(rule)
             all_count = self._counts_small(keep)
             listed = self._store.list_streams if all_count else self._store.list_filed
             while infos := listed(prefix, after, PAGE):
                 now = self._clock.now_us()
-                yield [info.path for info in infos if self._may_be_over(info, keep, now)]
+                yield [
+                    info.path
+                    for info in infos
+                    if applies(rule, info.path) and self._may_be_over(info, keep, now)
+                ]
                 after = infos[-1].path
         yield from self._untouched()
 
@@ -217,6 +229,23 @@ class Retention:
         if size is None or stream.tail - stream.earliest <= size:
             return 0
         return await self._ranges.boundary_to(stream, stream.earliest, stream.tail - size)
+
+
+def rules_of(settings: Settings) -> list[tuple[str, Keep]]:
+    """Return the rules of the setting `retention`, the longest first; InvalidPath names a pattern
+    that is wrong."""
+    try:
+        return [
+            (parse_pattern(rule) if is_pattern(rule) else rule, keep)
+            for rule, keep in parse_rules(settings.retention)
+        ]
+    except InvalidPath as error:
+        raise InvalidPath(f"Setting retention: {error.detail}") from None
+
+
+def applies(rule: str, path: str) -> bool:
+    """Whether a path matches a pattern, or begins with a rule that is none."""
+    return matches(rule, path) if is_pattern(rule) else path.startswith(rule)
 
 
 def encode(keep: Keep) -> bytes:

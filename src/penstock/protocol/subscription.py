@@ -160,8 +160,8 @@ def parse_member(text: str, path_bytes_max: int) -> str:
 def _pattern(text: str, path_bytes_max: int) -> str:
     try:
         return parse_pattern(text, bytes_max=path_bytes_max)
-    except (InvalidPath, UnicodeError) as error:
-        raise InvalidSubscription(f"{text[:100]!r} is no pattern: {error}") from None
+    except InvalidPath as error:
+        raise InvalidSubscription(error.detail) from None
 
 
 def check_text(name: str, text: str) -> None:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from penstock import limits
-from penstock.errors import InvalidPipeline
+from penstock.errors import InvalidOption, InvalidPipeline
+from penstock.spark.options import check_name
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse.storage import Place, check_options, place_of
 
@@ -160,6 +161,11 @@ def _check_source(source: Source) -> None:
         )
     if not all(name.strip("/ ") for name in source.streams):
         raise InvalidPipeline("source.streams names an empty stream.")
+    for name in source.streams:
+        try:
+            check_name(name)
+        except InvalidOption as error:
+            raise InvalidPipeline(error.detail.replace("Option ", "source.", 1)) from None
 
 
 def _check_publish(name: str, publish: Publish) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from penstock import limits
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, InvalidPath
+from penstock.protocol import globs
 from penstock.spark.source.offsets import Place, from_spark
 
 EARLIEST: Final = "earliest"
@@ -69,6 +70,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             "Option streams is missing: name a stream, several with commas, or a pattern such as "
             "shop/**."
         )
+    for name in streams:
+        check_name(name)
     return SourceOptions(
         url=options.url(),
         token=options.text("token"),
@@ -84,6 +87,29 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         attempts_max=options.number("maxAttempts") or limits.SPARK_ATTEMPTS_MAX,
     )
+
+
+def is_url(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name of `streams` stands for all streams that it matches."""
+    return globs.is_pattern(name) and not is_url(name)
+
+
+def pattern_of(name: str) -> str:
+    """Return a pattern of `streams` in canonical form."""
+    try:
+        return globs.parse_pattern(name)
+    except InvalidPath as error:
+        raise InvalidOption(f"Option streams: {error.detail}") from None
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidOption for a pattern that is wrong, and for `?`, which looks like one."""
+    if not is_url(name) and (globs.is_pattern(name) or "?" in name):
+        pattern_of(name)
 
 
 class Given:

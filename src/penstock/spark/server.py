@@ -18,8 +18,9 @@ from penstock.client.retry import Retry
 from penstock.client.sync.client import Client
 from penstock.errors import Gone, InvalidOption, PenstockError, ProtocolError, StreamNotFound
 from penstock.limits import LIST_LIMIT_MAX
+from penstock.protocol.globs import listing, matches
 from penstock.protocol.headers import is_json, parse_stream_path
-from penstock.spark.patterns import is_pattern, is_url, literal_prefix, matches
+from penstock.spark.options import is_pattern, is_url, pattern_of
 from penstock.spark.source.offsets import Kind, Position
 
 _FEW_NAMES: Final = 16  # a page for so few names need not be a long one
@@ -98,8 +99,12 @@ class Server:
             if not is_pattern(name):
                 literal.append(path_of(kind, name))
                 continue
-            for info in self._list(literal_prefix(name)):
-                if matches(name, info.path):
+            pattern = pattern_of(name)
+            prefix, exact = listing(pattern)
+            if exact is not None:
+                literal.append(exact)
+            for info in self._list(prefix):
+                if matches(pattern, info.path):
                     found[info.path] = _tail(info)
         found.update(self._find(sorted(set(literal) - set(found))))
         return found
@@ -190,7 +195,7 @@ def path_of(kind: Kind, name: str) -> str:
 def selects(kind: Kind, names: Iterable[str], stream: str) -> bool:
     """Whether a stream is one of those that are named, or matches a pattern."""
     return any(
-        matches(name, stream) if is_pattern(name) else path_of(kind, name) == stream
+        matches(pattern_of(name), stream) if is_pattern(name) else path_of(kind, name) == stream
         for name in names
     )
 

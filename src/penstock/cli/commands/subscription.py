@@ -33,7 +33,7 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("id")
-@click.option("--pattern", metavar="GLOB", help="Streams: * is one segment, ** any number.")
+@click.option("--pattern", metavar="GLOB", help="Streams: orders/*, orders-*, jobs/**.")
 @click.option("--stream", "streams", multiple=True, metavar="STREAM", help="A stream; repeatable.")
 @click.option("--webhook", metavar="URL", help="Have the server call this URL.")
 @click.option("--wake-stream", metavar="STREAM", help="Wake workers here; made if it is absent.")

@@ -28,9 +28,8 @@ from penstock.errors import (
     TailMoved,
 )
 from penstock.spark.config import Pipeline
-from penstock.spark.patterns import matches
 from penstock.spark.pipeline.rewrite_staging import Plan, Staging
-from penstock.spark.server import Cuts, Server
+from penstock.spark.server import Cuts, Server, selects
 from penstock.spark.source.offsets import Position
 from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import ControlEvent, parse_many, reset
@@ -112,7 +111,7 @@ class Rewriter:
             )
         earliest = self._old.trim(copied.offset) if trim else None
         self._staging.clear()
-        is_read = any(matches(name.strip("/"), self.to) for name in self._pipeline.source.streams)
+        is_read = selects("penstock", self._pipeline.source.streams, self.to)
         taken = copied.seq - plan.seq
         return Rewritten(
             self.stream, self.to, plan.messages - 2, taken, self._tail, earliest, is_read

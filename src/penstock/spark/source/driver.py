@@ -13,8 +13,7 @@ from penstock.client import requests
 from penstock.errors import DataLost, Gone, InvalidOption, StreamNotFound, StreamRecreated
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import NOW, START
-from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions
-from penstock.spark.patterns import is_pattern
+from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions, is_pattern
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.source.admission import shares
 from penstock.spark.source.offsets import BEGINNING, Kind, Place, Position
