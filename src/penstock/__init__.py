@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.http.asgi.app import asgi
 
 __version__ = "0.1.0"
+# The name to install; `penstock` on the package index is another project.
+DISTRIBUTION = "penstock-streams"
 __all__ = [
     "__version__",
     "AsyncClient",

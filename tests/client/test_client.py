@@ -375,7 +375,7 @@ def test_http2_without_its_package_is_a_clear_error(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.client.http.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"penstock\[h2\]"):
+    with pytest.raises(ImportError, match=r"penstock-streams\[h2\]"):
         connect("http://host", http2=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner(env={setting.env: None for setting in SETTINGS})
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["version"], ["--version"]])
 def test_help_does_not_load_the_server(arguments: list[str], tmp_path: Path) -> None:
     script = "\n".join(
         [
@@ -66,8 +67,21 @@ def test_an_unknown_command_is_a_usage_error(runner: CliRunner) -> None:
     assert "No such command 'frobnicate'" in result.output
 
 
-def test_version(runner: CliRunner) -> None:
-    assert runner.invoke(main, ["version"]).output == f"penstock {penstock.__version__}\n"
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_version_names_the_distribution_and_the_python(
+    runner: CliRunner, arguments: list[str]
+) -> None:
+    python = platform.python_version()
+    line = f"penstock {penstock.__version__} (penstock-streams, Python {python})\n"
+    assert runner.invoke(main, arguments).output == line
+
+
+def test_version_as_json(runner: CliRunner) -> None:
+    assert json.loads(runner.invoke(main, ["version", "--json"]).output) == {
+        "version": penstock.__version__,
+        "distribution": "penstock-streams",
+        "python": platform.python_version(),
+    }
 
 
 def test_config_shows_every_setting_and_who_set_it(runner: CliRunner, tmp_path: Path) -> None:

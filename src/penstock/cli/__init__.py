@@ -131,7 +131,23 @@ def plain(error: OSError) -> str:
     return f"{error.filename}: {reason}" if error.filename else reason
 
 
+def _print_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from penstock.cli.commands.version import version_line
+
+        click.echo(version_line())
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
 def main() -> None:
     """Durable, replayable streams over HTTP.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock import __version__
+from penstock import DISTRIBUTION, __version__
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
 from penstock.errors import ConnectionFailed
@@ -91,7 +91,7 @@ class Pools(Generic[C]):
         import httpx2
 
         if http2 and find_spec("h2") is None:
-            raise ImportError("http2=True needs the h2 package: pip install 'penstock[h2]'")
+            raise ImportError(f"http2=True needs the h2 package: pip install '{DISTRIBUTION}[h2]'")
         self._make = make
         self._verify = verify
         self._options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Streams into Spark and back: `penstock[spark]`.
+"""Streams into Spark and back: `penstock-streams[spark]`.
 
 `session()` gives a Spark session that knows the sources, `register(spark)` makes them known to one
 of your own; `events`, `state` and `history` give DataFrames without further ado, and
@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("penstock"):
             raise
-        raise ImportError(
-            f"penstock.spark needs {error.name}: pip install 'penstock[spark]'"
-        ) from error
+        from penstock.spark.error_text import missing_package
+
+        raise missing_package(error) from error
 
 
 def __dir__() -> list[str]:

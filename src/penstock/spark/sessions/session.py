@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from penstock.errors import InvalidOption
-from penstock.spark.error_text import plain
+from penstock.spark.error_text import missing_package, plain
 from penstock.spark.sessions.java import provide_java
 from penstock.spark.sessions.task_python import python_of, told
 
@@ -34,8 +34,10 @@ def session(
     If there is one already it is that one. `config` is any of Spark's settings. With `quiet` Java
     starts without a word, and without the vector instructions that machine learning can use.
     """
-    from pyspark.sql import SparkSession
-
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from error
     if (master or "").startswith("sc://"):
         raise InvalidOption(
             f"{master} is a server of Spark Connect: make the session with SparkSession.builder."

@@ -47,6 +47,8 @@ def command(once: bool, pipeline: bool, data_dir: str, port: int | None) -> None
 
     With --pipeline its tables are kept beside the data, in FOLDER-pipeline.
     """
+    if pipeline:
+        demo_pipeline.check_packages()
     signal.signal(signal.SIGTERM, _interrupt)
     port = _free_or_any(PORT) if port is None else port
     tables = Path(f"{data_dir.rstrip('/')}-pipeline")

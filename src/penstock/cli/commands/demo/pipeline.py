@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import Failure, main
+from penstock.cli.commands.pipeline.command import missing_package
 from penstock.cli.exits import FAILURE
 
 if TYPE_CHECKING:
@@ -56,6 +58,13 @@ schema = "id STRING, user STRING, total DOUBLE"
 sql = "SELECT city AS key, count(*) AS users FROM state_user GROUP BY city"
 to = "{derived}"
 """
+
+
+def check_packages() -> None:
+    """Raise Failure, before anything is started, where a package of the pipeline is missing."""
+    for package in ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas"):
+        if find_spec(package) is None:
+            raise missing_package(package)
 
 
 def forget(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import limits
+from penstock import DISTRIBUTION, limits
 from penstock.cli import Failure
 from penstock.cli.commands.pipeline.output import print_status, print_table
 from penstock.cli.connection import json_option
@@ -277,10 +277,14 @@ def load(file: Path) -> Pipeline:
     try:
         from penstock.spark.config import load_pipeline
     except ModuleNotFoundError as error:
-        raise Failure(
-            f"a pipeline needs the package {error.name}: pip install 'penstock[spark]'", FAILURE
-        ) from None
+        raise missing_package(error.name) from None
     return load_pipeline(file)
+
+
+def missing_package(name: str | None) -> Failure:
+    """The line for somebody who has installed Penstock without its extra `spark`."""
+    install = f"pip install '{DISTRIBUTION}[spark]'"
+    return Failure(f"a pipeline needs the package {name}: {install}", FAILURE)
 
 
 def _duck(pipeline: Pipeline) -> Duck:
