@@ -14,11 +14,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import uvloop
-
 from penstock.config.settings import Settings
 from penstock.http.app import App
-from penstock.http.native.server import Server, listen
+from penstock.http.native.server import Server, listen, new_event_loop
 from penstock.log import open_engine
 
 START_TIMEOUT_S = 30.0
@@ -60,7 +58,7 @@ class _Running:
 
     def run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - raised where the server is asked for
             self._failure = error

@@ -88,19 +88,22 @@ def running_server(
     *,
     args: Sequence[str] = (),
     asgi: bool = False,
+    posix: bool = True,
     memory: bool = False,
     data_dir: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server on a free port, ready to serve, stopped at the end.
 
-    `args` are flags of `penstock serve`, also when it runs under uvicorn (`asgi=True`). Without a
-    `data_dir` a temporary one is used.
+    `args` are flags of `penstock serve`, also when it runs under uvicorn (`asgi=True`) or without
+    the names that Windows does not have (`posix=False`). Without a `data_dir` a temporary one is
+    used.
     """
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-test-")))
         log = cleanup.enter_context((scratch / "stderr").open("w+"))
-        module = "tests.helpers.asgi" if asgi else "penstock.cli"
+        module = "penstock.cli" if posix else "tests.helpers.without_posix"
+        module = "tests.helpers.asgi" if asgi else module
         folder = None if memory else data_dir or scratch / "data"
         store = ["--memory"] if folder is None else ["--data-dir", str(folder)]
         process = subprocess.Popen(

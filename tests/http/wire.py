@@ -25,7 +25,7 @@ HANG_S = 30  # a test that waits longer than this waits for something that will 
 
 
 def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an async test on uvloop, as the server does."""
+    """Run an async test on uvloop, then on asyncio's loop, which serves where uvloop is not."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -33,8 +33,9 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             async with asyncio.timeout(HANG_S):
                 await test(*args, **kwargs)
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(guarded())
+        for new_event_loop in (uvloop.new_event_loop, asyncio.new_event_loop):
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(guarded())
 
     return run
 

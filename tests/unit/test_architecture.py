@@ -22,6 +22,7 @@ FILES = "log/disk/files.py"
 # Reads one settings file, writes the generated pages, keeps a reader's offset: not the store.
 NOT_THE_STORE = {
     "config/settings.py",
+    "file_sync.py",  # syncs files that others have open
     "cli/docs.py",
     "cli/system.py",
     "cli/commands/demo/pipeline.py",  # writes the pipeline.toml of the demo

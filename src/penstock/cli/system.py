@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from penstock.file_sync import sync_data, sync_folder
+
 READ_BYTES = 256 * 1024
 
 
@@ -51,19 +53,16 @@ def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, mode)
+            if hasattr(os, "fchmod"):  # on Windows a file has the rights of its folder
+                os.fchmod(handle, mode)
             file.write(content)
             file.flush()
-            os.fsync(handle)
+            sync_data(handle)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def replace_private(path: Path, content: bytes) -> None:
@@ -74,7 +73,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 def sync(file: BinaryIO) -> None:
     file.flush()
-    os.fsync(file.fileno())
+    sync_data(file.fileno())
 
 
 def file_size(path: Path) -> int | None:
@@ -117,7 +116,7 @@ def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
     lines: list[bytes] = []
     held = 0
     while True:
-        if lines and not select.select([descriptor], [], [], 0)[0]:
+        if lines and not _is_waiting(descriptor):
             yield lines
             lines, held = [], 0
         piece = os.read(descriptor, READ_BYTES)
@@ -134,6 +133,14 @@ def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
         lines.append(rest)
     if lines:
         yield lines
+
+
+def _is_waiting(descriptor: int) -> bool:
+    """Whether a read would return at once; False where only sockets can be asked (Windows)."""
+    try:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    except OSError:
+        return False
 
 
 def silence_stdout() -> None:
@@ -155,8 +162,12 @@ class _ReaderGoneError(BaseException):
 def broken_pipe_noticed() -> Iterator[None]:
     """Raise BrokenPipeError in the main thread as soon as the reader of stdout has gone.
 
-    Without it `penstock read -f logs | head -1` would stay until the next message is written.
+    Without it `penstock read -f logs | head -1` would stay until the next message is written, as
+    it does on Windows, which has neither the signal nor `poll`.
     """
+    if not (hasattr(signal, "SIGPIPE") and hasattr(select, "poll")):
+        yield
+        return
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):

@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from penstock.file_sync import sync_data, sync_folder
+
 
 @runtime_checkable
 class Checkpoint(Protocol):
@@ -78,17 +80,12 @@ class FileCheckpoint:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                sync_data(file.fileno())
             os.replace(name, self._path)
         except BaseException:
             os.unlink(name)
             raise
-        # The new name is safe only when the folder is.
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)  # the new name is safe only when the folder is
 
 
 class SqliteCheckpoint:
@@ -125,4 +122,5 @@ class SqliteCheckpoint:
         """A connection for one transaction, committed at the end."""
         with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")  # for macOS
             yield connection

@@ -10,14 +10,12 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING
-
-import uvloop
 
 from penstock.http.log_format import configure
 from penstock.http.message import Application
@@ -37,6 +35,8 @@ UNSENT_BYTES = 256 * 1024
 SWITCH_INTERVAL_S = 0.0005
 # Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
 DRAIN_SHARE = 0.6
+# OPEN_MAX of macOS: what a process may always ask for.
+OPEN_FILES_MACOS = 10_240
 
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
@@ -44,8 +44,17 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     configure(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_open_files()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, on_ready))
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """An event loop of uvloop, or of asyncio where there is no uvloop, as on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
@@ -79,8 +88,14 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
             os._exit(128 + number)
         stop.set()
 
+    def stopping_soon(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stopping, number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping, number)
+        try:
+            loop.add_signal_handler(number, stopping, number)
+        except NotImplementedError:  # asyncio's loop on Windows
+            signal.signal(number, stopping_soon)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -88,11 +103,14 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows SO_REUSEADDR would let two servers listen on one port.
+        exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+        sock.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit it: an idle reader whose machine is gone is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Inherited as well: without it the kernel takes megabytes for a reader that has stalled.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Windows has no such option
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         sock.bind((host, port))
         sock.setblocking(False)
         undo.pop_all()
@@ -101,10 +119,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 def raise_open_files() -> None:
     """Allow as many connections as the system lets us."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
+    if soft == hard:
+        return
+    # macOS says that there is no hard limit, and refuses more than OPEN_MAX.
+    for limit in (hard, max(soft, OPEN_FILES_MACOS)):
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return
 
 
 class Server:

@@ -7,6 +7,7 @@ of deleted streams removed. Nothing is trusted before the transaction.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,6 +161,7 @@ class Checkpointer:
         folders: set[Path] = set()
         result: dict[int, tuple[SegmentInfo, ...]] = {}
         count = 0
+        syncs_all = self._files.can_sync_all()
         try:
             for item in plans:
                 if not item.chunks:
@@ -181,8 +183,10 @@ class Checkpointer:
                 if len(touched) > SYNC_SINGLY_MAX:
                     # Too many to hold open: they will be covered by one sync of everything.
                     while touched:
-                        touched.pop().close()
-            if count > SYNC_SINGLY_MAX:
+                        with closing(touched.pop()) as file:
+                            if not syncs_all:
+                                file.sync_data()
+            if syncs_all and count > SYNC_SINGLY_MAX:
                 self._files.sync_all(self._root)
             else:
                 for file in touched:

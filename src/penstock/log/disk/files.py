@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
-from penstock.errors import StoreLocked
+from penstock import file_sync
+from penstock.errors import StoreError, StoreLocked
+
+try:
+    import fcntl
+except ImportError:  # Windows, where `Files.check_system` refuses
+    pass
 
 ZERO_PIECE = bytes(1024 * 1024)
 
@@ -50,7 +56,9 @@ class File:
                 remaining[0] = remaining[0][written:]
 
     def _pwritev(self, parts: list[memoryview], position: int) -> int:
-        return os.pwritev(self._fd, parts, position)
+        if hasattr(os, "pwritev"):
+            return os.pwritev(self._fd, parts, position)
+        return os.pwrite(self._fd, parts[0], position)  # macOS before 11
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
@@ -63,7 +71,12 @@ class File:
         return data
 
     def read_cached(self, position: int, length: int) -> bytes | None:
-        """All `length` bytes if they are in memory already, else None: never waits for the disk."""
+        """All `length` bytes if they are in memory already, else None: never waits for the disk.
+
+        Only Linux can tell; elsewhere the answer is None, and a reader thread waits.
+        """
+        if not hasattr(os, "RWF_NOWAIT"):
+            return None
         buffer = bytearray(length)
         try:
             got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
@@ -74,7 +87,7 @@ class File:
         return bytes(buffer) if got == length else None
 
     def sync_data(self) -> None:
-        os.fdatasync(self._fd)
+        file_sync.sync_data(self._fd)
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self._fd, length)
@@ -90,6 +103,14 @@ class File:
 
 class Files:
     """The real file system."""
+
+    def check_system(self) -> None:
+        """Raise StoreError on a system that cannot keep a data folder."""
+        if not (file_sync.HAS_FCNTL and hasattr(os, "pread")):
+            raise StoreError(
+                "a data folder needs locks and syncs that this system does not have: "
+                "use --memory here, or Linux or macOS for data that is kept"
+            )
 
     def open_read(self, path: Path) -> File:
         return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -114,17 +135,19 @@ class Files:
                 return  # not ours, and so not new
 
     def sync_folder(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        file_sync.sync_folder(path)
+
+    def can_sync_all(self) -> bool:
+        """Whether `sync_all` is there: Linux has `syncfs`, macOS nothing like it."""
+        return _syncfs() is not None
 
     def sync_all(self, path: Path) -> None:
         """One `syncfs` for the file system of `path`: cheaper than many single syncs."""
+        syncfs = _syncfs()
+        assert syncfs is not None
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if _LIBC.syncfs(fd) != 0:
+            if syncfs(fd) != 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code), str(path))
         finally:
@@ -204,4 +227,6 @@ def _lock_holder(fd: int) -> str:
     return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+@cache
+def _syncfs() -> Callable[[int], int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -53,6 +53,7 @@ class DiskStore:
 
     async def open(self, observer: Observer) -> list[Stream]:
         self._observer = observer
+        self._files.check_system()
         self._files.make_folder(self._root)
         self._lock: File = self._files.lock(self._root / "LOCK")
         try:

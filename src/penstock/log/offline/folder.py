@@ -87,6 +87,7 @@ class Folder:
 def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
     """StoreLocked while a server uses it, StoreError where there is no data folder."""
     files = files or Files()
+    files.check_system()
     marks = (FORMAT_FILE, CATALOG_FILE, "journal")
     if not any(files.exists(root / mark) for mark in marks):
         raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file")

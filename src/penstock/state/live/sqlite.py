@@ -151,6 +151,7 @@ class SqliteBackend:
         connection.execute("PRAGMA journal_mode = WAL")
         # A power cut may take the last commits, each with its position: they are read again.
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")  # for macOS
         older = _LOCATION if version == 1 else ""
         connection.executescript(
             f"BEGIN; {_TABLES} {older} PRAGMA user_version = {FORMAT}; COMMIT;"

@@ -162,7 +162,7 @@ class StateIndex:
         self._db = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
         # Not synced at every commit: after a power cut it is consistent, and at worst behind.
         self._db.executescript(
-            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA checkpoint_fullfsync=ON; "
             f"PRAGMA cache_size=-{CACHE_KIB}; PRAGMA wal_autocheckpoint=4000;"
         )
         if self._one("PRAGMA user_version") == (0,):
