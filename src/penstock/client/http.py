@@ -204,6 +204,22 @@ def is_failure(error: Exception) -> bool:
     return isinstance(error, httpx2.TransportError | httpx2.DecodingError | httpx2.StreamError)
 
 
+class network_errors:  # noqa: N801 - used as a function
+    """The block in which failures of httpx2 become ConnectionFailed, about a request."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and is_failure(error):
+            raise failure(error, self._request) from error
+
+
 class Field(NamedTuple):
     """A header or parameter that goes with every request; a callable is called for each."""
 

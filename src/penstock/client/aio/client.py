@@ -1,15 +1,14 @@
-"""The asyncio client: runs the flows on httpx2. The same as the blocking one, with `await`."""
+"""The asyncio client: runs the flows on httpx2."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 
 from penstock.client import http
+from penstock.client.aio.runtime import Lifetime, Value, call, field_values
 from penstock.client.answers import Answer, StreamInfo
 from penstock.client.flow import (
     Call,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
 
 T = TypeVar("T")
-Value = str | Callable[[], str | Awaitable[str]]
 
 
 class AsyncClient:
@@ -47,7 +45,7 @@ class AsyncClient:
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable, async or not, is called for each, for example to
-    refresh a token.
+    refresh a token. One client may be used by many tasks.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class AsyncClient:
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)
         self._timeouts = http.timeouts(timeout_s)
-        self._closed = False
+        self._lifetime = Lifetime()
         self._pools = http.Pools(
             httpx2.AsyncClient,
             http2=http2,
@@ -113,7 +111,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""
-        self._closed = True
+        self._lifetime.close()
         for pool in self._pools.close():
             await pool.aclose()
 
@@ -126,13 +124,13 @@ class AsyncClient:
     async def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
         """Send one prepared request, again if it may be, and give the answer of its success.
 
-        Every other outcome is raised, as an error of the tree. Any number may run at once.
+        Every other outcome is raised, as an error of the tree. May be called from many tasks.
         """
         return await self.run(send(request, retry or self.retry))
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow that emits nothing, for what it returns."""
-        shell = _Shell(self)
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -145,7 +143,7 @@ class AsyncClient:
 
     async def iterate(self, flow: Flow[Any]) -> AsyncGenerator[Any, None]:
         """Run a flow for what it emits."""
-        shell = _Shell(self)
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -159,15 +157,15 @@ class AsyncClient:
             await shell.close()
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
-        if self._closed:
+        if self._lifetime.is_closed:
             raise ClientClosed("The client was closed: make a new one.")
-        headers, params = await _values(self._headers), await _values(self._params)
+        headers, params = await field_values(self._headers), await field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
         return await pool.send(prepared, stream=stream)
 
 
-class _Shell:
+class Shell:
     """Does what one flow asks for; holds the one response that it may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
@@ -186,6 +184,11 @@ class _Shell:
             return fail(flow, error)
         return advance(flow, value)
 
+    @property
+    def response(self) -> httpx2.Response | None:
+        """The response that is open, if one is."""
+        return self._response
+
     async def close(self) -> None:
         response, self._response = self._response, None
         if response is not None:
@@ -196,30 +199,22 @@ class _Shell:
             case Piece():
                 assert self._pieces is not None
                 assert self._request is not None
-                return await self._network(self._request, anext(self._pieces, None))
+                with http.network_errors(self._request):
+                    return await anext(self._pieces, None)
             case Exchange(request):
-                return await self._network(request, self._exchange(request))
+                with http.network_errors(request):
+                    return await self._exchange(request)
             case Open(request):
-                return await self._network(request, self._open(request))
+                with http.network_errors(request):
+                    return await self._open(request)
             case Close():
                 return await self.close()
             case Pause(seconds):
-                return await asyncio.sleep(seconds)
+                return await self._client._lifetime.pause(seconds)
             case Call(function, arguments, blocking):
-                if blocking:
-                    return await asyncio.to_thread(function, *arguments)
-                value = function(*arguments)
-                return await value if inspect.isawaitable(value) else value
+                return await call(function, arguments, blocking=blocking)
             case Emit():
                 raise TypeError("a flow that emits is iterated, not run")
-
-    async def _network(self, request: Request, action: Awaitable[T]) -> T:
-        try:
-            return await action
-        except Exception as error:
-            if not http.is_failure(error):
-                raise
-            raise http.failure(error, request) from error
 
     async def _exchange(self, request: Request) -> Answer:
         response = await self._client._send(request, stream=False)
@@ -231,11 +226,3 @@ class _Shell:
         self._request, self._response = request, response
         self._pieces = response.aiter_bytes()
         return http.answer_of(response)
-
-
-async def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for field in fields:
-        value = field.value() if callable(field.value) else field.value
-        found[field.name] = field.prefix + (await value if inspect.isawaitable(value) else value)
-    return found

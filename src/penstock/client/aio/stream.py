@@ -1,4 +1,4 @@
-"""One stream, for the asyncio client: each method runs a flow. As in `stream`, with `await`."""
+"""One stream, for the asyncio client: each method runs a flow."""
 
 from __future__ import annotations
 

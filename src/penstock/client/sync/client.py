@@ -1,9 +1,9 @@
-"""The blocking client: runs the flows on httpx2, with threads where the user brings them."""
+# Generated from client/aio/client.py by scripts/unasync.py; do not edit.
+"""The blocking client: runs the flows on httpx2."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
@@ -28,6 +28,7 @@ from penstock.client.flow import (
 )
 from penstock.client.requests import Request
 from penstock.client.retry import Retry
+from penstock.client.sync.runtime import Lifetime, Value, call, field_values
 from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
@@ -38,15 +39,14 @@ if TYPE_CHECKING:
     from penstock.client.sync.subscription import Subscription
 
 T = TypeVar("T")
-Value = str | Callable[[], str]
 
 
 class Client:
     """A connection pool and what goes with every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
-    `params` go with every request; a callable is called for each, for example to refresh a token.
-    One client may be used by many threads.
+    `params` go with every request; a callable is called for each, for example to
+    refresh a token. One client may be used by many threads.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Client:
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)
         self._timeouts = http.timeouts(timeout_s)
-        self._closed = threading.Event()
+        self._lifetime = Lifetime()
         self._pools = http.Pools(
             httpx2.Client,
             http2=http2,
@@ -112,7 +112,7 @@ class Client:
 
     def close(self) -> None:
         """Close every connection; what still runs ends with ClientClosed."""
-        self._closed.set()
+        self._lifetime.close()
         for pool in self._pools.close():
             pool.close()
 
@@ -131,7 +131,7 @@ class Client:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow that emits nothing, for what it returns."""
-        shell = _Shell(self)
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -142,9 +142,9 @@ class Client:
             flow.close()
             shell.close()
 
-    def iterate(self, flow: Flow[Any]) -> Generator[Any, None, None]:
+    def iterate(self, flow: Flow[Any]) -> Generator[Any, None]:
         """Run a flow for what it emits."""
-        shell = _Shell(self)
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -158,15 +158,15 @@ class Client:
             shell.close()
 
     def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
-        if self._closed.is_set():
+        if self._lifetime.is_closed:
             raise ClientClosed("The client was closed: make a new one.")
-        headers, params = _values(self._headers), _values(self._params)
+        headers, params = field_values(self._headers), field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
         return pool.send(prepared, stream=stream)
 
 
-class _Shell:
+class Shell:
     """Does what one flow asks for; holds the one response that it may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
@@ -175,7 +175,7 @@ class _Shell:
         self._client = client
         self._request: Request | None = None
         self._response: httpx2.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
+        self._pieces: Iterator[bytes] | None = None
 
     def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
         """Do it, tell the flow how it went, and get the next effect."""
@@ -185,6 +185,11 @@ class _Shell:
             return fail(flow, error)
         return advance(flow, value)
 
+    @property
+    def response(self) -> httpx2.Response | None:
+        """The response that is open, if one is."""
+        return self._response
+
     def close(self) -> None:
         response, self._response = self._response, None
         if response is not None:
@@ -193,28 +198,24 @@ class _Shell:
     def _perform(self, effect: Effect) -> Any:
         match effect:
             case Piece():
-                return self._network(self._request, lambda: next(self._pieces, None))
+                assert self._pieces is not None
+                assert self._request is not None
+                with http.network_errors(self._request):
+                    return next(self._pieces, None)
             case Exchange(request):
-                return self._network(request, lambda: self._exchange(request))
+                with http.network_errors(request):
+                    return self._exchange(request)
             case Open(request):
-                return self._network(request, lambda: self._open(request))
+                with http.network_errors(request):
+                    return self._open(request)
             case Close():
                 return self.close()
             case Pause(seconds):
-                self._client._closed.wait(seconds)
-                return None
-            case Call(function, arguments):
-                return function(*arguments)
+                return self._client._lifetime.pause(seconds)
+            case Call(function, arguments, blocking):
+                return call(function, arguments, blocking=blocking)
             case Emit():
                 raise TypeError("a flow that emits is iterated, not run")
-
-    def _network(self, request: Request | None, action: Callable[[], T]) -> T:
-        try:
-            return action()
-        except Exception as error:
-            if request is None or not http.is_failure(error):
-                raise
-            raise http.failure(error, request) from error
 
     def _exchange(self, request: Request) -> Answer:
         response = self._client._send(request, stream=False)
@@ -226,10 +227,3 @@ class _Shell:
         self._request, self._response = request, response
         self._pieces = response.iter_bytes()
         return http.answer_of(response)
-
-
-def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
-    return {
-        field.name: field.prefix + (field.value() if callable(field.value) else field.value)
-        for field in fields
-    }

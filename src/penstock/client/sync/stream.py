@@ -1,3 +1,4 @@
+# Generated from client/aio/stream.py by scripts/unasync.py; do not edit.
 """One stream, for the blocking client: each method runs a flow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Generated from client/aio/subscription.py by scripts/unasync.py; do not edit.
 """One subscription, for the blocking client: each method runs a flow."""
 
 from __future__ import annotations

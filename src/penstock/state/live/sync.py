@@ -14,7 +14,7 @@ import msgspec
 from penstock.client.batches import Batch
 from penstock.client.flow import Done, Emit, Pause, advance
 from penstock.client.follow import FollowOptions
-from penstock.client.sync.client import _Shell
+from penstock.client.sync.client import Shell
 from penstock.client.sync.stream import Stream
 from penstock.errors import BadRequest, Gone, StreamNotFound
 from penstock.protocol.offsets import START
@@ -69,7 +69,7 @@ class LiveState(LiveReader):
         self._stopping = threading.Event()
         self._sending = threading.Lock()
         self._outlet = Outlet(stream, Sequence(producer_id))
-        self._shell: _Shell | None = None
+        self._shell: Shell | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
@@ -204,7 +204,7 @@ class LiveState(LiveReader):
         """What `Stream.follow` gives, but such that `close` can end it from another thread."""
         options = FollowOptions(offset=self._core.next.offset, decode=False)
         flow = self._source()._operations.follow(options).flow()
-        shell = self._shell = _Shell(self._stream.client)
+        shell = self._shell = Shell(self._stream.client)
         try:
             effect = advance(flow)
             while not (isinstance(effect, Done) or self._stopping.is_set()):
@@ -228,7 +228,7 @@ class LiveState(LiveReader):
     def _interrupt(self) -> None:
         """Wake the thread up if it waits for events; closing a socket would not."""
         shell = self._shell
-        response = None if shell is None else shell._response
+        response = None if shell is None else shell.response
         if response is None or response.http_version == "HTTP/2":  # others may use that socket
             return
         network = response.extensions.get("network_stream")
