@@ -25,6 +25,8 @@ MODULES = (
     "client/aio/client.py",
     "client/aio/stream.py",
     "client/aio/subscription.py",
+    "stp/client/aio/notifier.py",
+    "stp/client/aio/table.py",
 )
 
 # Names of the asyncio side. `AsyncX` becomes `X` by rule: clients, typing and httpx2 agree on it.

@@ -30,8 +30,8 @@ from penstock.stp import (
     parse_row,
     parse_since_id,
 )
-from penstock.stp.client._incoming import Sieve
 from penstock.stp.content_type import accepts, parse_content_type
+from penstock.stp.deduplication import Sieve
 from penstock.stp.notify import FORM, check_form_type, parse_form
 from tests.helpers.server import Server, running_server
 

@@ -19,8 +19,8 @@ import msgspec
 from penstock.errors import EgressFailed, InvalidContentType, PenstockError
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.outbound import parse_url
-from penstock.stp.client._incoming import Sieve
 from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
+from penstock.stp.deduplication import Sieve
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
 from penstock.stp.rows import RowDecoder, RowsBefore
 from penstock.stp.server.mirror import Mirror

@@ -16,9 +16,9 @@ from penstock.client.flow import Call, Close, Emit, Flow, Open, Pause, Piece, ex
 from penstock.client.requests import Request
 from penstock.client.retry import Retry
 from penstock.errors import ConnectionFailed, InvalidRow, PenstockError, ProtocolError
-from penstock.stp.client import _answers, _requests
-from penstock.stp.client._incoming import Conflict, Sieve
+from penstock.stp.client import answers, requests
 from penstock.stp.content_type import SequenceType
+from penstock.stp.deduplication import Conflict, Sieve
 from penstock.stp.folding import apply
 from penstock.stp.rows import Row, RowDecoder
 
@@ -42,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accept(self) -> str:
-        return _requests.accept(self.schema, self.version)
+        return requests.accept(self.schema, self.version)
 
 
 class Outcome(NamedTuple):
@@ -116,7 +116,7 @@ class Reception:
         silence_ends: bool = False,
     ) -> Flow[Outcome]:
         """One request and all that comes of it; with `immediate`, only what is there already."""
-        request = _requests.read(
+        request = requests.read(
             self.source.url,
             self.since_id,
             accept=self.source.accept,
@@ -188,11 +188,11 @@ class Reception:
                 if piece is None:
                     break
                 body += piece
-            raise _answers.of_table(error_of(request, answer._replace(body=body)))
+            raise answers.of_table(error_of(request, answer._replace(body=body)))
         source = self.source
-        media = _answers.sequence_type(answer, schema=source.schema, version=source.version)
+        media = answers.sequence_type(answer, schema=source.schema, version=source.version)
         self.media = media
-        self.last_seqno = _answers.last_seqno(answer)
+        self.last_seqno = answers.last_seqno(answer)
         self.closed = answer.closed
         if self.last_seqno == 0:
             self._tail = 0  # -N of an empty table: from now on every row is new

@@ -1,4 +1,5 @@
-"""A table at its State URL, for the asyncio client. As in `table`, with `await`."""
+# Generated from stp/client/aio/table.py by scripts/unasync.py; do not edit.
+"""A table at its State URL, for the blocking client: each method runs a flow."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from typing import TYPE_CHECKING, Self
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.flow import Flow
 from penstock.client.retry import Retry
-from penstock.stp.client import _reading
-from penstock.stp.client._answers import Declared, TableHead, Written
-from penstock.stp.client._follower import Follower, FollowOptions, OnReset
-from penstock.stp.client._reading import OnConflict, Reception, Source, TableRead, TableState
-from penstock.stp.client._requests import AnyChange, Producer, table_url
-from penstock.stp.client._writing import Writing
+from penstock.stp.client import reading
+from penstock.stp.client.answers import Declared, TableHead, Written
+from penstock.stp.client.follower import Follower, FollowOptions, OnReset
+from penstock.stp.client.reading import OnConflict, Reception, Source, TableRead, TableState
+from penstock.stp.client.requests import AnyChange, Declaration, Producer, table_url
+from penstock.stp.client.writing import Writing
 from penstock.stp.content_type import SequenceType
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:
-    from penstock.client.aio.client import AsyncClient
+    from penstock.client.sync.client import Client
 
 
-class AsyncTable:
+class Table:
     """A table by its path on the client's server, or by the State URL of any STP server.
 
     Making one sends nothing; it holds no connection. With `schema` and `version`, a table that is
@@ -32,7 +33,7 @@ class AsyncTable:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: Client,
         path_or_url: str,
         *,
         schema: str | None = None,
@@ -54,7 +55,7 @@ class AsyncTable:
         """The State URL (SURL)."""
         return self._source.url
 
-    async def create(
+    def create(
         self,
         schema: str,
         *,
@@ -72,47 +73,38 @@ class AsyncTable:
         state stream that has this type among others. TableExists is raised if there is one
         already; with `exist_ok`, only if it differs.
         """
-        return await self.client.run(
-            self._writing.declare(
-                schema,
-                version=version,
-                type=type,
-                record=record,
-                escape=escape,
-                stream=stream,
-                exist_ok=exist_ok,
-            )
+        declaration = Declaration(
+            schema=schema, version=version, type=type, record=record, escape=escape, stream=stream
         )
+        return self.client.run(self._writing.declare(declaration, exist_ok=exist_ok))
 
-    async def head(self) -> TableHead:
+    def head(self) -> TableHead:
         """What the table is and where it ends."""
-        return await self.client.run(self._writing.head())
+        return self.client.run(self._writing.head())
 
-    async def read(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRead:
+    def read(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRead:
         """The rows after `since_id` (negative: the last N), held in memory.
 
         `idle_timeout_s` is for servers that keep the answer open and do not say where the table
         ends: after so much silence, what has come is taken for all.
         """
-        return await self.client.run(_reading.read(self._source, since_id, idle_timeout_s))
+        return self.client.run(reading.read(self._source, since_id, idle_timeout_s))
 
-    def iter_rows(
-        self, since_id: int = 0, *, idle_timeout_s: float | None = None
-    ) -> AsyncTableRows:
+    def iter_rows(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRows:
         """Like `read`, but row by row, as they arrive."""
         reception = Reception(self._source, since_id)
-        flow = _reading.batches(reception, idle_timeout_s)
-        return AsyncTableRows(self.client, flow, reception)
+        flow = reading.batches(reception, idle_timeout_s)
+        return TableRows(self.client, flow, reception)
 
-    async def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
+    def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
         """The last `count` rows."""
         if count < 1:
             raise ValueError("count must be at least 1")
-        return await self.read(-count, idle_timeout_s=idle_timeout_s)
+        return self.read(-count, idle_timeout_s=idle_timeout_s)
 
-    async def state(self, *, idle_timeout_s: float | None = None) -> TableState:
+    def state(self, *, idle_timeout_s: float | None = None) -> TableState:
         """The record of each key, as a dictionary; its `last_seqno` is where to follow from."""
-        return await self.client.run(_reading.state(self._source, idle_timeout_s))
+        return self.client.run(reading.state(self._source, idle_timeout_s))
 
     def follow(
         self,
@@ -125,7 +117,7 @@ class AsyncTable:
         idle_timeout_s: float | None = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
-    ) -> AsyncTableRows:
+    ) -> TableRows:
         """The rows after `since_id` (negative: from the last N on), then what comes, one by one.
 
         Goes on over failures, restarts and cut answers from the last row that was processed: the
@@ -143,34 +135,30 @@ class AsyncTable:
             protocol_errors_max=protocol_errors_max,
         )
         follower = Follower(self._source, options)
-        return AsyncTableRows(self.client, follower.flow(), follower.reception)
+        return TableRows(self.client, follower.flow(), follower.reception)
 
-    async def put(
-        self, key: str, record: str | bytes, *, producer: Producer | None = None
-    ) -> Written:
+    def put(self, key: str, record: str | bytes, *, producer: Producer | None = None) -> Written:
         """Add or replace the record of a key. A producer makes it safe to repeat."""
-        return await self.client.run(self._writing.put(key, record, producer))
+        return self.client.run(self._writing.put(key, record, producer))
 
-    async def delete(self, key: str, *, producer: Producer | None = None) -> Written:
+    def delete(self, key: str, *, producer: Producer | None = None) -> Written:
         """Delete a key; the row that says so stays in the history."""
-        return await self.client.run(self._writing.delete(key, producer))
+        return self.client.run(self._writing.delete(key, producer))
 
-    async def write(
-        self, changes: Iterable[AnyChange], *, producer: Producer | None = None
-    ) -> Written:
+    def write(self, changes: Iterable[AnyChange], *, producer: Producer | None = None) -> Written:
         """Write several changes in one request: all of them or none.
 
         A change is a Change, `("+", key, record)`, `("-", key)`, or a Row, of which action, key
         and record count.
         """
-        return await self.client.run(self._writing.write(changes, producer))
+        return self.client.run(self._writing.write(changes, producer))
 
 
-class AsyncTableRows:
-    """The rows of `iter_rows` and `follow`. `close()`, or the end of `async with`, ends the
+class TableRows:
+    """The rows of `iter_rows` and `follow`. `close()`, or the end of `with`, ends the
     connection."""
 
-    def __init__(self, client: AsyncClient, flow: Flow[None], reception: Reception) -> None:
+    def __init__(self, client: Client, flow: Flow[None], reception: Reception) -> None:
         self._reception = reception
         self._batches = client.iterate(flow)
         self._rows: deque[Row] = deque()
@@ -196,20 +184,20 @@ class AsyncTableRows:
         """How many rows contradicted earlier ones and were left out."""
         return self._reception.conflicts
 
-    def __aiter__(self) -> Self:
+    def __iter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Row:
+    def __next__(self) -> Row:
         while not self._rows:
-            self._rows.extend(await anext(self._batches))
+            self._rows.extend(next(self._batches))
         self._given = self._rows.popleft()
         return self._given
 
-    async def close(self) -> None:
-        await self._batches.aclose()
+    def close(self) -> None:
+        self._batches.close()
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -16,7 +16,7 @@ from penstock.client.endurance import Endurance
 from penstock.client.flow import Call, Close, Emit, Flow
 from penstock.client.retry import Retry
 from penstock.errors import Gone, PenstockError, StreamRecreated
-from penstock.stp.client._reading import Reception, Source
+from penstock.stp.client.reading import Reception, Source
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:

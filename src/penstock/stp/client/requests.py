@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from penstock.client.requests import STREAM_PREFIX, ProducerId, Request, stream_url
+from penstock.client.requests import JSON, STREAM_PREFIX, ProducerId, Request, stream_url
 from penstock.stp.content_type import MEDIA
 from penstock.stp.rows import Change, Row, format_change
 
@@ -24,6 +24,17 @@ _encode = msgspec.json.Encoder().encode
 
 Producer = ProducerId | tuple[str, int, int]
 AnyChange = Change | Row | tuple[str, str] | tuple[str, str, str]
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a table is declared to be: see `Table.create`."""
+
+    schema: str
+    version: int
+    record: str
+    type: str | None = None
+    escape: bool = False
+    stream: str | None = None
 
 
 def table_url(base_url: str, path_or_url: str) -> str:
@@ -69,25 +80,9 @@ def head(url: str, accept: str) -> Request:
     return Request("HEAD", url, {"Accept": accept}, {"timeout": "0"})
 
 
-def declare(
-    url: str,
-    *,
-    schema: str,
-    version: int,
-    type: str | None,
-    record: str,
-    escape: bool,
-    stream: str | None,
-) -> Request:
+def declare(url: str, declaration: Declaration) -> Request:
     """PUT: repeatable, because a declaration that matches is answered 200."""
-    body: dict[str, Any] = {"schema": schema, "version": version, "record": record}
-    if type is not None:
-        body["type"] = type
-    if stream is not None:
-        body["stream"] = stream
-    if escape:
-        body["escape"] = True
-    return Request("PUT", url, {"Content-Type": "application/json"}, body=_encode(body))
+    return Request("PUT", url, {"Content-Type": JSON}, body=_encode(declaration))
 
 
 def put(url: str, key: str, record: bytes, producer: Producer | None) -> Request:
