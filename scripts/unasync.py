@@ -25,6 +25,7 @@ MODULES = (
     "client/aio/client.py",
     "client/aio/stream.py",
     "client/aio/subscription.py",
+    "state/live/aio/transaction.py",
     "stp/client/aio/notifier.py",
     "stp/client/aio/table.py",
 )
