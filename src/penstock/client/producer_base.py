@@ -11,10 +11,9 @@ from typing import Any
 from penstock import limits
 from penstock.client import requests
 from penstock.client.answers import Answer, Appended
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.flow import Flow, send
 from penstock.client.producer_options import ProducerOptions, encoder_of
-from penstock.client.producer_window import FULL, Window
+from penstock.client.producer_window import FULL, AppendBatch, Failed, Window
 from penstock.client.requests import join_messages
 from penstock.client.retry import NO_RETRY
 from penstock.errors import ProtocolError

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from penstock import limits
-from penstock.client.append_batch import (
-    AppendBatch,
-    Failed,
-    came_too_early,
-    may_be_stored,
-    used_epoch,
-)
 from penstock.client.producer_options import ProducerOptions
-from penstock.errors import ClientClosed, PenstockError, SequenceGap, StaleEpoch
+from penstock.client.retry import REFUSED_STATUSES
+from penstock.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    PenstockError,
+    SequenceGap,
+    StaleEpoch,
+)
 
 # Memory that a queued message takes besides its bytes, so that tiny ones are bounded as well.
 MESSAGE_OVERHEAD_BYTES: Final = 48
@@ -31,6 +31,36 @@ QUIET: Final = 0  # added; nothing has to be done
 WAKE: Final = 1  # added; there is something new to take, or to wait for
 FULL: Final = 2  # not added: wait until something is settled and ask again
 Added = Literal[0, 1, 2]
+
+
+class AppendBatch:
+    """Messages that are stored together, under one sequence number."""
+
+    __slots__ = (
+        "attempts", "close", "doomed", "epoch", "head_seq", "in_flight",
+        "messages", "seq", "settled", "uncertain", "waits_for", "weight",
+    )  # fmt: skip
+
+    def __init__(self, messages: list[bytes], weight: int, seq: int, *, close: bool) -> None:
+        self.messages = messages
+        self.weight = weight
+        self.seq = seq
+        self.epoch = 0  # of the last sending
+        self.close = close
+        self.attempts = 0
+        self.in_flight = False
+        self.settled = False
+        self.doomed = False  # an earlier batch has failed: this one is not sent again
+        self.uncertain = False  # it may be stored although no answer says so
+        self.head_seq = seq  # the oldest unsettled sequence number when it was sent
+        self.waits_for: int | None = None  # it came too early: not again before this is settled
+
+
+class Failed(NamedTuple):
+    """Messages that are given up, for the error callback."""
+
+    error: Exception
+    messages: list[bytes]
 
 
 class Window:
@@ -260,7 +290,7 @@ class Window:
             return []
         unknown = last_seq is not None and last_seq > self._sent_seq
         if duplicate and (unknown or not (self._is_ours or batch.uncertain)):
-            return self._decide(batch, used_epoch(batch)) + self._claim()
+            return self._decide(batch, _used_epoch(batch)) + self._claim()
         self._established = self._is_ours = True
         self._claims = 0
         self._width = min(self._width + 1 / self._width, self._options.in_flight_max)
@@ -280,7 +310,7 @@ class Window:
         if batch.doomed or isinstance(error, ClientClosed) or not isinstance(error, PenstockError):
             return self._give_up(batch, error)
         if isinstance(error, SequenceGap):
-            if not came_too_early(batch, error):
+            if not _came_too_early(batch, error):
                 return self._give_up(batch, error)
             self._narrow(batch)
             head = self._unsettled[0]
@@ -291,7 +321,7 @@ class Window:
                 return self._give_up(batch, error)
             self._fenced_by = error
             return []
-        batch.uncertain |= may_be_stored(error)
+        batch.uncertain |= _may_be_stored(error)
         batch.attempts += 1
         retry = self._options.retry
         if retry.exhausted(batch.attempts) or not retry.applies(error, repeatable=True):
@@ -392,3 +422,28 @@ class Window:
                 found.append(Failed(error, later.messages))
                 self._settle(later)
         return found
+
+
+def _may_be_stored(error: PenstockError) -> bool:
+    """Whether a failure leaves open what the server has done."""
+    if isinstance(error, ConnectionFailed):
+        return error.sent
+    return error.status >= 500 and error.status not in REFUSED_STATUSES
+
+
+def _used_epoch(batch: AppendBatch) -> StaleEpoch:
+    return StaleEpoch(
+        f"Epoch {batch.epoch} of this producer id was used before, by an earlier run: the server "
+        f"took the messages for ones that it has, and did not store them. Use a higher epoch, or "
+        f"auto_claim=True.",
+        Producer_Epoch=str(batch.epoch),
+    )
+
+
+def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
+    """Whether a batch was only faster than an earlier one, which was on its way too.
+
+    Otherwise the server misses what it has confirmed before: repeating cannot help.
+    """
+    expected = batch.head_seq if gap.expected is None else gap.expected
+    return batch.head_seq <= expected < batch.seq

@@ -78,29 +78,38 @@ class ForkAt(NamedTuple):
     sub_offset: int = 0
 
 
+class CreateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream is created with: see `Stream.create`."""
+
+    content_type: str | None = None
+    ttl_s: int | None = None
+    expires_at: datetime | str | None = None
+    closed: bool = False
+    body: Any = None
+    exist_ok: bool = False
+    fork: ForkAt | None = None
+
+
 def create(
-    url: str,
-    content_type: str | None,
-    *,
-    ttl_s: int | None = None,
-    expires_at: datetime | str | None = None,
-    closed: bool = False,
-    body: bytes = b"",
-    fork: ForkAt | None = None,
+    url: str, options: CreateOptions, *, content_type: str | None, body: bytes = b""
 ) -> Request:
-    """PUT: repeatable, because a stream that matches is answered 200."""
+    """PUT: repeatable, because a stream that matches is answered 200.
+
+    `content_type` and `body` are those that are sent: the options may leave them open.
+    """
     headers = {} if content_type is None else {"Content-Type": content_type}
+    fork = options.fork
     if fork is not None:
         headers["Stream-Forked-From"] = _path_on(url, fork.url)
         if fork.offset is not None:
             headers["Stream-Fork-Offset"] = fork.offset
         if fork.sub_offset:
             headers["Stream-Fork-Sub-Offset"] = str(fork.sub_offset)
-    if ttl_s is not None:
-        headers["Stream-TTL"] = str(ttl_s)
-    if expires_at is not None:
-        headers["Stream-Expires-At"] = _rfc3339(expires_at)
-    if closed:
+    if options.ttl_s is not None:
+        headers["Stream-TTL"] = str(options.ttl_s)
+    if options.expires_at is not None:
+        headers["Stream-Expires-At"] = _rfc3339(options.expires_at)
+    if options.closed:
         headers["Stream-Closed"] = "true"
     return Request("PUT", url, headers, body=body)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock import limits
 from penstock.client.answers import Answer, Appended
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.producer_base import (
     CLOSED,
     EXIT_TIMEOUT_S,
@@ -19,7 +18,7 @@ from penstock.client.producer_base import (
     log,
 )
 from penstock.client.producer_options import PRODUCER_RETRY, ProducerOptions
-from penstock.client.producer_window import FULL
+from penstock.client.producer_window import FULL, AppendBatch, Failed
 from penstock.client.retry import Retry
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
-from penstock.client.operations import Operations, Producer
-from penstock.client.requests import JSON, ForkAt, stream_url
+from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
+from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
 from penstock.client.retry import Retry
 from penstock.protocol.offsets import START
 
@@ -60,17 +60,16 @@ class AsyncStream:
         `forked_from` another begins with what that has up to `fork_offset`, or up to its tail, and
         has the content type and lifetime of its source unless others are given.
         """
-        return await self.client.run(
-            self._operations.create(
-                content_type,
-                ttl_s=ttl_s,
-                expires_at=expires_at,
-                closed=closed,
-                body=body,
-                exist_ok=exist_ok,
-                fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
-            )
+        options = CreateOptions(
+            content_type=content_type,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=exist_ok,
+            fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
         )
+        return await self.client.run(self._operations.create(options))
 
     async def fork(
         self,
@@ -87,16 +86,15 @@ class AsyncStream:
         """A new stream that begins with what this one has up to the offset `at`, or up to its
         tail. Nothing is copied."""
         forked = AsyncStream(self.client, path_or_url, content_type=self.content_type)
-        await forked.create(
+        options = CreateOptions(
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=exist_ok,
-            forked_from=self,
-            fork_offset=at,
-            fork_sub_offset=sub_offset,
+            fork=ForkAt(self.url, at, sub_offset),
         )
+        await self.client.run(forked._operations.create(options))
         return forked
 
     def _fork_at(
@@ -117,14 +115,15 @@ class AsyncStream:
         body: Any = None,
     ) -> Created:
         """Create the stream unless it is there; `body` is stored only if it is created."""
-        return await self.create(
-            content_type,
+        options = CreateOptions(
+            content_type=content_type,
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=True,
         )
+        return await self.client.run(self._operations.create(options))
 
     async def trim(self, before: str) -> str:
         """Keep nothing before an offset; the earliest one that is left (a feature of Penstock
@@ -187,16 +186,10 @@ class AsyncStream:
         producer: Producer | None = None,
     ) -> Appended:
         """Append several messages in one request: all of them or none."""
-        return await self.client.run(
-            self._operations.append(
-                values,
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=False,
-            )
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer
         )
+        return await self.client.run(self._operations.append(values, options))
 
     async def close(
         self,
@@ -208,16 +201,11 @@ class AsyncStream:
         producer: Producer | None = None,
     ) -> Appended:
         """Close the stream for good, after a last message if one is given."""
-        return await self.client.run(
-            self._operations.append(
-                [] if data is None else [data],
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=True,
-            )
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer, close=True
         )
+        messages = [] if data is None else [data]
+        return await self.client.run(self._operations.append(messages, options))
 
     async def delete(self) -> None:
         await self.client.run(self._operations.delete())
@@ -237,11 +225,10 @@ class AsyncStream:
         extensions of Penstock servers. With `message_type` messages are decoded as that type by
         msgspec; with `decode=False` there is only `data`.
         """
-        return await self.client.run(
-            self._operations.read(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return await self.client.run(self._operations.read(options))
 
     async def read_json(self, offset: str = START, **options: Any) -> list[Any]:
         """The messages of a JSON stream."""
@@ -264,11 +251,10 @@ class AsyncStream:
         message_type: Any = None,
     ) -> AsyncIterator[Batch]:
         """Like `read`, but chunk by chunk, as the server cuts them."""
-        return self.client.iterate(
-            self._operations.batches(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return self.client.iterate(self._operations.batches(options))
 
     def follow(
         self,

@@ -11,8 +11,8 @@ from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
-from penstock.client.operations import Operations, Producer
-from penstock.client.requests import JSON, ForkAt, stream_url
+from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
+from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
 from penstock.client.retry import Retry
 from penstock.protocol.offsets import START
 
@@ -61,17 +61,16 @@ class Stream:
         `forked_from` another begins with what that has up to `fork_offset`, or up to its tail, and
         has the content type and lifetime of its source unless others are given.
         """
-        return self.client.run(
-            self._operations.create(
-                content_type,
-                ttl_s=ttl_s,
-                expires_at=expires_at,
-                closed=closed,
-                body=body,
-                exist_ok=exist_ok,
-                fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
-            )
+        options = CreateOptions(
+            content_type=content_type,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=exist_ok,
+            fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
         )
+        return self.client.run(self._operations.create(options))
 
     def fork(
         self,
@@ -88,16 +87,15 @@ class Stream:
         """A new stream that begins with what this one has up to the offset `at`, or up to its
         tail. Nothing is copied."""
         forked = Stream(self.client, path_or_url, content_type=self.content_type)
-        forked.create(
+        options = CreateOptions(
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=exist_ok,
-            forked_from=self,
-            fork_offset=at,
-            fork_sub_offset=sub_offset,
+            fork=ForkAt(self.url, at, sub_offset),
         )
+        self.client.run(forked._operations.create(options))
         return forked
 
     def _fork_at(
@@ -118,14 +116,15 @@ class Stream:
         body: Any = None,
     ) -> Created:
         """Create the stream unless it is there; `body` is stored only if it is created."""
-        return self.create(
-            content_type,
+        options = CreateOptions(
+            content_type=content_type,
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=True,
         )
+        return self.client.run(self._operations.create(options))
 
     def trim(self, before: str) -> str:
         """Keep nothing before an offset; the earliest one that is left (a feature of Penstock
@@ -188,16 +187,10 @@ class Stream:
         producer: Producer | None = None,
     ) -> Appended:
         """Append several messages in one request: all of them or none."""
-        return self.client.run(
-            self._operations.append(
-                values,
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=False,
-            )
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer
         )
+        return self.client.run(self._operations.append(values, options))
 
     def close(
         self,
@@ -209,16 +202,11 @@ class Stream:
         producer: Producer | None = None,
     ) -> Appended:
         """Close the stream for good, after a last message if one is given."""
-        return self.client.run(
-            self._operations.append(
-                [] if data is None else [data],
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=True,
-            )
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer, close=True
         )
+        messages = [] if data is None else [data]
+        return self.client.run(self._operations.append(messages, options))
 
     def delete(self) -> None:
         self.client.run(self._operations.delete())
@@ -238,11 +226,10 @@ class Stream:
         extensions of Penstock servers. With `message_type` messages are decoded as that type by
         msgspec; with `decode=False` there is only `data`.
         """
-        return self.client.run(
-            self._operations.read(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return self.client.run(self._operations.read(options))
 
     def read_json(self, offset: str = START, **options: Any) -> list[Any]:
         """The messages of a JSON stream."""
@@ -265,11 +252,10 @@ class Stream:
         message_type: Any = None,
     ) -> Iterator[Batch]:
         """Like `read`, but chunk by chunk, as the server cuts them."""
-        return self.client.iterate(
-            self._operations.batches(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return self.client.iterate(self._operations.batches(options))
 
     def follow(
         self,
