@@ -1,4 +1,4 @@
-"""What can be done with one stream, as flows: the thinking part of `Stream` and `AsyncStream`."""
+"""The operations on one stream as flows without I/O; `Stream` and `AsyncStream` run them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations:
-    """The flows of one stream. Remembers its content type once it is known."""
+    """The flows of one stream, and its content type once an answer has named it."""
 
     __slots__ = ("_retry", "content_type", "url")
 
@@ -77,9 +77,9 @@ class Operations:
 
     def head(self) -> Flow[Head]:
         answer = yield from send(requests.head(self.url), self._retry)
-        found = answers.head(answer)
-        self.content_type = found.content_type
-        return found
+        head = answers.head(answer)
+        self.content_type = head.content_type
+        return head
 
     def exists(self) -> Flow[bool]:
         try:
@@ -120,7 +120,7 @@ class Operations:
         return answers.earliest(answer)
 
     def retention(self) -> Flow[Retention]:
-        answer = yield from send(requests.limits_of(self.url), self._retry)
+        answer = yield from send(requests.get_retention(self.url), self._retry)
         return answers.retention(answer)
 
     def set_retention(
@@ -133,7 +133,7 @@ class Operations:
         yield from send(requests.delete(self.url), self._retry)
 
     def batches(self, options: ReadOptions) -> Flow[None]:
-        """Emit what is there, chunk by chunk, until it is up to date or the bound is reached."""
+        """Emit batches as the server cuts them, until the read is up to date or at its bound."""
         decoder = Decoder(decode=options.decode, message_type=options.message_type)
         offset, until, remaining = options.offset, options.until, options.count
         while True:
@@ -160,7 +160,9 @@ class Operations:
             if batch.next_offset == offset:
                 if until is not None:
                     return
-                raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+                raise ProtocolError(
+                    "The answer has no new offset and does not say that it is up to date."
+                )
             offset = batch.next_offset
 
     def read(self, options: ReadOptions) -> Flow[Read]:
@@ -177,7 +179,7 @@ class Operations:
                     continue
                 try:
                     value = yield effect
-                except Exception as error:  # noqa: BLE001 - handed on
+                except Exception as error:  # noqa: BLE001 - thrown into the inner flow
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(value)

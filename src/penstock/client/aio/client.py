@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A connection pool and what goes with every request to one server.
+    """A connection pool, with the headers and parameters of every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable, async or not, is called for each, for example to
@@ -79,38 +79,38 @@ class AsyncClient:
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> AsyncStream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+        """Return a stream of this server by its path, or of any server by its URL; sends nothing.
 
-        A `content_type` that is known already saves the request that asks for it.
+        Giving its `content_type` saves the request that asks for it.
         """
         from penstock.client.aio.stream import AsyncStream
 
         return AsyncStream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> AsyncIterator[StreamInfo]:
-        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        """Iterate over the server's streams by path (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
 
     def subscription(self, id: str) -> AsyncSubscription:
-        """The subscription of that id on this server; nothing is sent yet."""
+        """Return a subscription of this server by its id; sends nothing."""
         from penstock.client.aio.subscription import AsyncSubscription
 
         return AsyncSubscription(self, id)
 
     def subscriptions(self, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
-        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        """Iterate over the server's subscriptions by id (a feature of Penstock servers)."""
         from penstock.client.subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     async def rotate_webhook_key(self) -> WebhookKey:
-        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        """Replace the key that signs webhooks (a feature of Penstock servers)."""
         from penstock.client.subscriptions import rotate_webhook_key
 
         return await self.run(rotate_webhook_key(self.url, self.retry))
 
     async def close(self) -> None:
-        """Close every connection; what still runs ends with ClientClosed."""
+        """Close every connection; operations that still run end with ClientClosed."""
         self._lifetime.close()
         for pool in self._pools.close():
             await pool.aclose()
@@ -122,14 +122,14 @@ class AsyncClient:
         await self.close()
 
     async def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
-        """Send one prepared request, again if it may be, and give the answer of its success.
+        """Send a request, retried as far as that is allowed, and return its successful answer.
 
-        Every other outcome is raised, as an error of the tree. May be called from many tasks.
+        Every other outcome is raised as a PenstockError. May be called from many tasks.
         """
         return await self.run(send(request, retry or self.retry))
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow that emits nothing, for what it returns."""
+        """Run a flow that emits nothing; return its result."""
         shell = Shell(self)
         try:
             effect = advance(flow)
@@ -142,7 +142,7 @@ class AsyncClient:
             await shell.close()
 
     async def iterate(self, flow: Flow[Any]) -> AsyncGenerator[Any, None]:
-        """Run a flow for what it emits."""
+        """Run a flow; yield what it emits."""
         shell = Shell(self)
         try:
             effect = advance(flow)
@@ -158,7 +158,7 @@ class AsyncClient:
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         if self._lifetime.is_closed:
-            raise ClientClosed("The client was closed: make a new one.")
+            raise ClientClosed("The client is closed: make a new one.")
         headers, params = await field_values(self._headers), await field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
@@ -166,7 +166,7 @@ class AsyncClient:
 
 
 class Shell:
-    """Does what one flow asks for; holds the one response that it may have open."""
+    """Performs the effects of one flow; holds the one response that the flow may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
 
@@ -177,16 +177,16 @@ class Shell:
         self._pieces: AsyncIterator[bytes] | None = None
 
     async def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
-        """Do it, tell the flow how it went, and get the next effect."""
+        """Perform an effect, pass its outcome to the flow, and return the next effect."""
         try:
             value = await self._perform(effect)
-        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+        except Exception as error:  # noqa: BLE001 - the flow handles it
             return fail(flow, error)
         return advance(flow, value)
 
     @property
     def response(self) -> httpx2.Response | None:
-        """The response that is open, if one is."""
+        """The open response, if there is one."""
         return self._response
 
     async def close(self) -> None:
@@ -214,7 +214,7 @@ class Shell:
             case Call(function, arguments, blocking):
                 return await call(function, arguments, blocking=blocking)
             case Emit():
-                raise TypeError("a flow that emits is iterated, not run")
+                raise TypeError("A flow that emits needs iterate, not run.")
 
     async def _exchange(self, request: Request) -> Answer:
         response = await self._client._send(request, stream=False)

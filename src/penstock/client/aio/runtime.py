@@ -1,5 +1,5 @@
-"""What an event loop does differently from threads: the life of a client, pauses, and functions of
-users. `client/sync/runtime` has the same names for the blocking client."""
+"""The parts of the asyncio client that differ from threads: closing, pauses, and calls of users'
+functions. `client/sync/runtime` has the same names for the blocking client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = str | Callable[[], str | Awaitable[str]]
 
 
 class Lifetime:
-    """Whether a client is closed, and the pauses that its flows make."""
+    """Whether a client is closed, and the pauses of its flows."""
 
     __slots__ = ("is_closed",)
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """A connection pool and what goes with every request to one server.
+    """A connection pool, with the headers and parameters of every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable is called for each, for example to
@@ -80,38 +80,38 @@ class Client:
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> Stream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+        """Return a stream of this server by its path, or of any server by its URL; sends nothing.
 
-        A `content_type` that is known already saves the request that asks for it.
+        Giving its `content_type` saves the request that asks for it.
         """
         from penstock.client.sync.stream import Stream
 
         return Stream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
-        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        """Iterate over the server's streams by path (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
 
     def subscription(self, id: str) -> Subscription:
-        """The subscription of that id on this server; nothing is sent yet."""
+        """Return a subscription of this server by its id; sends nothing."""
         from penstock.client.sync.subscription import Subscription
 
         return Subscription(self, id)
 
     def subscriptions(self, prefix: str = "") -> Iterator[SubscriptionInfo]:
-        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        """Iterate over the server's subscriptions by id (a feature of Penstock servers)."""
         from penstock.client.subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     def rotate_webhook_key(self) -> WebhookKey:
-        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        """Replace the key that signs webhooks (a feature of Penstock servers)."""
         from penstock.client.subscriptions import rotate_webhook_key
 
         return self.run(rotate_webhook_key(self.url, self.retry))
 
     def close(self) -> None:
-        """Close every connection; what still runs ends with ClientClosed."""
+        """Close every connection; operations that still run end with ClientClosed."""
         self._lifetime.close()
         for pool in self._pools.close():
             pool.close()
@@ -123,14 +123,14 @@ class Client:
         self.close()
 
     def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
-        """Send one prepared request, again if it may be, and give the answer of its success.
+        """Send a request, retried as far as that is allowed, and return its successful answer.
 
-        Every other outcome is raised, as an error of the tree. May be called from many threads.
+        Every other outcome is raised as a PenstockError. May be called from many threads.
         """
         return self.run(send(request, retry or self.retry))
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow that emits nothing, for what it returns."""
+        """Run a flow that emits nothing; return its result."""
         shell = Shell(self)
         try:
             effect = advance(flow)
@@ -143,7 +143,7 @@ class Client:
             shell.close()
 
     def iterate(self, flow: Flow[Any]) -> Generator[Any, None]:
-        """Run a flow for what it emits."""
+        """Run a flow; yield what it emits."""
         shell = Shell(self)
         try:
             effect = advance(flow)
@@ -159,7 +159,7 @@ class Client:
 
     def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         if self._lifetime.is_closed:
-            raise ClientClosed("The client was closed: make a new one.")
+            raise ClientClosed("The client is closed: make a new one.")
         headers, params = field_values(self._headers), field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
@@ -167,7 +167,7 @@ class Client:
 
 
 class Shell:
-    """Does what one flow asks for; holds the one response that it may have open."""
+    """Performs the effects of one flow; holds the one response that the flow may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
 
@@ -178,16 +178,16 @@ class Shell:
         self._pieces: Iterator[bytes] | None = None
 
     def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
-        """Do it, tell the flow how it went, and get the next effect."""
+        """Perform an effect, pass its outcome to the flow, and return the next effect."""
         try:
             value = self._perform(effect)
-        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+        except Exception as error:  # noqa: BLE001 - the flow handles it
             return fail(flow, error)
         return advance(flow, value)
 
     @property
     def response(self) -> httpx2.Response | None:
-        """The response that is open, if one is."""
+        """The open response, if there is one."""
         return self._response
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class Shell:
             case Call(function, arguments, blocking):
                 return call(function, arguments, blocking=blocking)
             case Emit():
-                raise TypeError("a flow that emits is iterated, not run")
+                raise TypeError("A flow that emits needs iterate, not run.")
 
     def _exchange(self, request: Request) -> Answer:
         response = self._client._send(request, stream=False)

@@ -1,5 +1,5 @@
-"""What threads do differently from an event loop: the life of a client, pauses, and functions of
-users. `client/aio/runtime` has the same names for the asyncio client."""
+"""The parts of the blocking client that differ from an event loop: closing, pauses, and calls of
+users' functions. `client/aio/runtime` has the same names for the asyncio client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = str | Callable[[], str]
 
 
 class Lifetime:
-    """Whether a client is closed, and the pauses that its flows make."""
+    """Whether a client is closed, and the pauses of its flows."""
 
     __slots__ = ("_closed",)
 
@@ -28,12 +28,12 @@ class Lifetime:
         self._closed.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the client is closed."""
+        """Wait, or until the client is closed."""
         self._closed.wait(seconds)
 
 
 def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, blocking: bool) -> Any:
-    """Call a function; it is the caller's thread that a `blocking` one blocks."""
+    """Call a function in the caller's thread, `blocking` or not."""
     return function(*arguments)
 
 

@@ -21,7 +21,7 @@ def notify(
     secret: str | None,
     retry: Retry,
 ) -> Flow[dict[str, Any]]:
-    """Send a Notify, signed if there is a secret; the receiver's JSON object, or an empty one."""
+    """Send a Notify, signed if there is a secret; return the receiver's JSON object, or {}."""
     request = requests.notify(nurl, surl, callbacks or {})
     if secret is not None:
         signature = sign(secret, request.body, int(time.time()))

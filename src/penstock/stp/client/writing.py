@@ -1,4 +1,4 @@
-"""Declaring a table and changing it, as flows without I/O. Writing is Penstock's extension."""
+"""Declaring and changing a table, as flows without I/O. Writing is Penstock's extension."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Writing:
 
     def write(self, changes: Iterable[AnyChange], producer: Producer | None) -> Flow[Written]:
         if self._escape is None:
-            # Which of the two spellings a backslash has, only the table can tell.
+            # Whether a backslash is escaped depends on the table.
             self._escape = (yield from self.head()).escape
         body = requests.rows_body(changes, escape=self._escape)
         answer = yield from self._send(requests.write(self.url, body, producer))

@@ -1,4 +1,4 @@
-"""Sending Notifies with the asyncio client: each method runs a flow."""
+"""Notifies, sent with the asyncio client."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class AsyncNotifier:
     async def notify(
         self, nurl: str, *, surl: str | None = None, callbacks: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Tell `nurl` that the table at `surl` may have news, and which event types to tell us of.
+        """Notify `nurl` that the table at `surl` may have news, and register `callbacks`.
 
-        `callbacks` are Notify URLs by event type. Without `surl` it is a handshake: only the
-        callbacks are made known. It may be repeated any number of times. Returns what the receiver
-        says has come of it: nothing, unless it is a Penstock server.
+        `callbacks` are Notify URLs by event type, for news of the receiver. Without `surl` it is a
+        handshake, which only registers them. It may be repeated any number of times. Returns the
+        answer of a Penstock server, and {} of any other.
         """
         return await self.client.run(notify(nurl, surl, callbacks, self._secret, self.client.retry))

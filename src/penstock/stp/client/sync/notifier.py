@@ -1,5 +1,5 @@
 # Generated from stp/client/aio/notifier.py by scripts/unasync.py; do not edit.
-"""Sending Notifies with the blocking client: each method runs a flow."""
+"""Notifies, sent with the blocking client."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Notifier:
     def notify(
         self, nurl: str, *, surl: str | None = None, callbacks: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Tell `nurl` that the table at `surl` may have news, and which event types to tell us of.
+        """Notify `nurl` that the table at `surl` may have news, and register `callbacks`.
 
-        `callbacks` are Notify URLs by event type. Without `surl` it is a handshake: only the
-        callbacks are made known. It may be repeated any number of times. Returns what the receiver
-        says has come of it: nothing, unless it is a Penstock server.
+        `callbacks` are Notify URLs by event type, for news of the receiver. Without `surl` it is a
+        handshake, which only registers them. It may be repeated any number of times. Returns the
+        answer of a Penstock server, and {} of any other.
         """
         return self.client.run(notify(nurl, surl, callbacks, self._secret, self.client.retry))
