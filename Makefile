@@ -86,11 +86,12 @@ test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## lint and all
 test-spark: setup .venv/.stamp-dev .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline
 	$(BIN)/pytest -m "spark and not soak"
 
-lint: setup .venv/.stamp-dev ## ruff, mypy, import-linter
+lint: setup .venv/.stamp-dev ## ruff, mypy, import-linter, generated clients
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/unasync.py --check
 
 format: .venv/.stamp-dev ## let ruff fix what it can
 	$(BIN)/ruff check --fix .

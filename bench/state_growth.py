@@ -16,7 +16,7 @@ from bench.rounds import Sample, interleave, median
 from bench.state_events import STREAM, Filled, key_of
 from bench.table import Row, microseconds, per_second
 from penstock import limits
-from penstock.state.server.index import StateIndex, Wanted
+from penstock.state.server.index import StateIndex, StateQuery
 from penstock.state.server.indexer import FILE
 
 LOOKUPS = 2_000
@@ -131,15 +131,15 @@ def _searcher(name: str) -> Callable[[Filled, int], Sample]:
         index = StateIndex(filled.server.data / FILE)
         try:
             ((stream, _),) = index.streams()
-            standing = index.standing(stream)
-            assert standing is not None
-            tail = standing.position
+            progress = index.progress(stream)
+            assert progress is not None
+            tail = progress.position
             at = tail // 2 if name == "value at an offset" else tail
             random_ = random.Random(number)
             keys = [key_of(random_.randrange(filled.keys)) for _ in range(LOOKUPS)]
             started = time.perf_counter()
             for type_, key in keys:
-                wanted = Wanted(stream, at, type=type_, key=key)
+                wanted = StateQuery(stream, at, type=type_, key=key)
                 if name == "history":
                     index.history(wanted, -1)
                 else:

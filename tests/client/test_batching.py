@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import errors
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.producer_options import ProducerOptions, encoder_of
-from penstock.client.producer_window import FULL, QUIET, WAKE, Window
+from penstock.client.producer_window import FULL, QUIET, WAKE, AppendBatch, Failed, Window
 from penstock.client.retry import Retry
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import Accept, Duplicate, ProducerState, decide

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.client import requests
-from penstock.client.requests import Request, encode_message, join_messages, redirected, stream_url
+from penstock.client.requests import (
+    CreateOptions,
+    Request,
+    encode_message,
+    join_messages,
+    redirected,
+    stream_url,
+)
 from penstock.errors import InvalidPath, ProtocolError
 
 URL = "http://host/v1/stream/orders"
@@ -48,14 +55,12 @@ def test_full_url_is_used_as_it_is(url: str) -> None:
 
 
 def test_create_carries_every_option_as_its_header() -> None:
-    request = requests.create(
-        URL,
-        "text/plain",
+    options = CreateOptions(
         ttl_s=60,
         expires_at=datetime(2030, 1, 31, 14, tzinfo=timezone(timedelta(hours=2))),
         closed=True,
-        body=b"x",
     )
+    request = requests.create(URL, options, content_type="text/plain", body=b"x")
     assert request.method == "PUT"
     assert request.headers == {
         "Content-Type": "text/plain",
@@ -67,14 +72,19 @@ def test_create_carries_every_option_as_its_header() -> None:
     assert request.repeatable
 
 
+def _create(*, expires_at: datetime) -> requests.Request:
+    options = CreateOptions(expires_at=expires_at)
+    return requests.create(URL, options, content_type="text/plain")
+
+
 def test_expiry_without_a_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="time zone"):
-        requests.create(URL, "text/plain", expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
+        _create(expires_at=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the mistake
 
 
 def test_expiry_keeps_microseconds() -> None:
     moment = datetime(2030, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-    request = requests.create(URL, "text/plain", expires_at=moment)
+    request = _create(expires_at=moment)
     assert request.headers["Stream-Expires-At"] == "2030-01-01T00:00:00.123456Z"
 
 

@@ -24,8 +24,8 @@ from penstock.log.requests import Append
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.state.declaration import META, Declaration, encode
 from penstock.state.server import indexer as keeping
-from penstock.state.server.index import StateIndex, Wanted
-from penstock.state.server.indexer import FILE, Keeper
+from penstock.state.server.index import StateIndex, StateQuery
+from penstock.state.server.indexer import FILE, StateIndexer
 from tests.helpers.log import abandon
 from tests.state.strategies import changes, controls, mutated
 from tests.state.test_server_state import RESET, change
@@ -50,11 +50,11 @@ def fold(messages: list[Any]) -> dict[tuple[str, str], Any]:
 
 
 class Rig:
-    """An engine with a keeper, asked without HTTP in between."""
+    """An engine with an indexer, asked without HTTP in between."""
 
-    def __init__(self, engine: Engine, keeper: Keeper) -> None:
+    def __init__(self, engine: Engine, indexer: StateIndexer) -> None:
         self.engine = engine
-        self.keeper = keeper
+        self.indexer = indexer
 
     async def create(self, path: str, *, declared: bool = True) -> None:
         await self.engine.create(path, StreamConfig(JSON, None, None), b"", closed=False)
@@ -68,8 +68,8 @@ class Rig:
 
     async def state(self, path: str, at: int | None = None) -> dict[tuple[str, str], Any]:
         stream = self.engine.find(path, touch=False)
-        wanted = Wanted(stream.id, stream.tail if at is None else at, limit=10**6)
-        page = await self.keeper.answer(stream, wanted.at, lambda index: index.page(wanted))
+        wanted = StateQuery(stream.id, stream.tail if at is None else at, limit=10**6)
+        page = await self.indexer.answer(stream, wanted.at, lambda index: index.page(wanted))
         found = {}
         for entry in page.entities:
             end = entry.position + entry.length
@@ -78,26 +78,26 @@ class Rig:
             assert entry.value is None or json.loads(entry.value) == json.loads(wire[:-2])["value"]
         return found
 
-    async def standing(self, path: str) -> int | None:
+    async def progress(self, path: str) -> int | None:
         stream = self.engine.find(path, touch=False)
-        found = await self.keeper._ask(lambda index: index.standing(stream.id))
+        found = await self.indexer._ask(lambda index: index.progress(stream.id))
         return None if found is None else found.position
 
 
 @asynccontextmanager
 async def rig(folder: Path | None, *, crash: bool = False, **options: Any) -> AsyncIterator[Rig]:
-    """With `crash` the engine and its keeper are abandoned at the end."""
+    """With `crash` the engine and its indexer are abandoned at the end."""
     kind: dict[str, Any] = {"memory": True} if folder is None else {"data_dir": folder, **FOLDER}
     wanted = Settings(**{**kind, **options})
     engine = open_engine(wanted)
     await engine.start()
-    keeper = Keeper(engine, wanted)
-    engine.add_check(META, lambda proposal: keeper.accepted(proposal.stream))
-    keeper.start()
+    indexer = StateIndexer(engine, wanted)
+    engine.add_check(META, lambda proposal: indexer.accepted(proposal.stream))
+    indexer.start()
     try:
-        yield Rig(engine, keeper)
+        yield Rig(engine, indexer)
     finally:
-        keeper.close()
+        indexer.close()
         if crash:
             engine._reap_task.cancel()
             assert isinstance(engine.store, DiskStore)
@@ -135,25 +135,25 @@ def test_the_state_at_every_offset_is_the_fold_of_what_is_before_it(batches: lis
             places.append((position + len(wire), list(told)))
         index.apply(1, position, wire)
         position += len(wire)
-        last = index.page(Wanted(1, 0, latest=True, limit=10**6))
+        last = index.page(StateQuery(1, 0, latest=True, limit=10**6))
         assert last is not None
         assert last.at == position
         values = {(e.type, e.key): json.loads(e.value or b"") for e in last.entities}
         assert values == fold(told)
     for at, messages in places:
-        page = index.page(Wanted(1, at, limit=10**6))
+        page = index.page(StateQuery(1, at, limit=10**6))
         assert page is not None
         expected = fold(messages)
         assert {(entry.type, entry.key) for entry in page.entities} == set(expected)
         for entry in page.entities:
             assert entry.value is None or json.loads(entry.value) == expected[entry[:2]]
         for type, key in expected:
-            one = index.page(Wanted(1, at, type=type, key=key))
+            one = index.page(StateQuery(1, at, type=type, key=key))
             assert one is not None
             places_of = [e[:4] for e in page.entities if (e.type, e.key) == (type, key)]
             assert [entry[:4] for entry in one.entities] == places_of
     assert index.skipped(1) == len(places) - 1 - len(told)
-    assert index.page(Wanted(1, position + 1)) is None
+    assert index.page(StateQuery(1, position + 1)) is None
     index.close()
 
 
@@ -172,12 +172,12 @@ async def test_appends_are_indexed_without_anybody_asking(folder: Path | None) -
     async with rig(folder) as server:
         await server.create("s")
         tail = await server.append("s", change("user", "1", 1))
-        while server.keeper.indexed_bytes < tail:
+        while server.indexer.indexed_bytes < tail:
             await asyncio.sleep(0)
-        while server.keeper._follows:
+        while server.indexer._follows:
             await asyncio.sleep(0)
-        assert await server.standing("s") == tail
-        assert server.keeper.lag() == (0, 0)
+        assert await server.progress("s") == tail
+        assert server.indexer.lag() == (0, 0)
         assert server.engine.stats.watchers == 0
 
 
@@ -206,11 +206,11 @@ async def test_a_long_stream_is_caught_up_with_in_batches(folder: Path | None) -
         await server.append("s", change("n", "large", "y" * 600_000))
         await server.engine.set_meta("s", META, DECLARED)
         stream = server.engine.find("s", touch=False)
-        server.keeper.follow(stream)
-        assert server.keeper.lag() == (1, stream.tail)
+        server.indexer.follow(stream)
+        assert server.indexer.lag() == (1, stream.tail)
         assert stream.tail > keeping.BATCH_BYTES
         assert (await server.state("s")).keys() == {*fold(sent), ("n", "large")}
-        assert server.keeper.indexed_bytes == stream.tail
+        assert server.indexer.indexed_bytes == stream.tail
 
 
 @on_stores
@@ -247,9 +247,9 @@ def test_a_restart_goes_on_where_the_index_stands(tmp_path: Path, crash: bool) -
     async def second() -> None:
         async with rig(tmp_path) as server:
             stream = server.engine.find("s", touch=False)
-            assert server.keeper._queue, "it catches up by itself"
-            await server.keeper.reach(stream, stream.tail)
-            assert server.keeper.indexed_bytes < stream.tail
+            assert server.indexer._queue, "it catches up by itself"
+            await server.indexer.reach(stream, stream.tail)
+            assert server.indexer.indexed_bytes < stream.tail
             assert await server.state("s") == {("user", "1"): 3, ("user", "2"): 2}
 
     asyncio.run(first())
@@ -319,12 +319,12 @@ def test_a_database_that_breaks_while_it_is_used_is_made_anew(tmp_path: Path) ->
             def broken(stream: int) -> None:
                 raise sqlite3.DatabaseError("database disk image is malformed")
 
-            index = server.keeper._index
+            index = server.indexer._index
             assert index is not None
-            index.standing = broken  # type: ignore[method-assign]
+            index.progress = broken  # type: ignore[method-assign]
             with pytest.raises(Overloaded):
                 await server.state("s")
-            del index.standing
+            del index.progress
             assert await server.state("s") == {("user", "1"): 1}
 
     asyncio.run(run())
@@ -339,7 +339,7 @@ def test_a_reader_is_not_kept_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) 
             await server.append("s", change("user", "1", 1))
             stream = server.engine.find("s", touch=False)
             with pytest.raises(Overloaded):
-                await server.keeper.reach(stream, stream.tail + 1)
+                await server.indexer.reach(stream, stream.tail + 1)
             assert await server.state("s") == {("user", "1"): 1}
 
     asyncio.run(run())
@@ -379,7 +379,7 @@ async def test_rows_of_deleted_streams_go(folder: Path | None) -> None:
             await server.append(f"s{number}", change("user", "1", 1))
             assert len(await server.state(f"s{number}")) == 1
             await server.engine.delete(f"s{number}")
-        known = await server.keeper._ask(lambda index: index.streams())
+        known = await server.indexer._ask(lambda index: index.streams())
         assert len(known) <= 2
 
 
@@ -394,7 +394,7 @@ def test_streams_that_were_deleted_before_a_start_are_dropped_by_it(tmp_path: Pa
 
     async def second() -> None:
         async with rig(tmp_path) as server:
-            known = await server.keeper._ask(lambda index: index.streams())
+            known = await server.indexer._ask(lambda index: index.streams())
             assert [path for _, path in known] == ["kept"]
 
     asyncio.run(first())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.state.server.index import Page, StateIndex, Wanted
+from penstock.state.server.index import Page, StateIndex, StateQuery
 from penstock.state.server.index_batch import VALUE_BYTES_MAX
 from penstock.state.server.json_pages import CHUNK_ENTITIES
 from tests.state.strategies import changes, controls
@@ -31,7 +31,7 @@ def pages(index: StateIndex, **options: Any) -> list[Page]:
     found: list[Page] = []
     after: tuple[str, str] | None = None
     while True:
-        page = index.page(Wanted(1, 0, latest=True, as_json=True, after=after, **options))
+        page = index.page(StateQuery(1, 0, latest=True, as_json=True, after=after, **options))
         assert page is not None
         found.append(page)
         if not page.more:

@@ -20,10 +20,10 @@ async def undeclare(client: Client, path: str) -> Answer:
 
 async def indexed(client: Client) -> list[Any]:
     """The paths that the index has rows of, once it has nothing left to do."""
-    keeper = client.app._keeper
-    while keeper._task is not None and not keeper._task.done():
-        await keeper._task
-    return [path for _, path in await keeper._ask(lambda index: index.streams())]
+    indexer = client.app._keeper
+    while indexer._task is not None and not indexer._task.done():
+        await indexer._task
+    return [path for _, path in await indexer._ask(lambda index: index.streams())]
 
 
 @with_app()

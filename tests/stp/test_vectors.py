@@ -30,8 +30,8 @@ from penstock.stp import (
     parse_row,
     parse_since_id,
 )
-from penstock.stp.client._incoming import Sieve
 from penstock.stp.content_type import accepts, parse_content_type
+from penstock.stp.deduplication import Deduplicator
 from penstock.stp.notify import FORM, check_form_type, parse_form
 from tests.helpers.server import Server, running_server
 
@@ -84,14 +84,14 @@ def test_format(case: Any) -> None:
 
 @cases("answers.json")
 def test_answers(case: Any) -> None:
-    decoder, sieve = RowDecoder(), Sieve()
+    decoder, deduplicator = RowDecoder(), Deduplicator()
     seqnos: list[int] = []
     for piece in case["pieces"]:
-        new, conflicts = sieve.pass_on(decoder.feed(piece.encode()))
+        new, conflicts = deduplicator.accept(decoder.feed(piece.encode()))
         assert conflicts == []
         seqnos += [row.seqno for row in new]
     assert (seqnos, decoder.end().decode()) == (case["seqnos"], case["dropped"])
-    assert sieve.position == case["since_id"]
+    assert deduplicator.position == case["since_id"]
 
 
 @cases("since_id.json")
@@ -153,13 +153,13 @@ def test_fold(case: Any) -> None:
 @cases("duplicates.json")
 @pytest.mark.parametrize("together", [True, False], ids=["one answer", "an answer each"])
 def test_duplicates(case: Any, together: bool) -> None:
-    sieve = Sieve()
+    deduplicator = Deduplicator()
     rows = [parse_row(line) for line in case["lines"]]
     batches = [rows] if together else [[row] for row in rows]
     kept: list[int] = []
     reported: list[int] = []
     for batch in batches:
-        new, conflicts = sieve.pass_on(batch)
+        new, conflicts = deduplicator.accept(batch)
         kept += [row.seqno for row in new]
         reported += [conflict.row.seqno for conflict in conflicts]
     assert (kept, reported) == (case["kept"], case["reported"])

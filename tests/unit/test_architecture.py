@@ -54,6 +54,16 @@ OUTBOUND_CALLS = {"connect", "connect_ex", "create_connection", "create_unix_con
 OUTBOUND_CALLS |= {"create_datagram_endpoint", "open_connection", "open_unix_connection"}
 OUTBOUND_CALLS |= {"sock_connect", "sendto"}
 
+# Packages whose own modules are rules: what does I/O is in a sub-package, or named here.
+RULES = ("client", "protocol", "state", "stp", "stp/client")
+NOT_RULES = {
+    "client/checkpoint.py",  # keeps a reader's offset in a file
+    "client/http.py",  # what both shells need of httpx2
+}
+IO_MODULES = {"asyncio", "concurrent", "http", "httpx2", "io", "multiprocessing", "os", "pathlib"}
+IO_MODULES |= {"select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess"}
+IO_MODULES |= {"tempfile", "threading", "urllib.request", "uvloop"}
+
 SOURCES = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
@@ -122,6 +132,28 @@ def test_only_egress_connects_to_other_servers(name: str) -> None:
 
 def test_egress_is_seen_to_connect() -> None:
     assert _connections(SOURCES[EGRESS].read_text()) != []
+
+
+def _io_imports(source: str) -> list[str]:
+    """Every import of a source that does I/O, waits or starts threads."""
+    return [
+        name
+        for name in _imports(ast.parse(source))
+        if any(name == module or name.startswith(module + ".") for module in IO_MODULES)
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in SOURCES if str(Path(name).parent) in RULES and name not in NOT_RULES],
+)
+def test_the_rules_at_the_top_of_a_package_do_no_io(name: str) -> None:
+    assert _io_imports(SOURCES[name].read_text()) == []
+
+
+@pytest.mark.parametrize("name", sorted(NOT_RULES))
+def test_what_is_named_as_an_exception_does_io(name: str) -> None:
+    assert _io_imports(SOURCES[name].read_text()) != []
 
 
 def _pending_access(source: str) -> list[str]:
@@ -203,6 +235,24 @@ def test_the_check_itself_sees_file_access(source: str) -> None:
 )
 def test_the_check_itself_sees_connections(source: str) -> None:
     assert _connections(source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio",
+        "from os import path",
+        "import urllib.request",
+        "from urllib import request",
+    ],
+)
+def test_the_check_itself_sees_io(source: str) -> None:
+    assert _io_imports(source) != []
+
+
+@pytest.mark.parametrize("source", ["import osmium", "from urllib.parse import quote"])
+def test_the_check_itself_leaves_other_imports_alone(source: str) -> None:
+    assert _io_imports(source) == []
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
     from penstock.client.sync.stream import Stream
-    from penstock.stp.client.notifier import Notifier
-    from penstock.stp.client.table import Table
+    from penstock.stp.client.sync.notifier import Notifier
+    from penstock.stp.client.sync.table import Table
 
 ENV_URL: Final = "PENSTOCK_URL"
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
@@ -91,7 +91,7 @@ class Server:
     @contextmanager
     def table(self, name: str) -> Iterator[Table]:
         """The table that a name stands for: a State URL, CONTEXT:PATH, or a path on the server."""
-        from penstock.stp.client.table import Table
+        from penstock.stp.client.sync.table import Table
 
         target = self.target(name)
         with _client(target.server, None) as client:
@@ -100,8 +100,8 @@ class Server:
     @contextmanager
     def notifier(self, name: str) -> Iterator[tuple[Notifier, str]]:
         """A notifier, and the Notify URL that a name stands for."""
-        from penstock.stp.client._requests import notify_url
-        from penstock.stp.client.notifier import Notifier
+        from penstock.stp.client.requests import notify_url
+        from penstock.stp.client.sync.notifier import Notifier
 
         target = self.target(name)
         with _client(target.server, None) as client:

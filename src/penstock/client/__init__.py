@@ -1,4 +1,4 @@
 """The clients: one set of rules without I/O, and two thin shells that run them on `httpx2`.
 
-`penstock.Client`, `penstock.AsyncClient` and their friends are imported from the package itself.
+Users import `Client`, `AsyncClient` and the rest from `penstock`.
 """

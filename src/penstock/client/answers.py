@@ -1,6 +1,6 @@
-"""Answers as values: what a server said, as typed results or as errors from the one tree.
+"""Answers as values: typed results, or errors from the one tree.
 
-Knows the protocol's statuses and headers; reads no socket.
+Knows the statuses and headers of the protocol; reads no socket.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DETAIL_CHARACTERS_MAX: Final = 500
 
 
 class Answer(NamedTuple):
-    """What came back: the status, headers by lower-case name, and the whole body.
+    """An answer: its status, headers by lower-case name, and body.
 
-    `attempts` is the number of times the request was sent: above one, an earlier attempt may have
-    done the work.
+    `attempts` is the number of times the request was sent. Above one, an earlier attempt may have
+    had the effect.
     """
 
     status: int
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
     @property
     def offset(self) -> str:
-        """Stream-Next-Offset, which every successful answer about a stream has to carry."""
+        """Stream-Next-Offset, which every successful answer about a stream must have."""
         offset = self.headers.get("stream-next-offset")
         if not offset:
             raise ProtocolError(
@@ -60,7 +60,7 @@ class Answer(NamedTuple):
 
 
 class Created(NamedTuple):
-    """A stream that was created, or (`created` false) was there and matches."""
+    """A stream that was created, or (`created` false) exists and matches."""
 
     offset: str
     created: bool
@@ -69,8 +69,8 @@ class Created(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a stream is and where it ends. `earliest` is known of servers that trim; `successor`
-    is the location of the stream that a closed one goes on in, where the server says one."""
+    """The properties of a stream and its tail. `earliest` comes from servers that trim;
+    `successor` is the location of the stream that continues a closed one, if there is one."""
 
     offset: str
     content_type: str
@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where the stream ends after an append; `duplicate` if it was stored already."""
+    """The tail after an append; `duplicate` if the append was stored already."""
 
     offset: str
     closed: bool
@@ -92,8 +92,8 @@ class Appended(NamedTuple):
 
 
 class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
-    """The limits in force for a stream, None for none of a kind; `own` if they are not those of
-    its path. `earliest` is where it begins."""
+    """The retention limits in force for a stream; None means no limit. `own` if they were set for
+    this stream and not for its path. `earliest` is its first offset."""
 
     age_s: int | None
     bytes: int | None
@@ -103,7 +103,7 @@ class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the listing."""
+    """A stream in the listing."""
 
     path: str
     offset: str
@@ -115,7 +115,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     expires_at: str | None = None
     forked_from: str | None = None
-    trimmed: int = 0  # messages before the earliest one that there is
+    trimmed: int = 0  # messages that were trimmed
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class Page(msgspec.Struct, frozen=True):
 def created(answer: Answer, content_type: str) -> Created:
     return Created(
         offset=answer.offset,
-        # A repeated request finds what its first attempt, whose answer was lost, has created.
+        # The first attempt, whose answer was lost, may have created it.
         created=answer.status == 201 or answer.attempts > 1,
         closed=answer.closed,
         content_type=answer.headers.get("content-type", content_type),
@@ -150,7 +150,7 @@ def appended(answer: Answer, request: Request) -> Appended:
     return Appended(
         offset=answer.offset,
         closed=answer.closed,
-        # 204 means "was there already" only to a producer that sent data; a close is always 204.
+        # 204 is a duplicate only for a producer that sent data: a close is always answered 204.
         duplicate=has_producer and answer.status == 204 and bool(request.body),
         producer_epoch=_number(answer, "producer-epoch"),
         producer_seq=_number(answer, "producer-seq"),
@@ -158,25 +158,27 @@ def appended(answer: Answer, request: Request) -> Appended:
 
 
 def earliest(answer: Answer) -> str:
-    """Stream-Earliest-Offset, which the answer to a trim carries."""
-    found = answer.headers.get("stream-earliest-offset")
-    if not found:
+    """Return Stream-Earliest-Offset, which the answer to a trim must have."""
+    offset = answer.headers.get("stream-earliest-offset")
+    if not offset:
         raise ProtocolError(
             f"The {answer.status} answer has no Stream-Earliest-Offset header: the server does not "
             "trim streams."
         )
-    return found
+    return offset
 
 
 def retention(answer: Answer) -> Retention:
     try:
         return msgspec.json.decode(answer.body, type=Retention)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"The limits are not what was expected: {error}") from error
+        raise ProtocolError(
+            f"The server's answer about retention cannot be decoded: {error}."
+        ) from error
 
 
 def is_bare_duplicate(answer: Answer) -> bool:
-    """Whether a producer's duplicate is confirmed without the offset, as some servers do."""
+    """Whether the answer confirms a producer's duplicate without an offset, as some servers do."""
     headers = answer.headers
     return (
         answer.status == 204 and "producer-seq" in headers and "stream-next-offset" not in headers
@@ -187,11 +189,11 @@ def page(answer: Answer) -> Page:
     try:
         return msgspec.json.decode(answer.body, type=Page)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"The listing is not what was expected: {error}") from error
+        raise ProtocolError(f"The server's listing cannot be decoded: {error}.") from error
 
 
 def error_of(request: Request, answer: Answer) -> PenstockError:
-    """The error that an answer without success stands for."""
+    """Return the error for an answer that is no success."""
     headers = answer.headers
     problem = _problem(answer)
     code = problem.get("code")
@@ -200,17 +202,17 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
         cls = _class_of(request.method, answer.status, headers)
     error = cls(_detail(request, answer, problem, cls.title))
     if isinstance(error, errors.Unprocessable):
-        _place(error, problem)
+        _locate(error, problem)
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
-    said = problem.get("error")
-    if isinstance(error, errors.SubscriptionError) and isinstance(said, dict):
-        error.said = {name: said[name] for name in said.keys() - {"code", "message"}}
+    document = problem.get("error")
+    if isinstance(error, errors.SubscriptionError) and isinstance(document, dict):
+        error.said = {name: document[name] for name in document.keys() - {"code", "message"}}
     return error
 
 
 def _class_of(method: str, status: int, headers: Mapping[str, str]) -> type[PenstockError]:
-    """What other servers mean, who send no codes."""
+    """Return the error class for a status, for servers that send no codes."""
     if status == 403:
         return errors.StaleEpoch if "producer-epoch" in headers else errors.Forbidden
     if status == 409:
@@ -231,10 +233,10 @@ def _problem(answer: Answer) -> dict[str, Any]:
     if "json" not in answer.headers.get("content-type", ""):
         return {}
     try:
-        found = msgspec.json.decode(answer.body)
+        document = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title: str) -> str:
@@ -242,11 +244,11 @@ def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title:
     if not isinstance(detail, str):
         detail = answer.body[:DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
     where = f"{request.method} {request.url} was answered {answer.status}"
-    return f"{detail or title} ({where})"  # an answer to HEAD has no words of its own
+    return f"{detail or title} ({where})"  # an answer to HEAD has no body
 
 
-def _place(error: errors.Unprocessable, problem: Mapping[str, Any]) -> None:
-    """Which item was refused, where in it, and by which rule, as far as the server says so."""
+def _locate(error: errors.Unprocessable, problem: Mapping[str, Any]) -> None:
+    """Set which item was refused, where in it, and by which rule, as far as the server says."""
     index = problem.get("index")
     error.index = index if isinstance(index, int) else None
     for name in ("path", "field", "rule"):
@@ -265,7 +267,7 @@ def _classes(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
         yield from _classes(cls)
 
 
-# Codes that no answer can carry are left out: a server must not fake a failure of the client.
+# Codes of local failures are left out: no server may raise a failure of the client.
 _LOCAL = (errors.StoreError, errors.ClientError)
 _BY_CODE: Final = {cls.code: cls for cls in _classes(PenstockError) if not issubclass(cls, _LOCAL)}
 _BY_STATUS: Final[dict[int, type[PenstockError]]] = {

@@ -1,4 +1,4 @@
-"""What readers get: batches of decoded messages, and how bytes become them."""
+"""Batches of decoded messages, and the decoding of bytes into them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.protocol.headers import is_json, is_text
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a stream that has arrived whole: keep `next_offset` when you are done with it.
+    """A part of a stream that has arrived whole. Save `next_offset` when it is processed.
 
-    `messages` has the messages of a JSON stream and `text` the text of a text stream; `data` is
-    what was sent, for every stream (a JSON array for JSON streams). A character that is divided
-    between two batches is in the `text` of the second.
+    `messages` has the messages of a JSON stream, `text` the text of a text stream, and `data` the
+    bytes of any stream (a JSON array for JSON streams). A character that is divided between two
+    batches is in the `text` of the second.
     """
 
     offset: str
@@ -31,7 +31,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a read found, in one; the fields are those of a batch."""
+    """The result of a whole read; the fields are those of a batch."""
 
     offset: str
     next_offset: str
@@ -44,7 +44,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoder:
-    """Decodes the parts of one stream in order; remembers the half of a character that waits."""
+    """Decodes the parts of one stream in order; holds an incomplete character for the next part."""
 
     __slots__ = ("_decode", "_json", "_text")
 
@@ -61,7 +61,7 @@ class Decoder:
         return bool(self._text.getstate()[0])
 
     def restart(self) -> None:
-        """The next part does not continue the last one."""
+        """Drop an incomplete character: the next part does not continue the last one."""
         self._text = _new_text_decoder()
 
     def batch(
@@ -100,20 +100,20 @@ class Decoder:
         except (msgspec.DecodeError, RecursionError) as error:
             if self._json is not _ANY:
                 if isinstance(error, msgspec.ValidationError):
-                    raise  # the user's type does not fit: no reconnecting helps
+                    raise  # the messages are not of the user's type: a retry cannot help
                 raise _broken(error) from error
         # Valid JSON that the fast decoder refuses: numbers like 1e999, lone surrogate escapes.
         try:
-            found = json.loads(data)
+            messages = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise _broken(error) from error
-        if not isinstance(found, list):
-            raise ProtocolError("A JSON stream was answered with something else than an array.")
-        return found
+        if not isinstance(messages, list):
+            raise ProtocolError("The answer of a JSON stream is not a JSON array.")
+        return messages
 
 
 def joined(batches: list[Batch], offset: str) -> Read:
-    """One read from the batches of it; there is always at least one."""
+    """Return one read from its batches, of which there is at least one."""
     last = batches[-1]
     messages: list[Any] = []
     for batch in batches:
@@ -136,7 +136,7 @@ def joined(batches: list[Batch], offset: str) -> Read:
 
 
 def _broken(error: Exception) -> ProtocolError:
-    return ProtocolError(f"What should be a JSON array cannot be decoded: {error}")
+    return ProtocolError(f"The answer of a JSON stream cannot be decoded: {error}.")
 
 
 def _new_text_decoder() -> codecs.IncrementalDecoder:

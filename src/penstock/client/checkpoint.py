@@ -1,4 +1,4 @@
-"""Where a consumer keeps the offset it has reached, so that `follow` goes on after a restart."""
+"""Checkpoints: the offset that a consumer has reached, so that `follow` resumes after a restart."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock.file_sync import sync_data, sync_folder
 
 @runtime_checkable
 class Checkpoint(Protocol):
-    """Anything that can keep an offset under a key; `follow` uses the stream's URL as the key."""
+    """Stores an offset under a key. `follow` uses the stream's URL as the key."""
 
     def load(self, key: str) -> str | None:
-        """The offset that was saved last, or None."""
+        """Return the offset that was saved last, or None."""
 
     def save(self, key: str, offset: str) -> None:
-        """Keep the offset; when this returns it has to be safe."""
+        """Save the offset; it must be durable when this returns."""
 
 
 class MemoryCheckpoint:
-    """Offsets in memory: they outlive a `follow`, not the process."""
+    """Offsets in memory, which last as long as the process."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, str] = {}
@@ -42,8 +42,8 @@ class MemoryCheckpoint:
 class FileCheckpoint:
     """Offsets in a small JSON file of one process, replaced as a whole and synced.
 
-    A crash leaves the old file or the new one. Threads may share it; processes need one file each,
-    or a SqliteCheckpoint.
+    A crash leaves the old file or the new one. Threads may share it. Each process needs its own
+    file, or use a SqliteCheckpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -66,12 +66,12 @@ class FileCheckpoint:
         except FileNotFoundError:
             return {}
         try:
-            found = json.loads(content)
+            offsets = json.loads(content)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError(f"{self._path} holds no checkpoint: remove it or use another file")
-        return found
+            offsets = None
+        if not isinstance(offsets, dict):
+            raise ValueError(f"{self._path} is no checkpoint. Remove it, or use another file.")
+        return offsets
 
     def _replace(self, content: bytes) -> None:
         folder = self._path.parent
@@ -85,13 +85,13 @@ class FileCheckpoint:
         except BaseException:
             os.unlink(name)
             raise
-        sync_folder(folder)  # the new name is safe only when the folder is
+        sync_folder(folder)  # the rename is durable only when the folder is synced
 
 
 class SqliteCheckpoint:
-    """Offsets in a table of a SQLite file, which any number of processes may share.
+    """Offsets in a SQLite file, which any number of processes may share.
 
-    A connection is opened for each call, so that any thread may make it.
+    Each call opens a connection, so that any thread may make it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -119,7 +119,7 @@ class SqliteCheckpoint:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction, committed at the end."""
+        """Open a connection for one transaction, which is committed at the end."""
         with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA fullfsync = ON")  # for macOS

@@ -1,4 +1,4 @@
-"""How something that is followed without end takes failures and silence. Rules alone, as a flow."""
+"""When a follower retries, waits or gives up. Rules without I/O, as flows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from penstock.errors import PenstockError, ProtocolError
 
 
 class Endurance:
-    """Counts what has gone wrong since something last went well. `limited` if the retries that were
-    asked for hold for every outage; else one of any length is waited for, once it has worked."""
+    """The failures and the silence since a follower last had news.
+
+    If `limited`, the retry policy applies to every outage. Otherwise it applies until the first
+    success, and later outages are waited out however long they last.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class Endurance:
         self.heard()
 
     def heard(self) -> None:
-        """There were news, or the consumer took its time with them: not silence."""
+        """Restart the idle timeout: there was news, or the consumer has processed it."""
         self._heard_s = self._now_s()
 
     def failed(self, error: PenstockError, *, hopeful: bool = False) -> Flow[None]:
@@ -51,17 +54,17 @@ class Endurance:
         yield from self.wait(self._retry.pause_s(self.failures, error))
 
     def short(self) -> Flow[None]:
-        """Wait because a live answer had nothing and did not wait itself."""
+        """Wait after a live answer that was empty and came at once."""
         self.failures += 1
         yield from self.wait(self._retry.pause_s(self.failures))
 
     def wait(self, pause_s: float) -> Flow[None]:
-        """Pause, but no longer than silence may last."""
+        """Pause, but not beyond the idle timeout."""
         patience_s = self.patience_s()
         yield Pause(pause_s if patience_s is None else min(pause_s, patience_s))
 
     def patience_s(self) -> float | None:
-        """How long silence may still last."""
+        """Return the seconds until the idle timeout; None if there is none."""
         if self._idle_timeout_s is None:
             return None
         return max(0.0, self._heard_s + self._idle_timeout_s - self._now_s())

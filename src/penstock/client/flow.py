@@ -1,7 +1,7 @@
-"""Every operation of the clients, written once, as generators that do no I/O.
+"""Flows: the operations of the clients as generators that do no I/O.
 
-A flow yields what it wants done (an exchange, a pause, a piece of a response) and is sent the
-outcome, or has the failure thrown into it. The two shells run flows; they decide nothing.
+A flow yields an effect (an exchange, a pause, a piece of a response) and is sent its outcome, or
+has its failure thrown in. The two shells perform effects; they decide nothing.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ LIST_PAGE = 1000
 
 
 class Exchange(NamedTuple):
-    """Send a request and read all of its answer, whatever its status: an Answer."""
+    """Send a request and read all of its answer. The outcome is an Answer of any status."""
 
     request: Request
 
 
 class Open(NamedTuple):
-    """Send a request and read the head of its answer: an Answer without a body.
+    """Send a request and read the head of its answer. The outcome is an Answer without a body.
 
-    Pieces are then asked for with `Piece`. The next `Open`, a `Close` or the end of the flow closes
-    it.
+    `Piece` reads the body. The next `Open`, a `Close` or the end of the flow closes the response.
     """
 
     request: Request
 
 
 class Piece(NamedTuple):
-    """The next bytes of the open response, as they come, or None at its proper end."""
+    """Read the next bytes of the open response. The outcome is None at its regular end."""
 
 
 class Close(NamedTuple):
@@ -45,15 +44,15 @@ class Close(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait."""
+    """Wait for some seconds."""
 
     seconds: float
 
 
 class Call(NamedTuple):
-    """Call a function of the user, or of a checkpoint; with AsyncClient it may be async.
+    """Call a function of the user, or of a checkpoint. With AsyncClient it may be async.
 
-    `blocking` functions of ours run in a thread there.
+    AsyncClient runs a `blocking` function, which is one of ours, in a thread.
     """
 
     function: Callable[..., Any]
@@ -62,13 +61,13 @@ class Call(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Hand a value to whoever iterates."""
+    """Pass a value to the code that iterates over the flow."""
 
     value: Any
 
 
 class Done(NamedTuple):
-    """The flow has returned this."""
+    """The end of a flow, with its return value."""
 
     value: Any
 
@@ -78,7 +77,7 @@ Flow = Generator[Effect, Any, T]
 
 
 def advance(flow: Flow[Any], value: Any = None) -> Effect | Done:
-    """Tell a flow the outcome of its last effect; gives the next one."""
+    """Send a flow the outcome of its last effect; return its next effect."""
     try:
         return flow.send(value)
     except StopIteration as stop:
@@ -86,7 +85,7 @@ def advance(flow: Flow[Any], value: Any = None) -> Effect | Done:
 
 
 def fail(flow: Flow[Any], error: Exception) -> Effect | Done:
-    """Tell a flow that its last effect failed; gives the next one."""
+    """Throw the failure of its last effect into a flow; return its next effect."""
     try:
         return flow.throw(error)
     except StopIteration as stop:
@@ -94,7 +93,7 @@ def fail(flow: Flow[Any], error: Exception) -> Effect | Done:
 
 
 def exchange(effect: Exchange | Open) -> Flow[Answer]:
-    """One answer, whatever its status, after redirects."""
+    """Return the answer after redirects, whatever its status."""
     for _ in range(REDIRECTS_MAX + 1):
         answer: Answer = yield effect
         target = redirected(effect.request, answer.status, answer.headers.get("location"))
@@ -105,7 +104,7 @@ def exchange(effect: Exchange | Open) -> Flow[Answer]:
 
 
 def send(request: Request, retry: Retry) -> Flow[Answer]:
-    """Send until it succeeds, or fails for good: the answer has a status below 300."""
+    """Return the successful answer to a request, which is retried as far as that is allowed."""
     attempt = 1
     while True:
         failure: PenstockError
@@ -114,7 +113,7 @@ def send(request: Request, retry: Retry) -> Flow[Answer]:
         except ConnectionFailed as error:
             failure = error
         else:
-            # Not found, but only now: an attempt whose answer was lost has deleted it.
+            # The resource is missing because an attempt whose answer was lost has deleted it.
             deleted = request.method == "DELETE" and answer.status == 404 and attempt > 1
             if answer.status < 300 or deleted:
                 return answer._replace(attempts=attempt)
@@ -128,16 +127,16 @@ def send(request: Request, retry: Retry) -> Flow[Answer]:
 def list_streams(base_url: str, prefix: str, limit: int | None, retry: Retry) -> Flow[None]:
     """Emit every stream of the listing, page after page."""
     after = ""
-    left = limit
-    while left is None or left > 0:
-        size = LIST_PAGE if left is None else min(left, LIST_PAGE)
+    remaining = limit
+    while remaining is None or remaining > 0:
+        size = LIST_PAGE if remaining is None else min(remaining, LIST_PAGE)
         answer = yield from send(requests.page(base_url, prefix, after, size), retry)
         page = answers.page(answer)
         info: StreamInfo
         for info in page.streams:
             yield Emit(info)
-        if left is not None:
-            left -= len(page.streams)
+        if remaining is not None:
+            remaining -= len(page.streams)
         if page.next is None or not page.streams:
             return
         after = page.next

@@ -1,7 +1,7 @@
-"""Following a stream: catch up, then tail, and go on from the last offset whatever happens.
+"""Following a stream: catch up, then live reads, and resume from the last offset after failures.
 
-The rules alone, as a flow. A batch is handed on only when all of it has arrived, and the offset
-moves with it, so that no failure can repeat or skip a message.
+A flow without I/O. A batch is emitted only when all of it has arrived, and the offset moves with
+it, so that no failure repeats or skips a message.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "sse", "long-poll"]
 OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
 
-# What refuses SSE, rather than the request: a mistake in it shows again in the long-poll.
+# Statuses that refuse SSE. A mistake in the request itself shows again in the long-poll.
 SSE_REFUSED: Final = frozenset({400, 405, 406, 415, 501})
 SSE_FIRST_EVENT_S: Final = 10.0  # a server sends its first control event at once
 SSE_BAD_MAX: Final = 3  # SSE responses in a row that came too late or ended too soon
-LIVE_SHORT_S: Final = 1.0  # an empty live answer that was faster did not wait for news
+LIVE_SHORT_S: Final = 1.0  # an empty live answer that took less did not wait for news
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """See `Stream.follow`."""
+    """The options of `Stream.follow`."""
 
     offset: str = START
     mode: Mode = "auto"
@@ -54,7 +54,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower:
-    """One run of `follow`: where it stands, and what it has learnt about the way there."""
+    """One run of `follow`: its offset, its mode, and what it knows about SSE on this route."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Follower:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if options.mode not in ("auto", "sse", "long-poll"):
-            raise ValueError(f"mode is {options.mode!r}; it can be auto, sse or long-poll")
+            raise ValueError(f"The mode is {options.mode!r}: use auto, sse or long-poll.")
         self.offset = options.offset
         self.content_type = content_type
         self._url = url
@@ -93,7 +93,7 @@ class Follower:
 
     @property
     def mode(self) -> str:
-        """How it reads at the moment."""
+        """The current mode: catch-up, sse or long-poll."""
         return self._mode
 
     def flow(self) -> Flow[None]:
@@ -114,8 +114,8 @@ class Follower:
                 yield from self._endurance.failed(error)
 
     def _turn(self) -> Flow[None]:
-        """One request in the mode of the moment, and all that comes of it."""
-        # Half a character is completed by exact bytes; events would show two broken ones.
+        """One request in the current mode, and the batches of its answer."""
+        # A long-poll completes a divided character; events would show two broken halves.
         exact = self._options.mode == "auto" and self._decoder.waiting
         if self._mode == "catch-up":
             yield from self._catch_up()
@@ -131,11 +131,13 @@ class Follower:
         answer = yield from exchange(Exchange(request))
         self._check(request, answer)
         if answer.offset == self.offset and not answer.up_to_date:
-            raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+            raise ProtocolError(
+                "The answer has no new offset and does not say that it is up to date."
+            )
         batch = self._batch_of(answer)
         self._cursor = answer.cursor or self._cursor
         if batch.up_to_date:
-            # Live text has lost its line ends and broken characters: not for those who want bytes.
+            # Events do not preserve line ends and invalid characters: raw text needs long-polls.
             raw_text = not self._options.decode and is_text(batch.content_type)
             self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
         yield from self._deliver(batch)
@@ -158,7 +160,7 @@ class Follower:
         if self._now_s() - started_s >= LIVE_SHORT_S:
             self._endurance.failures = 0
         elif batch.next_offset == batch.offset and not self._done:
-            # Somebody answers without waiting: do not turn this into a busy loop.
+            # The server, or a proxy, answers without waiting: this must not become a busy loop.
             yield from self._endurance.short()
 
     def _events(self) -> Flow[None]:
@@ -166,7 +168,7 @@ class Follower:
             yield from self._learn_type()
         started_s, before = self._now_s(), self.offset
         self._sse_first_s = None
-        # Until events have been seen to arrive at once, silence is not trusted for long.
+        # Until events are known to arrive at once, silence may mean that a proxy holds them back.
         trusted = self._sse_works or self._options.mode != "auto"
         patience_s = None if trusted else SSE_FIRST_EVENT_S
         request = requests.live(
@@ -219,7 +221,7 @@ class Follower:
                 return
 
     def _is_event_stream(self, request: requests.Request, answer: Answer) -> Flow[bool]:
-        """Whether events follow; if SSE is refused and need not be, goes on with long-polls."""
+        """Whether the answer is a stream of events; in auto mode a refusal leads to long-polls."""
         media_type = answer.content_type.partition(";")[0].strip().lower()
         if answer.status == 200 and media_type == "text/event-stream":
             self._endurance.connected = True
@@ -235,7 +237,7 @@ class Follower:
                 break
             body += piece
         if answer.status < 300:
-            raise ProtocolError(f"live=sse was answered with {media_type}, not with events.")
+            raise ProtocolError(f"The answer to live=sse is {media_type}, not text/event-stream.")
         raise error_of(request, answer._replace(body=body))
 
     def _learn_type(self) -> Flow[None]:
@@ -253,7 +255,7 @@ class Follower:
         if answer.status == 200:
             self.content_type = answer.content_type
 
-    # Decoding is the last step before a batch counts: half a character must not be fed twice.
+    # Decoding is the last step before a batch counts: no incomplete character may be fed twice.
 
     def _batch_of(self, answer: Answer) -> Batch:
         return self._decoder.batch(
@@ -281,7 +283,7 @@ class Follower:
         )
 
     def _deliver(self, batch: Batch) -> Flow[None]:
-        """Move on past a whole batch; hand it over if it has news; keep its offset when used."""
+        """Advance past a whole batch, emit it if it has news, then save its offset."""
         self.offset = batch.next_offset
         news = bool(batch.data) or batch.closed or (batch.up_to_date and not self._was_up_to_date)
         self._was_up_to_date = batch.up_to_date
@@ -298,7 +300,7 @@ class Follower:
             yield Call(checkpoint.save, (self._key(), batch.next_offset), blocking=True)
 
     def _reset(self, error: Gone) -> Flow[None]:
-        """The offset is gone: the data before it was trimmed, or the stream was made anew."""
+        """Apply `on_reset`: the offset was trimmed away, or the stream was recreated."""
         policy = self._options.on_reset
         if policy == "raise":
             raise error
@@ -320,7 +322,7 @@ class Follower:
             self._mode = "catch-up"
 
     def _judge_sse(self, started_s: float, *, short: bool) -> None:
-        """After an SSE response: was it of use? After a few that were not, long-polls are."""
+        """Rate an SSE response that has ended; after SSE_BAD_MAX bad ones use long-polls."""
         late = self._sse_first_s is None or self._sse_first_s - started_s > SSE_FIRST_EVENT_S
         self._sse_works = self._sse_works or not late
         if not late and self._now_s() - started_s >= LIVE_SHORT_S:
@@ -339,9 +341,8 @@ class Follower:
 
 def _need_cursor(cursor: str | None, closed: bool) -> None:
     if cursor is None and not closed:
-        raise ProtocolError("A live answer of an open stream has no cursor.")
+        raise ProtocolError("A live answer of an open stream has no Stream-Cursor.")
 
 
 def _least(first: float | None, second: float | None) -> float | None:
-    given = [value for value in (first, second) if value is not None]
-    return min(given) if given else None
+    return min((value for value in (first, second) if value is not None), default=None)

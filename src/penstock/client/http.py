@@ -1,6 +1,6 @@
-"""What both shells need of httpx2: options, requests and failures, translated in one place.
+"""httpx2 for both shells: pools, timeouts, requests, and failures as our errors.
 
-The only module besides the shells that knows httpx2, and the one that loads it.
+Only this module and the shells know httpx2, which is loaded when a client is made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Servers hold a long-poll for about 30 s, and an SSE response is silent until there is news.
 LONG_POLL_WAIT_S: Final = 60.0
 SSE_WAIT_S: Final = 90.0
-# Below the 5 s after which Node servers drop an idle connection: using one then is a gamble.
+# Below the 5 s after which Node servers drop an idle connection: a request would meet a closed one.
 KEEPALIVE_S: Final = 4.0
 KEEPALIVE_CONNECTIONS_MAX: Final = 32
 
@@ -36,8 +36,8 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that each step may take. `live_s` replaces `read_s` while a live read is silent;
-    without it the time that servers wait is added to `read_s`."""
+    """Seconds that each step may take. `live_s` replaces `read_s` for live reads; without it the
+    time that servers wait for news is added to `read_s`."""
 
     connect_s: float = 10.0
     read_s: float = 30.0
@@ -46,7 +46,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     live_s: float | None = None
 
     def of(self, request: Request) -> dict[str, float | None]:
-        """The timeouts of a request, as httpx2 takes them."""
+        """Return the timeouts of a request, as httpx2 takes them."""
         read_s = self.read_s
         if request.wait != "answer":
             wait_s = LONG_POLL_WAIT_S if request.wait == "long-poll" else SSE_WAIT_S
@@ -61,19 +61,21 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def timeouts(given: float | Timeouts) -> Timeouts:
-    """One number stands for every step; connecting never takes longer than 10 s."""
-    if isinstance(given, Timeouts):
-        return given
-    if given <= 0:
-        raise ValueError("timeout_s must be positive")
-    return Timeouts(connect_s=min(given, 10.0), read_s=given, write_s=given, pool_s=given)
+def timeouts(timeout_s: float | Timeouts) -> Timeouts:
+    """The timeouts of a client: one number is for every step, but at most 10 s to connect."""
+    if isinstance(timeout_s, Timeouts):
+        return timeout_s
+    if timeout_s <= 0:
+        raise ValueError(f"timeout_s is {timeout_s}: it must be above 0.")
+    return Timeouts(
+        connect_s=min(timeout_s, 10.0), read_s=timeout_s, write_s=timeout_s, pool_s=timeout_s
+    )
 
 
 class Pools(Generic[C]):
-    """The httpx2 clients of one client: one for http, one for https, made when first used.
+    """The httpx2 clients of one client: one for http, one for https, each made at its first use.
 
-    Loading the certificates for https takes about 50 ms, which users of http need not wait for.
+    Loading the certificates for https takes about 50 ms, which users of http are spared.
     """
 
     __slots__ = ("_lock", "_make", "_options", "_pools", "_verify")
@@ -91,7 +93,9 @@ class Pools(Generic[C]):
         import httpx2
 
         if http2 and find_spec("h2") is None:
-            raise ImportError(f"http2=True needs the h2 package: pip install '{DISTRIBUTION}[h2]'")
+            raise ImportError(
+                f"http2=True needs the h2 package: run pip install '{DISTRIBUTION}[h2]'."
+            )
         self._make = make
         self._verify = verify
         self._options: dict[str, Any] = {
@@ -116,14 +120,14 @@ class Pools(Generic[C]):
             with self._lock:
                 pool = self._pools.get(secure)
                 if pool is None:
-                    # A proxy may itself be spoken to by https.
+                    # The connection to the proxy may be https.
                     check = secure or self._options["proxy"] is not None
                     verify = self._verify if check else False
                     pool = self._pools[secure] = self._make(verify=verify, **self._options)
         return pool
 
     def close(self) -> list[C]:
-        """Those that were made, for the caller to close."""
+        """Return the pools that exist, for the caller to close."""
         return list(self._pools.values())
 
 
@@ -141,10 +145,10 @@ def build(
     headers: Mapping[str, str],
     params: Mapping[str, str],
 ) -> httpx2.Request:
-    """The request with what the client adds to each; the request's own values win."""
+    """Return the request with what the client adds to each; the request's own values win."""
     all_params = {**params, **request.params}
     url = _parsed(request.url)
-    # Within one machine compressing costs more than it saves: three times the time of a read.
+    # Within one machine compression makes a read take three times as long.
     local = {"Accept-Encoding": "identity"} if url.host in _LOOPBACK else {}
     extensions: dict[str, Any] = {"timeout": timeouts.of(request)}
     if request.on_sent is not None:
@@ -161,7 +165,7 @@ def build(
 def _trace(
     client: httpx2.Client | httpx2.AsyncClient, on_sent: Callable[[], None]
 ) -> Callable[[str, Any], Any]:
-    """The hook by which httpx2 tells how far a request has come."""
+    """Return the hook that httpx2 calls as a request makes progress."""
     import httpx2
 
     def trace(event: str, _: Any) -> None:
@@ -179,12 +183,12 @@ def answer_of(response: httpx2.Response, body: bytes = b"") -> Answer:
 
 
 def failure(error: Exception, request: Request) -> ConnectionFailed:
-    """What went wrong below HTTP; raise it `from` the error."""
+    """Return the error for a failure below HTTP; raise it `from` that failure."""
     import httpx2
 
     unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-    what = str(error) or type(error).__name__
-    failed = ConnectionFailed(f"{request.method} {request.url} got no whole answer: {what}")
+    cause = str(error) or type(error).__name__
+    failed = ConnectionFailed(f"{request.method} {request.url} got no whole answer: {cause}")
     failed.sent = not isinstance(error, unsent)
     if failed.sent and not request.repeatable:
         failed.detail += (
@@ -196,7 +200,7 @@ def failure(error: Exception, request: Request) -> ConnectionFailed:
 
 
 def is_failure(error: Exception) -> bool:
-    """Whether httpx2 says that the network, or the peer's HTTP, failed."""
+    """Whether an error of httpx2 is one of the network, or of the peer's HTTP."""
     import httpx2
 
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
@@ -204,16 +208,33 @@ def is_failure(error: Exception) -> bool:
     return isinstance(error, httpx2.TransportError | httpx2.DecodingError | httpx2.StreamError)
 
 
+class network_errors:  # noqa: N801 - used as a function
+    """A block in which failures of httpx2 are raised as ConnectionFailed of a request."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and is_failure(error):
+            raise failure(error, self._request) from error
+
+
 class Field(NamedTuple):
     """A header or parameter that goes with every request; a callable is called for each."""
 
     name: str
-    value: Any  # str, or a callable that gives one (AsyncClient: or an awaitable of one)
+    value: Any  # str, or a callable that returns one (AsyncClient: or an awaitable of one)
     prefix: str = ""
 
 
 def fields(values: Mapping[str, Any] | None, *, token: Any = None) -> tuple[Field, ...]:
-    found = [Field(name, value) for name, value in (values or {}).items()]
+    """Return headers or parameters, and the bearer token among them if there is one."""
+    fields = [Field(name, value) for name, value in (values or {}).items()]
     if token is not None:
-        found.append(Field("Authorization", token, "Bearer "))
-    return tuple(found)
+        fields.append(Field("Authorization", token, "Bearer "))
+    return tuple(fields)

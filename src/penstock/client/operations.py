@@ -1,9 +1,8 @@
-"""What can be done with one stream, as flows: the thinking part of `Stream` and `AsyncStream`."""
+"""The operations on one stream as flows without I/O; `Stream` and `AsyncStream` run them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,15 +12,42 @@ from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Decoder, Read, joined
 from penstock.client.flow import Effect, Emit, Flow, send
 from penstock.client.follow import Follower, FollowOptions
-from penstock.client.requests import JSON, ForkAt, ProducerId, encode_message, join_messages
+from penstock.client.requests import (
+    JSON,
+    CreateOptions,
+    ProducerId,
+    encode_message,
+    join_messages,
+)
 from penstock.client.retry import Retry
 from penstock.errors import Gone, ProtocolError, StreamExists, StreamNotFound
+from penstock.protocol.offsets import START
 
 Producer = ProducerId | tuple[str, int, int]
 
 
+class AppendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How messages are appended: see `Stream.append`."""
+
+    content_type: str | None = None
+    seq: str | None = None
+    if_match: str | None = None
+    producer: Producer | None = None
+    close: bool = False
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read, and how it is decoded: see `Stream.read`."""
+
+    offset: str = START
+    until: str | None = None
+    count: int | None = None
+    decode: bool = True
+    message_type: Any = None
+
+
 class Operations:
-    """The flows of one stream. Remembers its content type once it is known."""
+    """The flows of one stream, and its content type once an answer has named it."""
 
     __slots__ = ("_retry", "content_type", "url")
 
@@ -30,19 +56,10 @@ class Operations:
         self.content_type = content_type
         self._retry = retry
 
-    def create(
-        self,
-        content_type: str | None,
-        *,
-        ttl_s: int | None,
-        expires_at: datetime | str | None,
-        closed: bool,
-        body: Any,
-        exist_ok: bool,
-        fork: ForkAt | None = None,
-    ) -> Flow[Created]:
-        """Without a content type a stream holds JSON, and a fork what its source does."""
-        kind = content_type
+    def create(self, options: CreateOptions) -> Flow[Created]:
+        """Create the stream. Without a content type it holds JSON, and a fork what its source
+        does."""
+        kind, fork, body = options.content_type, options.fork, options.body
         if kind is None and fork is None:
             kind = JSON
         elif kind is None and fork is not None and body is not None:
@@ -51,26 +68,18 @@ class Operations:
         encoded = b""
         if body is not None:
             encoded = join_messages([encode_message(body, kind or "")], kind or "")
-        request = requests.create(
-            self.url,
-            kind,
-            ttl_s=ttl_s,
-            expires_at=expires_at,
-            closed=closed,
-            body=encoded,
-            fork=fork,
-        )
+        request = requests.create(self.url, options, content_type=kind, body=encoded)
         created = answers.created((yield from send(request, self._retry)), kind or "")
-        if not (created.created or exist_ok):
+        if not (created.created or options.exist_ok):
             raise StreamExists(f"{self.url} exists already, with the same configuration.")
         self.content_type = created.content_type
         return created
 
     def head(self) -> Flow[Head]:
         answer = yield from send(requests.head(self.url), self._retry)
-        found = answers.head(answer)
-        self.content_type = found.content_type
-        return found
+        head = answers.head(answer)
+        self.content_type = head.content_type
+        return head
 
     def exists(self) -> Flow[bool]:
         try:
@@ -79,18 +88,9 @@ class Operations:
             return False
         return True
 
-    def append(
-        self,
-        messages: Iterable[Any],
-        *,
-        content_type: str | None,
-        seq: str | None,
-        if_match: str | None,
-        producer: Producer | None,
-        close: bool,
-    ) -> Flow[Appended]:
-        """One request with all the messages."""
-        kind = content_type or self.content_type
+    def append(self, messages: Iterable[Any], options: AppendOptions) -> Flow[Appended]:
+        """Append all the messages in one request."""
+        kind = options.content_type or self.content_type
         values = list(messages)
         if kind is None and values:
             kind = (yield from self.head()).content_type
@@ -100,10 +100,10 @@ class Operations:
             self.url,
             body if values else b"",
             kind,
-            seq=seq,
-            if_match=if_match,
-            producer=producer,
-            close=close,
+            seq=options.seq,
+            if_match=options.if_match,
+            producer=options.producer,
+            close=options.close,
         )
         answer = yield from send(request, self._retry)
         if answers.is_bare_duplicate(answer):
@@ -120,7 +120,7 @@ class Operations:
         return answers.earliest(answer)
 
     def retention(self) -> Flow[Retention]:
-        answer = yield from send(requests.limits_of(self.url), self._retry)
+        answer = yield from send(requests.get_retention(self.url), self._retry)
         return answers.retention(answer)
 
     def set_retention(
@@ -132,20 +132,12 @@ class Operations:
     def delete(self) -> Flow[None]:
         yield from send(requests.delete(self.url), self._retry)
 
-    def batches(
-        self,
-        offset: str,
-        *,
-        until: str | None,
-        count: int | None,
-        decode: bool,
-        message_type: Any,
-    ) -> Flow[None]:
-        """Emit what is there, chunk by chunk, until it is up to date or the bound is reached."""
-        decoder = Decoder(decode=decode, message_type=message_type)
-        left = count
+    def batches(self, options: ReadOptions) -> Flow[None]:
+        """Emit batches as the server cuts them, until the read is up to date or at its bound."""
+        decoder = Decoder(decode=options.decode, message_type=options.message_type)
+        offset, until, remaining = options.offset, options.until, options.count
         while True:
-            request = requests.read(self.url, offset, until=until, count=left)
+            request = requests.read(self.url, offset, until=until, count=remaining)
             answer = yield from send(request, self._retry)
             self.content_type = answer.content_type
             batch = decoder.batch(
@@ -157,36 +149,42 @@ class Operations:
                 closed=answer.closed,
             )
             yield Emit(batch)
-            if left is not None:
-                left -= len(batch.messages) or _count(batch.data)
-            if batch.up_to_date or batch.next_offset == until or (left is not None and left <= 0):
+            if remaining is not None:
+                remaining -= len(batch.messages) or _count(batch.data)
+            if (
+                batch.up_to_date
+                or batch.next_offset == until
+                or (remaining is not None and remaining <= 0)
+            ):
                 return
             if batch.next_offset == offset:
                 if until is not None:
                     return
-                raise ProtocolError("The answer neither moves on nor says that it is up to date.")
+                raise ProtocolError(
+                    "The answer has no new offset and does not say that it is up to date."
+                )
             offset = batch.next_offset
 
-    def read(self, offset: str, **options: Any) -> Flow[Read]:
-        """All of it at once."""
-        found: list[Batch] = []
-        flow = self.batches(offset, **options)
+    def read(self, options: ReadOptions) -> Flow[Read]:
+        """Return everything that `batches` emits as one value."""
+        batches: list[Batch] = []
+        flow = self.batches(options)
         effect: Effect
         try:
             effect = next(flow)
             while True:
                 if isinstance(effect, Emit):
-                    found.append(effect.value)
+                    batches.append(effect.value)
                     effect = next(flow)
                     continue
                 try:
                     value = yield effect
-                except Exception as error:  # noqa: BLE001 - handed on
+                except Exception as error:  # noqa: BLE001 - thrown into the inner flow
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(value)
         except StopIteration:
-            return joined(found, offset)
+            return joined(batches, options.offset)
 
     def follow(self, options: FollowOptions) -> Follower:
         return Follower(self.url, options, self._retry, content_type=self.content_type)

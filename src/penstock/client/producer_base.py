@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio producer have in common: all but waiting and sending."""
+"""The common part of the blocking and the asyncio producer: everything but waiting and sending."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from typing import Any
 from penstock import limits
 from penstock.client import requests
 from penstock.client.answers import Answer, Appended
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.flow import Flow, send
 from penstock.client.producer_options import ProducerOptions, encoder_of
-from penstock.client.producer_window import FULL, Window
+from penstock.client.producer_window import FULL, AppendBatch, Failed, Window
 from penstock.client.requests import join_messages
 from penstock.client.retry import NO_RETRY
 from penstock.errors import ProtocolError
 from penstock.protocol.headers import is_json
 
 log = logging.getLogger("penstock.client")
-EXIT_TIMEOUT_S = 10.0  # how long a `with` block that failed waits for what was appended
-CLOSED = "The producer was closed: make a new one, with a higher epoch or auto_claim."
+EXIT_TIMEOUT_S = 10.0  # how long a `with` block that failed waits for pending messages
+CLOSED = "The producer is closed: make a new one, with a higher epoch or auto_claim."
 
 
-# What `append` may leave in the inbox, beyond the bound of the queue.
+# How much `append` may leave in the inbox beyond the bound of the queue.
 INBOX_COUNT_MAX = 128
 INBOX_MESSAGE_BYTES_MAX = 4096
 INBOX_QUEUE_SHARE_BYTES = 64 * limits.KIB
 
 
 class ProducerBase:
-    """The window of a producer, seen from outside, and its requests."""
+    """The window of a producer, its inbox and its requests."""
 
     def __init__(self, url: str, options: ProducerOptions) -> None:
         self._url = url
@@ -40,16 +39,16 @@ class ProducerBase:
         self._content_type = ""
         self._encode: Callable[[Any], bytes] | None = None
         self._window = Window(options, time.monotonic)
-        # The inbox spares `append` most of its work: the window is told of many at once. It is open
-        # only while the window has a batch that grows, for then a sender is going to look into it
-        # in any case, before it takes that batch.
+        # The inbox makes `append` cheap: many messages go into the window at once. It is open only
+        # while the window has a batch that grows, because a sender empties it before it takes that
+        # batch.
         self._inbox: deque[bytes] = deque()
         self._is_inbox_open = False
         self._inbox_count_max = min(
             INBOX_COUNT_MAX, options.queue_bytes_max // INBOX_QUEUE_SHARE_BYTES
         )
         self._offset: str | None = None
-        self._closing: Appended | None = None  # what closing the stream has come to
+        self._closing: Appended | None = None  # the answer to closing the stream
 
     @property
     def id(self) -> str:
@@ -57,40 +56,40 @@ class ProducerBase:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is used for sending; `auto_claim` and `restart` raise it."""
+        """The current epoch; `auto_claim` and `restart` raise it."""
         return self._window.epoch
 
     @property
     def next_seq(self) -> int:
-        """The sequence number that the next batch gets."""
+        """The sequence number of the next batch."""
         return self._window.next_seq
 
     @property
     def pending_count(self) -> int:
-        """Messages that were appended and are not known to be stored yet."""
+        """The number of messages that were appended and are not confirmed yet."""
         return self._window.pending_count + len(self._inbox)
 
     @property
     def in_flight_count(self) -> int:
-        """Batches on their way."""
+        """The number of batches in flight."""
         return self._window.in_flight_count
 
     @property
     def offset(self) -> str | None:
-        """Where the stream ended after the newest batch that is known to be stored."""
+        """The tail after the newest confirmed batch."""
         return self._offset
 
     def _use(self, content_type: str) -> Callable[[Any], bytes]:
-        """The content type has become known: messages can be encoded."""
+        """Set the content type; return the function that encodes messages."""
         self._content_type = content_type
         self._window.separator_bytes = 1 if is_json(content_type) else 0
         self._encode = encoder_of(content_type)
         return self._encode
 
     def _empty_inbox(self) -> bool:
-        """Move messages from the inbox into the window; false if not all of them have room.
+        """Move messages from the inbox into the window; return false if not all of them have room.
 
-        The inbox is closed first, so that an append that comes too late notices it.
+        The inbox is closed first, so that a concurrent append notices it.
         """
         self._is_inbox_open = False
         inbox, window = self._inbox, self._window
@@ -105,7 +104,7 @@ class ProducerBase:
         return not inbox
 
     def _attempt(self, batch: AppendBatch, on_sent: Callable[[], None]) -> Flow[Answer]:
-        """Send a batch once; how to go on after a failure is for the window to say."""
+        """Send a batch once; the window decides what happens after a failure."""
         messages, content_type = batch.messages, self._content_type
         request = requests.append(
             self._url,
@@ -123,7 +122,7 @@ class ProducerBase:
         return answer
 
     def _landed(self, batch: AppendBatch, outcome: Answer | Exception) -> list[Failed]:
-        """A batch has come to an end, or has to be sent again; what is given up because of it."""
+        """Pass the outcome of a batch to the window; return the messages that are given up."""
         if isinstance(outcome, Exception):
             failures = self._window.failed(batch, outcome)
         else:
@@ -136,10 +135,10 @@ class ProducerBase:
         return failures
 
     def _confirmed(self, batch: AppendBatch, answer: Answer) -> list[Failed]:
-        """The server says that it has the batch."""
+        """Handle an answer that confirms a batch."""
         last_seq = answer.headers.get("producer-seq", "")
-        # Closing is a goal, not a message: whoever has closed the stream, it is closed. And a
-        # close is answered 204 even if it is new.
+        # A stream that is closed is the goal, whoever closed it; and a close is answered 204 even
+        # if it is new.
         duplicate = answer.status == 204 and not (batch.close and answer.closed)
         failures = self._window.accepted(
             batch,
@@ -157,9 +156,13 @@ class ProducerBase:
             )
         return failures
 
-    def _mention_left_behind(self) -> None:
+    def _warn_of_pending(self) -> None:
         if self.pending_count:
-            log.warning("producer %s leaves %d messages behind", self.id, self.pending_count)
+            log.warning(
+                "producer %s stops with %d messages that are not stored",
+                self.id,
+                self.pending_count,
+            )
 
     def _is_stream_closed(self) -> bool:
         return self._closing is not None

@@ -1,4 +1,4 @@
-"""The options of a producer, and the encoding of its messages: checked at once, not when sent."""
+"""The options of a producer, and the encoding of its messages. Both are checked before sending."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.client.requests import encode_message
 from penstock.client.retry import Retry
 from penstock.protocol.headers import is_json
 
-# A producer outlives a restart of its server: it gives up after one to two minutes.
+# A producer survives a restart of its server: it gives up after one to two minutes.
 PRODUCER_RETRY: Final = Retry(attempts_max=20)
 
 _BYTES: Final = (bytes, bytearray, memoryview)
@@ -21,7 +21,7 @@ _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer was asked to be; wrong values are refused at once."""
+    """The options of a producer; invalid values raise ValueError."""
 
     id: str
     epoch: int = 0
@@ -36,23 +36,23 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         id = self.id
         _need(id != "" and id.isascii() and id.isprintable() and id.strip() == id,
-              "id must be printable ASCII text without spaces around it")  # fmt: skip
+              "The id must be printable ASCII text without spaces around it.")  # fmt: skip
         _need(len(id) <= limits.PRODUCER_ID_BYTES_MAX,
-              f"id must be at most {limits.PRODUCER_ID_BYTES_MAX} characters long")  # fmt: skip
-        _need(0 <= self.epoch <= limits.INTEGER_MAX, "epoch must be 0 or more")
-        _need(self.batch_bytes_max >= 1, "batch_bytes_max must be at least 1")
+              f"The id must be at most {limits.PRODUCER_ID_BYTES_MAX} bytes long.")  # fmt: skip
+        _need(0 <= self.epoch <= limits.INTEGER_MAX, "The epoch must be 0 or more.")
+        _need(self.batch_bytes_max >= 1, "batch_bytes_max must be at least 1.")
         _need(self.batch_items_max is None or self.batch_items_max >= 1,
-              "batch_items_max must be at least 1, or None")  # fmt: skip
-        _need(self.linger_ms >= 0, "linger_ms must not be negative")
-        _need(self.in_flight_max >= 1, "in_flight_max must be at least 1")
-        _need(self.queue_bytes_max >= 1, "queue_bytes_max must be at least 1")
+              "batch_items_max must be at least 1, or None.")  # fmt: skip
+        _need(self.linger_ms >= 0, "linger_ms must not be negative.")
+        _need(self.in_flight_max >= 1, "in_flight_max must be at least 1.")
+        _need(self.queue_bytes_max >= 1, "queue_bytes_max must be at least 1.")
 
 
 def encoder_of(content_type: str) -> Callable[[Any], bytes]:
-    """What turns a value into one message of a stream of that type.
+    """Return the function that encodes a value as one message of a stream of that type.
 
-    It raises TypeError or ValueError for what is no message: found out by the server it would take
-    the rest of its batch with it.
+    It raises TypeError or ValueError for an invalid message: the server would refuse the whole
+    batch of it.
     """
     if is_json(content_type):
         return _encode_json
@@ -60,7 +60,7 @@ def encoder_of(content_type: str) -> Callable[[Any], bytes]:
     def encode(value: Any) -> bytes:
         data = encode_message(value, content_type)
         if not data:
-            raise ValueError("an empty message cannot be appended")
+            raise ValueError("An empty message cannot be appended.")
         return data
 
     return encode
@@ -72,14 +72,12 @@ def _encode_json(value: Any) -> bytes:
         try:
             _check(data)
         except msgspec.DecodeError as error:
-            raise ValueError(
-                f"bytes for a JSON stream have to be one JSON value: {error}"
-            ) from None
+            raise ValueError(f"Bytes for a JSON stream must be one JSON value: {error}.") from None
         return data
     try:
         return _encode(value)
     except (OverflowError, RecursionError) as error:
-        raise ValueError(f"the value cannot be encoded as JSON: {error}") from error
+        raise ValueError(f"The value cannot be encoded as JSON: {error}.") from error
 
 
 def _need(condition: bool, message: str) -> None:

@@ -1,7 +1,7 @@
-"""The rules of producers: what is sent next, and what each outcome means; no I/O and no clock.
+"""The rules of producers: what is sent next, and what each outcome means. No I/O, no clock.
 
 A `Window` holds the messages of one producer from `add` until they are stored or given up. The two
-shells send what `take` gives them and report how it went; they decide nothing.
+shells send the batches that `take` returns and report the outcome; they decide nothing.
 """
 
 from __future__ import annotations
@@ -9,34 +9,66 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from penstock import limits
-from penstock.client.append_batch import (
-    AppendBatch,
-    Failed,
-    came_too_early,
-    may_be_stored,
-    used_epoch,
-)
 from penstock.client.producer_options import ProducerOptions
-from penstock.errors import ClientClosed, PenstockError, SequenceGap, StaleEpoch
+from penstock.client.retry import REFUSED_STATUSES
+from penstock.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    PenstockError,
+    SequenceGap,
+    StaleEpoch,
+)
 
-# Memory that a queued message takes besides its bytes, so that tiny ones are bounded as well.
+# Memory of a queued message besides its bytes, so that tiny messages are bounded as well.
 MESSAGE_OVERHEAD_BYTES: Final = 48
-# Producers that take the id from each other for ever are stopped: nothing is stored meanwhile.
+# Two producers that claim the same id from each other store nothing: they give up after so many.
 CLAIMS_MAX: Final = 10
 
-QUIET: Final = 0  # added; nothing has to be done
+QUIET: Final = 0  # added; there is nothing to do
 WAKE: Final = 1  # added; there is something new to take, or to wait for
-FULL: Final = 2  # not added: wait until something is settled and ask again
+FULL: Final = 2  # not added: wait until a batch is settled and try again
 Added = Literal[0, 1, 2]
 
 
-class Window:
-    """All that one producer holds: an open batch that grows, and closed ones in their order.
+class AppendBatch:
+    """Messages that are stored together, under one sequence number."""
 
-    Every method is called by one thread at a time. `clock` gives monotonic seconds.
+    __slots__ = (
+        "attempts", "close", "doomed", "epoch", "head_seq", "in_flight",
+        "messages", "seq", "settled", "uncertain", "waits_for", "weight",
+    )  # fmt: skip
+
+    def __init__(self, messages: list[bytes], weight: int, seq: int, *, close: bool) -> None:
+        self.messages = messages
+        self.weight = weight
+        self.seq = seq
+        self.epoch = 0  # of the last sending
+        self.close = close
+        self.attempts = 0
+        self.in_flight = False
+        self.settled = False
+        self.doomed = False  # an earlier batch has failed: this one is not sent again
+        self.uncertain = False  # it may be stored although no answer says so
+        self.head_seq = seq  # the oldest unsettled sequence number when it was sent
+        self.waits_for: int | None = (
+            None  # it came too early: not sent again before this is settled
+        )
+
+
+class Failed(NamedTuple):
+    """Messages that are given up, and why, for the error callback."""
+
+    error: Exception
+    messages: list[bytes]
+
+
+class Window:
+    """The messages of one producer: an open batch that grows, and sealed ones in order.
+
+    Every method is called by one thread at a time. `clock` returns monotonic seconds.
     """
 
     def __init__(self, options: ProducerOptions, clock: Callable[[], float]) -> None:
@@ -51,10 +83,10 @@ class Window:
         self._open_bytes = 0
         self._due_at = 0.0  # when the open batch is sent even if it is small
         self._unsettled: deque[AppendBatch] = deque()
-        self._established = False  # the server has accepted this epoch, and answers
+        self._established = False  # the server has accepted this epoch
         self._is_ours = False  # the server has stored something new under this epoch
         self._sent_seq = -1  # the highest sequence number sent under this epoch
-        self._writing: AppendBatch | None = None  # one after the other, so that they keep in order
+        self._writing: AppendBatch | None = None  # one at a time, so that they stay in order
         self._width = float(options.in_flight_max)  # how many may be in flight: see `_narrow`
         self._narrowed_seq = -1
         self._resume_at = 0.0
@@ -68,7 +100,7 @@ class Window:
         self._next_seq = 0
         self.separator_bytes = 0  # between the messages of a body, and one more around them
         self.epoch = options.epoch
-        self.error: Exception | None = None  # the first failure, after which nothing is added
+        self.error: Exception | None = None  # the first failure; nothing is added after it
 
     @property
     def next_seq(self) -> int:
@@ -80,12 +112,12 @@ class Window:
 
     @property
     def added_count(self) -> int:
-        """Messages added so far."""
+        """The number of messages added so far."""
         return self._added_count + len(self._open)
 
     @property
     def settled_count(self) -> int:
-        """Of the messages added, in their order, how many are stored or given up."""
+        """The number of messages, in order, that are stored or given up."""
         return self._settled_count
 
     @property
@@ -99,7 +131,7 @@ class Window:
     # -- what comes in
 
     def add(self, data: bytes) -> Added:
-        """Take a message in; raises what stopped the producer."""
+        """Add a message; raise the error that stopped the producer."""
         size = len(data) + self.separator_bytes
         weight = len(data) + MESSAGE_OVERHEAD_BYTES
         if self.error is not None or self._closing is not None:
@@ -116,7 +148,7 @@ class Window:
         messages.append(data)
         count = len(messages)
         if count == 1:
-            # The brackets of an array are one separator more than lies between its messages.
+            # The brackets of an array count as one more separator.
             self._open_bytes = size + self.separator_bytes
             self._due_at = self._clock() + self._linger_s
         else:
@@ -127,7 +159,7 @@ class Window:
         return WAKE if count == 1 else QUIET
 
     def extend(self, messages: list[bytes]) -> bool:
-        """Take several messages in, if that neither begins nor ends a batch; else do nothing."""
+        """Add several messages if that neither begins nor ends a batch; else return false."""
         data_bytes, count = sum(map(len, messages)), len(messages)
         weight = data_bytes + MESSAGE_OVERHEAD_BYTES * count
         open_bytes = self._open_bytes + data_bytes + self.separator_bytes * count
@@ -145,28 +177,28 @@ class Window:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing more is taken in."""
+        """Whether no more messages are accepted."""
         return self.error is not None or self._closing is not None
 
     @property
     def is_growing(self) -> bool:
-        """Whether there is an open batch, which takes more in."""
+        """Whether there is an open batch that accepts messages."""
         return bool(self._open) and not self.is_stopped
 
     def check(self) -> None:
-        """Raise what stopped the producer, if anything did."""
+        """Raise the error that stopped the producer, if there is one."""
         if self.error is not None:
             raise self.error.with_traceback(None)
         if self._closing is not None:
             raise ClientClosed(self._closing)
 
     def flush(self) -> int:
-        """Wait no longer for the open batch to grow; `settled_count` then has to reach this."""
+        """Make the open batch due; return the `settled_count` to wait for."""
         self._due_at = 0.0
         return self.added_count
 
     def refuse(self, reason: str) -> None:
-        """Take in no more."""
+        """Accept no more messages."""
         self._closing = self._closing or reason
 
     def close_stream(self, final: bytes | None) -> AppendBatch:
@@ -180,7 +212,7 @@ class Window:
         return self._push([final], len(final), close=True)
 
     def abandon(self) -> int:
-        """Forget what is not stored; how many messages that were."""
+        """Drop everything that is not stored; return the number of messages."""
         count = self.pending_count
         self._seal()
         for batch in self._unsettled:
@@ -191,23 +223,23 @@ class Window:
         return count
 
     def restart(self) -> None:
-        """Begin the next epoch, which also forgets a failure. Nothing may be unsettled."""
+        """Begin the next epoch, which clears a failure. Nothing may be unsettled."""
         assert self.is_settled
         assert not self._in_flight
-        known = self.epoch
+        epoch = self.epoch
         if isinstance(self.error, StaleEpoch):
-            known = max(known, self.error.epoch or 0)
+            epoch = max(epoch, self.error.epoch or 0)
         self.error = None
-        self._begin_epoch(known + 1)
+        self._begin_epoch(epoch + 1)
 
     # -- what goes out
 
     def take(self) -> AppendBatch | float | None:
-        """The batch to send now; else the moment to ask again; else None: something has to happen.
+        """Return the batch to send now, or the time to call again, or None until an outcome comes.
 
-        Batches leave in their order. Only one is in flight until the server has accepted the epoch,
-        since a new epoch has to begin with sequence number 0, and after a failure, until the
-        server answers again.
+        Batches leave in order. Only one is in flight until the server has accepted the epoch, since
+        a new epoch has to begin with sequence number 0; and after a failure, until the server
+        answers again.
         """
         if self._fenced_by is not None or self.is_settled or not self._has_slot():
             return None
@@ -237,14 +269,14 @@ class Window:
         return batch
 
     def written(self, batch: AppendBatch) -> None:
-        """The request has left, so the next may follow it: on other connections they would
-        overtake each other if they left at the same time."""
+        """The request is written, so the next may follow. Requests that are written at the same
+        time on different connections could overtake each other."""
         if self._writing is batch:
             self._writing = None
 
     @property
     def has_more(self) -> bool:
-        """Whether another sender may find something to do, or to wait for."""
+        """Whether there is work for another sender, now or at a known time."""
         return bool(self._open or len(self._unsettled) > self._in_flight) and self._has_slot()
 
     def accepted(
@@ -252,15 +284,15 @@ class Window:
     ) -> list[Failed]:
         """The batch is stored, now or (a duplicate) before; `last_seq` is the server's newest.
 
-        A duplicate of what was never sent is none: an earlier run of the producer has used the
-        same id, epoch and number for something else, and the server has dropped our messages.
+        A duplicate of a batch that was never sent means that an earlier run of the producer has
+        used the same id, epoch and number, and that the server has dropped our messages.
         """
         self._landed(batch)
         if batch.settled:
             return []
         unknown = last_seq is not None and last_seq > self._sent_seq
         if duplicate and (unknown or not (self._is_ours or batch.uncertain)):
-            return self._decide(batch, used_epoch(batch)) + self._claim()
+            return self._decide(batch, _used_epoch(batch)) + self._claim()
         self._established = self._is_ours = True
         self._claims = 0
         self._width = min(self._width + 1 / self._width, self._options.in_flight_max)
@@ -268,7 +300,7 @@ class Window:
         return self._claim()
 
     def failed(self, batch: AppendBatch, error: Exception) -> list[Failed]:
-        """The batch was not accepted: repeat it, or give up it and what comes after it."""
+        """The batch was not accepted: repeat it, or give up it and all that follow."""
         self._landed(batch)
         if batch.settled:
             return []
@@ -280,7 +312,7 @@ class Window:
         if batch.doomed or isinstance(error, ClientClosed) or not isinstance(error, PenstockError):
             return self._give_up(batch, error)
         if isinstance(error, SequenceGap):
-            if not came_too_early(batch, error):
+            if not _came_too_early(batch, error):
                 return self._give_up(batch, error)
             self._narrow(batch)
             head = self._unsettled[0]
@@ -291,7 +323,7 @@ class Window:
                 return self._give_up(batch, error)
             self._fenced_by = error
             return []
-        batch.uncertain |= may_be_stored(error)
+        batch.uncertain |= _may_be_stored(error)
         batch.attempts += 1
         retry = self._options.retry
         if retry.exhausted(batch.attempts) or not retry.applies(error, repeatable=True):
@@ -307,24 +339,24 @@ class Window:
         return self._in_flight < (int(self._width) if self._established else 1)
 
     def _narrow(self, batch: AppendBatch) -> None:
-        """Batches overtake each other, and those that do are sent twice: fewer at a time.
+        """Allow fewer batches in flight, because batches overtake each other and are sent twice.
 
-        Half as many, once for all that were on their way together; each batch that is stored
-        widens it again, by one for as many as are in flight.
+        The width is halved once for all batches that were in flight together; each stored batch
+        widens it again, by one per round.
         """
         if batch.seq > self._narrowed_seq:
             self._width = max(1.0, self._width / 2)
             self._narrowed_seq = self._sent_seq
 
     def _candidate(self) -> AppendBatch | None:
-        """The first batch that is not on its way: sending a later one before it is useless."""
+        """Return the first batch that is not in flight: a later one would be refused before it."""
         for batch in self._unsettled:
             if not batch.in_flight and not batch.settled:
                 return batch
         return None
 
     def _seal(self) -> AppendBatch | None:
-        """Let the open batch grow no more."""
+        """Seal the open batch and queue it."""
         messages = self._open
         if not messages:
             return None
@@ -354,14 +386,14 @@ class Window:
             self._settled_count += len(self._unsettled.popleft().messages)
 
     def _claim(self) -> list[Failed]:
-        """Take back an id that another producer has taken, once nothing is in flight: each of the
-        others was stored under the old epoch, or is refused like the first."""
+        """Claim the id back from another producer, once nothing is in flight: each of the others
+        was stored under the old epoch, or is refused like the first."""
         error = self._fenced_by
         if error is None or self._in_flight:
             return []
         self._fenced_by = None
         if any(batch.uncertain for batch in self._unsettled):
-            # Under the next epoch it would be stored twice.
+            # It may be stored under the old epoch, and would be stored twice.
             return self._give_up(self._unsettled[0], error)
         self._claims += 1
         self._begin_epoch(max(self.epoch, error.epoch or 0) + 1)
@@ -378,17 +410,42 @@ class Window:
             self._next_seq += 1
 
     def _give_up(self, batch: AppendBatch, error: Exception) -> list[Failed]:
-        """Everything from this batch on fails, since order would be lost; what is before it may
-        still succeed. What is in flight is waited for: its own outcome counts."""
+        """Fail this batch and all that follow, to keep the order; return their messages. Earlier
+        batches may still succeed. For a batch in flight its own outcome counts."""
         self.error = self.error or error
         self._seal()
-        found: list[Failed] = []
+        failures: list[Failed] = []
         following = list(islice(self._unsettled, self._unsettled.index(batch), None))
         if any(later.uncertain for later in following):
-            error.add_note("An answer was lost: some of the messages may be stored all the same.")
+            error.add_note("An answer was lost: some of the messages may be stored.")
         for later in following:
             later.doomed = True
             if not later.in_flight and not later.settled:
-                found.append(Failed(error, later.messages))
+                failures.append(Failed(error, later.messages))
                 self._settle(later)
-        return found
+        return failures
+
+
+def _may_be_stored(error: PenstockError) -> bool:
+    """Whether the server may have stored a batch despite the failure."""
+    if isinstance(error, ConnectionFailed):
+        return error.sent
+    return error.status >= 500 and error.status not in REFUSED_STATUSES
+
+
+def _used_epoch(batch: AppendBatch) -> StaleEpoch:
+    return StaleEpoch(
+        f"Epoch {batch.epoch} of this producer id was used by an earlier run, so that the server "
+        "took the messages for duplicates and did not store them. Use a higher epoch, or "
+        "auto_claim=True.",
+        Producer_Epoch=str(batch.epoch),
+    )
+
+
+def _came_too_early(batch: AppendBatch, gap: SequenceGap) -> bool:
+    """Whether a batch has only overtaken an earlier one that was in flight too.
+
+    Otherwise the server has lost a batch that it confirmed, and a retry cannot help.
+    """
+    expected = batch.head_seq if gap.expected is None else gap.expected
+    return batch.head_seq <= expected < batch.seq

@@ -1,6 +1,6 @@
-"""Requests as values: what is asked of a server, where, and whether asking twice is harmless.
+"""Requests as values: method, URL, headers, body, and whether they may be sent twice.
 
-Knows the protocol's headers and parameters, and URLs; opens no connection.
+Knows the headers, parameters and URLs of the protocol; opens no connection.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Request(NamedTuple):
-    """One request, ready to be sent as often as need be.
+    """One request, which may be sent any number of times.
 
-    `wait` says how long the answer may take: a live read is silent for long. `repeatable` says
-    that doing it twice is the same as doing it once. The client adds its own headers, parameters
-    and token to `headers` and `params` each time it sends.
+    `wait` is the kind of answer: a live read may be silent for long. A request is `repeatable` if
+    sending it twice has the same effect as sending it once. The client adds its own headers,
+    parameters and token each time it sends.
     """
 
     method: str
@@ -44,12 +44,12 @@ class Request(NamedTuple):
     body: bytes = b""
     wait: Wait = "answer"
     repeatable: bool = True
-    read_timeout_s: float | None = None  # a bound that is tighter than that of `wait`
-    on_sent: Callable[[], None] | None = None  # called each time that all of it has been written
+    read_timeout_s: float | None = None  # tighter than that of `wait`
+    on_sent: Callable[[], None] | None = None  # called when all of it has been written
 
 
 class ProducerId(NamedTuple):
-    """What makes an append safe to repeat: sent as the three producer headers."""
+    """The three producer headers, which make an append safe to repeat."""
 
     id: str
     epoch: int
@@ -57,10 +57,10 @@ class ProducerId(NamedTuple):
 
 
 def stream_url(base_url: str, path_or_url: str) -> str:
-    """The URL of a stream: a full one as it is, a path below the server's stream prefix.
+    """Return the URL of a stream: a full URL unchanged, a path below the server's stream prefix.
 
-    A path is percent-encoded once: escapes that stand in it already are kept, so that the paths of
-    a listing can be used as they are. `.`, `..` and empty segments are refused.
+    A path is percent-encoded once: it may contain escapes already, as the paths of a listing do.
+    `.`, `..` and empty segments are refused.
     """
     if path_or_url.startswith(("http://", "https://")):
         return path_or_url
@@ -70,37 +70,47 @@ def stream_url(base_url: str, path_or_url: str) -> str:
 
 
 class ForkAt(NamedTuple):
-    """The stream that a new one is a fork of, by URL, and where it leaves it (None: at its tail),
-    `sub_offset` messages of a JSON stream or bytes of another further on."""
+    """The source of a fork, by URL, and the offset at which the fork begins (None: the tail).
+
+    `sub_offset` adds messages of a JSON stream, or bytes of any other, to the offset."""
 
     url: str
     offset: str | None = None
     sub_offset: int = 0
 
 
+class CreateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream is created with: see `Stream.create`."""
+
+    content_type: str | None = None
+    ttl_s: int | None = None
+    expires_at: datetime | str | None = None
+    closed: bool = False
+    body: Any = None
+    exist_ok: bool = False
+    fork: ForkAt | None = None
+
+
 def create(
-    url: str,
-    content_type: str | None,
-    *,
-    ttl_s: int | None = None,
-    expires_at: datetime | str | None = None,
-    closed: bool = False,
-    body: bytes = b"",
-    fork: ForkAt | None = None,
+    url: str, options: CreateOptions, *, content_type: str | None, body: bytes = b""
 ) -> Request:
-    """PUT: repeatable, because a stream that matches is answered 200."""
+    """Return the PUT of a stream. Repeatable, because a stream that matches is answered 200.
+
+    `content_type` and `body` are what is sent; the options may leave both open.
+    """
     headers = {} if content_type is None else {"Content-Type": content_type}
+    fork = options.fork
     if fork is not None:
         headers["Stream-Forked-From"] = _path_on(url, fork.url)
         if fork.offset is not None:
             headers["Stream-Fork-Offset"] = fork.offset
         if fork.sub_offset:
             headers["Stream-Fork-Sub-Offset"] = str(fork.sub_offset)
-    if ttl_s is not None:
-        headers["Stream-TTL"] = str(ttl_s)
-    if expires_at is not None:
-        headers["Stream-Expires-At"] = _rfc3339(expires_at)
-    if closed:
+    if options.ttl_s is not None:
+        headers["Stream-TTL"] = str(options.ttl_s)
+    if options.expires_at is not None:
+        headers["Stream-Expires-At"] = _rfc3339(options.expires_at)
+    if options.closed:
         headers["Stream-Closed"] = "true"
     return Request("PUT", url, headers, body=body)
 
@@ -115,10 +125,11 @@ def append(
     producer: ProducerId | tuple[str, int, int] | None = None,
     close: bool = False,
 ) -> Request:
-    """POST: repeatable for a producer, or if only closing; a plain append would be stored twice.
+    """Return the POST of messages. Repeatable with a producer, or if it only closes the stream:
+    a plain append would be stored twice.
 
-    `seq` and `if_match` make the repetition harmless as well, but it is answered with a conflict
-    that hides the success of the first, so they do not count.
+    With `seq` or `if_match` a repetition is harmless as well, but its answer is a conflict that
+    hides the success of the first, so they do not count.
     """
     headers: dict[str, str] = {}
     if body:
@@ -138,33 +149,33 @@ def append(
 
 
 def compact(url: str) -> Request:
-    """Penstock's extension: repeatable, because a state can be put in place of itself."""
+    """Penstock's extension. Repeatable, because compacting a compacted stream changes nothing."""
     return Request("POST", f"{url}/__ds/compact", {})
 
 
 def successor(url: str, location: str, *, hold_s: float = 0) -> Request:
-    """Penstock's extension: the stream that this one goes on in, once it is closed; appends wait
-    for that so long."""
+    """Penstock's extension: redirect readers to another stream once this one is closed. Appends
+    wait up to `hold_s` for that."""
     headers = {"Content-Type": JSON}
     body = _encode({"location": location, "hold": hold_s})
     return Request("PUT", f"{url}/__ds/successor", headers, body=body)
 
 
 def trim(url: str, before: str) -> Request:
-    """Penstock's extension: repeatable, because what has gone already is no error."""
+    """Penstock's extension. Repeatable, because trimming a trimmed stream is no error."""
     headers = {"Content-Type": JSON}
     return Request("POST", f"{url}/__ds/trim", headers, body=_encode({"before": before}))
 
 
 def retention(url: str, policy: Mapping[str, int | None] | None) -> Request:
-    """Penstock's extension: a stream's own limits, or None for those of its path."""
-    where = f"{url}/__ds/retention"
+    """Penstock's extension: set a stream's own limits, or (None) return to those of its path."""
+    retention_url = f"{url}/__ds/retention"
     if policy is None:
-        return Request("DELETE", where)
-    return Request("PUT", where, {"Content-Type": JSON}, body=_encode(policy))
+        return Request("DELETE", retention_url)
+    return Request("PUT", retention_url, {"Content-Type": JSON}, body=_encode(policy))
 
 
-def limits_of(url: str) -> Request:
+def get_retention(url: str) -> Request:
     return Request("GET", f"{url}/__ds/retention")
 
 
@@ -177,7 +188,7 @@ def delete(url: str) -> Request:
 
 
 def read(url: str, offset: str, *, until: str | None = None, count: int | None = None) -> Request:
-    """A catch-up read. `until` and `count` are Penstock's extensions."""
+    """Return a catch-up read. `until` and `count` are Penstock's extensions."""
     params = {"offset": offset}
     if until is not None:
         params["until"] = until
@@ -202,7 +213,7 @@ def live(
 
 
 def page(base_url: str, prefix: str, after: str, limit: int) -> Request:
-    """One page of Penstock's listing."""
+    """Return the request of one page of Penstock's listing."""
     params = {"prefix": prefix, "after": after, "limit": str(limit)}
     return Request(
         "GET",
@@ -212,9 +223,9 @@ def page(base_url: str, prefix: str, after: str, limit: int) -> Request:
 
 
 def encode_message(value: Any, content_type: str) -> bytes:
-    """One message as bytes: JSON for JSON streams, UTF-8 for text, bytes as they are.
+    """Return one message as bytes: JSON for JSON streams, UTF-8 for text, bytes unchanged.
 
-    In a JSON stream bytes are taken for JSON that is encoded already.
+    For a JSON stream, bytes count as JSON that is encoded already.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -223,15 +234,15 @@ def encode_message(value: Any, content_type: str) -> bytes:
     if isinstance(value, str):
         if is_text(content_type):
             return value.encode()
-        raise TypeError(f"a stream of type {content_type} takes bytes, not str: encode the text")
-    raise TypeError(f"a stream of type {content_type} takes bytes or str, not {type(value)}")
+        raise TypeError(f"A stream of type {content_type} takes bytes, not str: encode the text.")
+    raise TypeError(f"A stream of type {content_type} takes bytes or str, not {type(value)}.")
 
 
 def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
-    """The body that appends encoded messages: an array for JSON streams, else all their bytes.
+    """Return the body that appends encoded messages: an array for JSON streams, else their bytes.
 
-    The array is there for a single message too: a server flattens one level, so without it a
-    message that is a list would become several.
+    A single message is in an array too: a server flattens one level, so that a message that is a
+    list would become several without it.
     """
     if is_json(content_type):
         return b"[" + b",".join(messages) + b"]"
@@ -239,10 +250,10 @@ def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:
-    """The request that a redirect asks for, or None if the answer is none.
+    """Return the request that a redirect leads to, or None if the answer is no redirect.
 
-    Followed within the same origin only, since headers may carry a token, and only where the
-    method stays the same.
+    Redirects are followed within the same origin only, since headers may carry a token, and only
+    where the method stays the same.
     """
     if status not in (301, 302, 303, 307, 308) or location is None:
         return None
@@ -250,19 +261,21 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     ours, theirs = urlsplit(request.url), urlsplit(target)
     if (ours.scheme, ours.netloc.lower()) != (theirs.scheme, theirs.netloc.lower()):
         raise ProtocolError(
-            f"The server redirects to {theirs.scheme}://{theirs.netloc}, another origin: use that "
-            "URL for the client if it is right."
+            f"The server redirects to {theirs.scheme}://{theirs.netloc}, another origin. Make the "
+            "client with that URL if you trust it."
         )
     if request.method not in ("GET", "HEAD") and status not in (307, 308):
-        raise ProtocolError(f"The server redirects a {request.method} with {status}.")
+        raise ProtocolError(
+            f"The server redirects a {request.method} with {status}, which may change the method."
+        )
     return request._replace(url=target)
 
 
 def _path_on(url: str, source: str) -> str:
-    """The path of a source's URL, which has to be on the same server."""
+    """Return the path of a source's URL, which has to be on the same server."""
     ours, theirs = urlsplit(url), urlsplit(source)
     if (ours.scheme, ours.netloc.lower()) != (theirs.scheme, theirs.netloc.lower()):
-        raise ValueError(f"a fork is on the server of its source: {source} is on another")
+        raise ValueError(f"A fork is on the server of its source, and {source} is on another.")
     return theirs.path
 
 
@@ -270,6 +283,6 @@ def _rfc3339(moment: datetime | str) -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:
-        raise ValueError("expires_at needs a time zone")
+        raise ValueError("expires_at has no time zone: give it one, for example UTC.")
     delta = moment - _UNIX_EPOCH
     return format_expires_at((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)

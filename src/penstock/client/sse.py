@@ -1,7 +1,7 @@
-"""Server-sent events from bytes: whole events out of whatever pieces the network gives.
+"""Server-sent events from bytes: whole events out of the pieces that the network delivers.
 
-Written for the frames that servers send, with the work done by `bytes` methods; every other frame
-that the format allows takes the slow way and means the same.
+Frames as servers write them are parsed by `bytes` methods; every other frame that the format allows
+is parsed line by line, with the same result.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _decode_control = msgspec.json.Decoder(Control).decode
 
 
 class EventParser:
-    """Feed it pieces; it gives the events that are whole, in order.
+    """Turns pieces into whole events, in order.
 
-    For JSON (`json`) spaces between the lines do not matter, so they are not looked at.
+    With `json` the spaces after `data:` are not removed, since JSON ignores them.
     """
 
     __slots__ = ("_cr", "_held", "_held_bytes", "_json", "_started")
@@ -75,9 +75,9 @@ class EventParser:
         return [event for frame in frames if (event := self._event(frame)) is not None]
 
     def _whole(self, piece: bytes, end: int) -> list[bytes]:
-        """The frames that end in this piece, the last of them at `end`.
+        """Return the frames that end in this piece, the last of them at `end`.
 
-        Found from the back, where searching is more than twice as fast; no byte is searched twice.
+        The search runs from the back, which is more than twice as fast; no byte is searched twice.
         """
         frames = []
         while (start := piece.rfind(b"\n\n", 0, end)) >= 0:
@@ -118,14 +118,14 @@ class EventParser:
                 if data is not None:
                     return Event(kind, data)
                 break
-        return _slowly(frame)
+        return _parse_lines(frame)
 
 
 def _joined(lines: bytes, *, exact: bool) -> bytes | None:
-    """The payload of data lines, or None if there are lines of another kind.
+    """Return the payload of data lines, or None if there are lines of another kind.
 
-    Each loses one space at its start, if it has one. Inexactly, a line of another kind is seen
-    only at the end; in the middle of JSON it breaks the JSON.
+    Each line loses one leading space if it has one. Without `exact` a line of another kind is
+    noticed only at the end; in the middle it makes the JSON invalid.
     """
     parts = lines.split(b"\ndata:")
     if len(parts) == 1:
@@ -141,8 +141,8 @@ def _joined(lines: bytes, *, exact: bool) -> bytes | None:
     return b"\n".join(parts)
 
 
-def _slowly(frame: bytes) -> Event | None:
-    """Any frame, line by line: other orders, comments, unknown fields."""
+def _parse_lines(frame: bytes) -> Event | None:
+    """Parse any frame line by line: other orders, comments, unknown fields."""
     kind = "message"
     data: list[bytes] = []
     for line in frame.split(b"\n"):
@@ -159,13 +159,13 @@ def parse_control(data: bytes) -> Control:
     try:
         return _decode_control(data)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"A control event cannot be understood: {error}") from error
+        raise ProtocolError(f"A control event cannot be decoded: {error}.") from error
 
 
 def decode_base64(data: bytes) -> bytes:
-    """The bytes of a binary stream's data event, whose base64 may be on several lines."""
+    """Return the bytes of a binary stream's data event, whose base64 may be on several lines."""
     text = data.translate(None, b"\r\n")
     try:
         return a2b_base64(text, strict_mode=True) if text else b""
     except Base64Error as error:
-        raise ProtocolError(f"A data event is not valid base64: {error}") from error
+        raise ProtocolError(f"A data event is not valid base64: {error}.") from error

@@ -1,5 +1,5 @@
-"""What can be done with a subscription, as flows: the thinking part of `Subscription` and
-`AsyncSubscription`. No I/O.
+"""The operations on a subscription as flows without I/O; `Subscription` and `AsyncSubscription`
+run them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream of a subscription, and how far it is processed."""
+    """A stream of a subscription, and the offset up to which it is processed."""
 
     path: str
     link_type: Literal["glob", "explicit"]
@@ -32,7 +32,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(Link, frozen=True, kw_only=True):
-    """A stream of a wake; if it `has_pending`, what is up to `tail_offset` is to be done."""
+    """A stream of a wake. If it `has_pending`, process it up to `tail_offset`."""
 
     tail_offset: str
     has_pending: bool
@@ -44,9 +44,9 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as the server describes it. A listing has the number of `streams` alone.
+    """A subscription as the server describes it. In a listing `streams` is their number.
 
-    What follows `description` is said by Penstock servers.
+    The fields after `description` come from Penstock servers only.
     """
 
     id: str
@@ -67,7 +67,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim: what is to be done, and the token that is good for saying so."""
+    """A claimed wake: the streams to process, and the token for its acks."""
 
     wake_id: str
     generation: int
@@ -81,7 +81,7 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that webhooks are signed with from `signs_from` on."""
+    """A key that signs webhooks from the time `signs_from` on."""
 
     kid: str
     signs_from: str
@@ -103,7 +103,7 @@ class Operations:
 
     def __init__(self, base_url: str, id: str, retry: Retry) -> None:
         if not id:
-            raise ValueError("a subscription has an id")
+            raise ValueError("A subscription needs an id that is not empty.")
         self.id = id
         self.url = f"{base_url.rstrip('/')}{LIST_PATH}/{quote(id, safe='')}"
         self._retry = retry
@@ -119,7 +119,9 @@ class Operations:
         description: str | None,
     ) -> Flow[SubscriptionInfo]:
         if (webhook is None) == (wake_stream is None):
-            raise ValueError("a subscription has a webhook or a wake_stream, and not both")
+            raise ValueError(
+                "A subscription has either a webhook or a wake_stream: give one of them."
+            )
         document: dict[str, Any] = {
             "type": "pull-wake" if webhook is None else "webhook",
             "pattern": pattern,
@@ -129,8 +131,8 @@ class Operations:
             "lease_ttl_ms": lease_ttl_ms,
             "description": description,
         }
-        given = {name: value for name, value in document.items() if value is not None}
-        answer = yield from self._send("PUT", "", given)
+        body = {name: value for name, value in document.items() if value is not None}
+        answer = yield from self._send("PUT", "", body)
         return _decoded(answer, SubscriptionInfo)
 
     def show(self) -> Flow[SubscriptionInfo]:
@@ -146,24 +148,26 @@ class Operations:
         yield from self._send("DELETE", f"/streams/{quote(stream, safe='')}")
 
     def claim(self, worker: str) -> Flow[Wake]:
-        # Not repeated when its fate is unknown: the second would find the lease taken by the first.
+        # Not repeated when its outcome is unknown: the first request may hold the lease.
         answer = yield from self._send("POST", "/claim", {"worker": worker}, repeatable=False)
         return _decoded(answer, Wake)
 
     def ack(self, wake: Wake, acks: Mapping[str, str], *, done: bool) -> Flow[bool]:
         document = {
-            **_named(wake),
+            **_wake_fields(wake),
             "acks": [{"stream": path, "offset": offset} for path, offset in acks.items()],
             "done": done,
         }
-        # One that ends the wake would be fenced by its own first attempt.
+        # An ack that ends the wake would be fenced by its own first attempt.
         answer = yield from self._send(
             "POST", "/ack", document, token=wake.token, repeatable=not done
         )
         return _decoded(answer, _Acked).next_wake
 
     def release(self, wake: Wake) -> Flow[None]:
-        yield from self._send("POST", "/release", _named(wake), token=wake.token, repeatable=False)
+        yield from self._send(
+            "POST", "/release", _wake_fields(wake), token=wake.token, repeatable=False
+        )
 
     def _send(
         self,
@@ -186,8 +190,8 @@ def list_subscriptions(base_url: str, prefix: str, retry: Retry) -> Flow[None]:
     """Emit every subscription of a Penstock server, page after page."""
     after = ""
     while True:
-        given = {"prefix": prefix, "after": after, "limit": str(PAGE)}
-        params = {name: value for name, value in given.items() if value}
+        params = {"prefix": prefix, "after": after, "limit": str(PAGE)}
+        params = {name: value for name, value in params.items() if value}
         request = Request("GET", base_url.rstrip("/") + LIST_PATH, params=params)
         page = _decoded((yield from send(request, retry)), _Page)
         for info in page.subscriptions:
@@ -198,19 +202,19 @@ def list_subscriptions(base_url: str, prefix: str, retry: Retry) -> Flow[None]:
 
 
 def rotate_webhook_key(base_url: str, retry: Retry) -> Flow[WebhookKey]:
-    # Repeatable: a key that does not sign yet is not replaced by another.
+    # Repeatable: a key that does not sign yet is not replaced.
     request = Request("POST", base_url.rstrip("/") + ROTATE_PATH, repeatable=True)
     return _decoded((yield from send(request, retry)), WebhookKey)
 
 
-def _named(wake: Wake) -> dict[str, Any]:
+def _wake_fields(wake: Wake) -> dict[str, Any]:
     return {"wake_id": wake.wake_id, "generation": wake.generation}
 
 
-def _decoded(answer: Answer, wanted: type[T]) -> T:
+def _decoded(answer: Answer, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer.body, type=wanted)
+        return msgspec.json.decode(answer.body, type=kind)
     except msgspec.DecodeError as error:
         raise ProtocolError(
-            f"The answer about a subscription is not what was expected: {error}"
+            f"The server's answer about a subscription cannot be decoded: {error}."
         ) from error

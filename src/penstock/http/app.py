@@ -50,7 +50,7 @@ from penstock.http.traffic import OTHER, Traffic
 from penstock.log.stream import SUCCESSOR
 from penstock.state.declaration import META, Checks
 from penstock.state.server.compaction import Compactor
-from penstock.state.server.indexer import Keeper
+from penstock.state.server.indexer import StateIndexer
 from penstock.stp import declaration as table_declaration
 from penstock.stp.server.checks import TableChecks
 from penstock.stp.server.notify_hub import Hub
@@ -81,7 +81,7 @@ class App:
         self._live = Live(engine, settings, self._reads, self.traffic, clock=clock)
         self._health = Health(engine)
         streams = Streams(engine, settings, self.traffic)
-        self._keeper = Keeper(engine, settings)
+        self._keeper = StateIndexer(engine, settings)
         checks = Checks(self._keeper.accepted)
         engine.add_check(META, checks)
         self._keeper.start()

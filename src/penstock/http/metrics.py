@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 
 class Metrics:
     __slots__ = ("_registry",)
 
-    def __init__(self, engine: Engine, traffic: Traffic, keeper: Keeper, checks: Checks) -> None:
+    def __init__(
+        self, engine: Engine, traffic: Traffic, keeper: StateIndexer, checks: Checks
+    ) -> None:
         # A registry of our own: an application that mounts the server may have its own too.
         self._registry = CollectorRegistry()
         self._registry.register(ServerCollector(engine, traffic, keeper, checks))
@@ -49,7 +51,9 @@ class Metrics:
 
 
 class ServerCollector(Collector):
-    def __init__(self, engine: Engine, traffic: Traffic, keeper: Keeper, checks: Checks) -> None:
+    def __init__(
+        self, engine: Engine, traffic: Traffic, keeper: StateIndexer, checks: Checks
+    ) -> None:
         self._engine = engine
         self._traffic = traffic
         self._keeper = keeper

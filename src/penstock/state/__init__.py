@@ -25,11 +25,12 @@ if TYPE_CHECKING:
         update,
         upsert,
     )
-    from penstock.state.live.aio import AsyncLiveState
+    from penstock.state.live.aio.state import AsyncLiveState
+    from penstock.state.live.aio.transaction import AsyncTransaction
     from penstock.state.live.backends import Backend, MemoryBackend
     from penstock.state.live.sqlite import SqliteBackend
-    from penstock.state.live.sync import LiveState
-    from penstock.state.live.transactions import AsyncTransaction, Transaction
+    from penstock.state.live.sync.state import LiveState
+    from penstock.state.live.sync.transaction import Transaction
     from penstock.state.materialized import MaterializedState
     from penstock.state.schema import Collection, StateSchema
     from penstock.state.validators import JsonSchema, Validator, validator_for
@@ -73,12 +74,13 @@ _MODULES = {
         "reset", "snapshot_end", "snapshot_start", "up_to_date", "update", "upsert",
     ),
     "penstock.state.live.backends": ("Backend", "MemoryBackend"),
-    "penstock.state.live.sync": ("LiveState",),
-    "penstock.state.live.aio": ("AsyncLiveState",),
+    "penstock.state.live.sync.state": ("LiveState",),
+    "penstock.state.live.aio.state": ("AsyncLiveState",),
     "penstock.state.materialized": ("MaterializedState",),
     "penstock.state.schema": ("Collection", "StateSchema"),
     "penstock.state.live.sqlite": ("SqliteBackend",),
-    "penstock.state.live.transactions": ("AsyncTransaction", "Transaction"),
+    "penstock.state.live.aio.transaction": ("AsyncTransaction",),
+    "penstock.state.live.sync.transaction": ("Transaction",),
     "penstock.state.validators": ("JsonSchema", "Validator", "validator_for"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.errors import InvalidRow
-    from penstock.stp.client._answers import Declared, TableHead, Written
-    from penstock.stp.client._incoming import Conflict
-    from penstock.stp.client._reading import TableRead, TableState
-    from penstock.stp.client.aio_table import AsyncTable, AsyncTableRows
-    from penstock.stp.client.notifier import AsyncNotifier, Notifier
-    from penstock.stp.client.table import Table, TableRows
+    from penstock.stp.client.aio.notifier import AsyncNotifier
+    from penstock.stp.client.aio.table import AsyncTable, AsyncTableRows
+    from penstock.stp.client.answers import Declared, TableHead, Written
+    from penstock.stp.client.reading import TableRead, TableState
+    from penstock.stp.client.sync.notifier import Notifier
+    from penstock.stp.client.sync.table import Table, TableRows
+    from penstock.stp.deduplication import Conflict
     from penstock.stp.escaping import escape, unescape
     from penstock.stp.folding import fold
     from penstock.stp.rows import (
@@ -66,12 +67,13 @@ _MODULES = {
         "Change", "Row", "RowDecoder", "format_change", "format_row", "parse_change",
         "parse_changes", "parse_row", "parse_since_id",
     ),
-    "penstock.stp.client._answers": ("Declared", "TableHead", "Written"),
-    "penstock.stp.client._incoming": ("Conflict",),
-    "penstock.stp.client._reading": ("TableRead", "TableState"),
-    "penstock.stp.client.table": ("Table", "TableRows"),
-    "penstock.stp.client.aio_table": ("AsyncTable", "AsyncTableRows"),
-    "penstock.stp.client.notifier": ("AsyncNotifier", "Notifier"),
+    "penstock.stp.client.answers": ("Declared", "TableHead", "Written"),
+    "penstock.stp.deduplication": ("Conflict",),
+    "penstock.stp.client.reading": ("TableRead", "TableState"),
+    "penstock.stp.client.sync.table": ("Table", "TableRows"),
+    "penstock.stp.client.aio.table": ("AsyncTable", "AsyncTableRows"),
+    "penstock.stp.client.aio.notifier": ("AsyncNotifier",),
+    "penstock.stp.client.sync.notifier": ("Notifier",),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

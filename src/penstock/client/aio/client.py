@@ -1,15 +1,14 @@
-"""The asyncio client: runs the flows on httpx2. The same as the blocking one, with `await`."""
+"""The asyncio client: runs the flows on httpx2."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 
 from penstock.client import http
+from penstock.client.aio.runtime import Lifetime, Value, call, field_values
 from penstock.client.answers import Answer, StreamInfo
 from penstock.client.flow import (
     Call,
@@ -39,15 +38,14 @@ if TYPE_CHECKING:
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
 
 T = TypeVar("T")
-Value = str | Callable[[], str | Awaitable[str]]
 
 
 class AsyncClient:
-    """A connection pool and what goes with every request to one server.
+    """A connection pool, with the headers and parameters of every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable, async or not, is called for each, for example to
-    refresh a token.
+    refresh a token. One client may be used by many tasks.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class AsyncClient:
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)
         self._timeouts = http.timeouts(timeout_s)
-        self._closed = False
+        self._lifetime = Lifetime()
         self._pools = http.Pools(
             httpx2.AsyncClient,
             http2=http2,
@@ -81,39 +79,39 @@ class AsyncClient:
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> AsyncStream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+        """Return a stream of this server by its path, or of any server by its URL; sends nothing.
 
-        A `content_type` that is known already saves the request that asks for it.
+        Giving its `content_type` saves the request that asks for it.
         """
         from penstock.client.aio.stream import AsyncStream
 
         return AsyncStream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> AsyncIterator[StreamInfo]:
-        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        """Iterate over the server's streams by path (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
 
     def subscription(self, id: str) -> AsyncSubscription:
-        """The subscription of that id on this server; nothing is sent yet."""
+        """Return a subscription of this server by its id; sends nothing."""
         from penstock.client.aio.subscription import AsyncSubscription
 
         return AsyncSubscription(self, id)
 
     def subscriptions(self, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
-        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        """Iterate over the server's subscriptions by id (a feature of Penstock servers)."""
         from penstock.client.subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     async def rotate_webhook_key(self) -> WebhookKey:
-        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        """Replace the key that signs webhooks (a feature of Penstock servers)."""
         from penstock.client.subscriptions import rotate_webhook_key
 
         return await self.run(rotate_webhook_key(self.url, self.retry))
 
     async def close(self) -> None:
-        """Close every connection; what still runs ends with ClientClosed."""
-        self._closed = True
+        """Close every connection; operations that still run end with ClientClosed."""
+        self._lifetime.close()
         for pool in self._pools.close():
             await pool.aclose()
 
@@ -124,15 +122,15 @@ class AsyncClient:
         await self.close()
 
     async def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
-        """Send one prepared request, again if it may be, and give the answer of its success.
+        """Send a request, retried as far as that is allowed, and return its successful answer.
 
-        Every other outcome is raised, as an error of the tree. Any number may run at once.
+        Every other outcome is raised as a PenstockError. May be called from many tasks.
         """
         return await self.run(send(request, retry or self.retry))
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow that emits nothing, for what it returns."""
-        shell = _Shell(self)
+        """Run a flow that emits nothing; return its result."""
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -144,8 +142,8 @@ class AsyncClient:
             await shell.close()
 
     async def iterate(self, flow: Flow[Any]) -> AsyncGenerator[Any, None]:
-        """Run a flow for what it emits."""
-        shell = _Shell(self)
+        """Run a flow; yield what it emits."""
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -159,16 +157,16 @@ class AsyncClient:
             await shell.close()
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
-        if self._closed:
-            raise ClientClosed("The client was closed: make a new one.")
-        headers, params = await _values(self._headers), await _values(self._params)
+        if self._lifetime.is_closed:
+            raise ClientClosed("The client is closed: make a new one.")
+        headers, params = await field_values(self._headers), await field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
         return await pool.send(prepared, stream=stream)
 
 
-class _Shell:
-    """Does what one flow asks for; holds the one response that it may have open."""
+class Shell:
+    """Performs the effects of one flow; holds the one response that the flow may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
 
@@ -179,12 +177,17 @@ class _Shell:
         self._pieces: AsyncIterator[bytes] | None = None
 
     async def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
-        """Do it, tell the flow how it went, and get the next effect."""
+        """Perform an effect, pass its outcome to the flow, and return the next effect."""
         try:
             value = await self._perform(effect)
-        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+        except Exception as error:  # noqa: BLE001 - the flow handles it
             return fail(flow, error)
         return advance(flow, value)
+
+    @property
+    def response(self) -> httpx2.Response | None:
+        """The open response, if there is one."""
+        return self._response
 
     async def close(self) -> None:
         response, self._response = self._response, None
@@ -196,30 +199,22 @@ class _Shell:
             case Piece():
                 assert self._pieces is not None
                 assert self._request is not None
-                return await self._network(self._request, anext(self._pieces, None))
+                with http.network_errors(self._request):
+                    return await anext(self._pieces, None)
             case Exchange(request):
-                return await self._network(request, self._exchange(request))
+                with http.network_errors(request):
+                    return await self._exchange(request)
             case Open(request):
-                return await self._network(request, self._open(request))
+                with http.network_errors(request):
+                    return await self._open(request)
             case Close():
                 return await self.close()
             case Pause(seconds):
-                return await asyncio.sleep(seconds)
+                return await self._client._lifetime.pause(seconds)
             case Call(function, arguments, blocking):
-                if blocking:
-                    return await asyncio.to_thread(function, *arguments)
-                value = function(*arguments)
-                return await value if inspect.isawaitable(value) else value
+                return await call(function, arguments, blocking=blocking)
             case Emit():
-                raise TypeError("a flow that emits is iterated, not run")
-
-    async def _network(self, request: Request, action: Awaitable[T]) -> T:
-        try:
-            return await action
-        except Exception as error:
-            if not http.is_failure(error):
-                raise
-            raise http.failure(error, request) from error
+                raise TypeError("A flow that emits needs iterate, not run.")
 
     async def _exchange(self, request: Request) -> Answer:
         response = await self._client._send(request, stream=False)
@@ -231,11 +226,3 @@ class _Shell:
         self._request, self._response = request, response
         self._pieces = response.aiter_bytes()
         return http.answer_of(response)
-
-
-async def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for field in fields:
-        value = field.value() if callable(field.value) else field.value
-        found[field.name] = field.prefix + (await value if inspect.isawaitable(value) else value)
-    return found

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock import limits
 from penstock.client.answers import Answer, Appended
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.producer_base import (
     CLOSED,
     EXIT_TIMEOUT_S,
@@ -19,7 +18,7 @@ from penstock.client.producer_base import (
     log,
 )
 from penstock.client.producer_options import PRODUCER_RETRY, ProducerOptions
-from penstock.client.producer_window import FULL
+from penstock.client.producer_window import FULL, AppendBatch, Failed
 from penstock.client.retry import Retry
 
 if TYPE_CHECKING:
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
 
 OnError = Callable[[Exception, list[bytes]], Awaitable[object] | object]
 
-# A loop that appends without ever waiting lets other tasks run after so many full inboxes.
+# A loop that only appends lets other tasks run each time it has filled the inbox this often.
 ROUNDS_BETWEEN_YIELDS = 4
 
 
 class AsyncProducer(ProducerBase):
-    """Appends that are batched, pipelined and repeated safely: each message is stored once, in
-    order, whatever happens to connections and to the server.
+    """Batches, pipelines and repeats appends safely: each message is stored once, in order, even
+    if connections or the server fail.
 
-    `await append(...)` returns at once; it waits only while more than `queue_bytes_max` wait to be
-    stored. Errors that repeating cannot help end the producer: they are given to `on_error`, which
-    may be async, together with the encoded messages, and raised by every later call.
+    `await append(...)` returns at once; it waits only while more than `queue_bytes_max` are
+    pending. An error that a retry cannot cure ends the producer: `on_error`, which may be
+    async, is called with it and the encoded messages, and every later call raises it.
     """
 
     def __init__(
@@ -79,8 +78,8 @@ class AsyncProducer(ProducerBase):
     async def append(self, value: Any) -> None:
         """Append one message: any JSON value to a JSON stream, bytes or str to others.
 
-        What cannot be a message raises TypeError or ValueError at once. The first call asks the
-        server for the stream's content type, unless the stream knows it already.
+        An invalid message raises TypeError or ValueError at once. The first call asks the server
+        for the stream's content type, unless the stream knows it.
         """
         encode = self._encode or await self._learn()
         data = encode(value)
@@ -119,9 +118,9 @@ class AsyncProducer(ProducerBase):
             self._stop()
 
     async def close_stream(self, final: Any = None, *, timeout_s: float | None = None) -> Appended:
-        """Flush, close the stream for good, after a last message if one is given, and stop.
+        """Flush, close the stream for good, after a last message if there is one, and stop.
 
-        Closing again gives the same answer.
+        Closing again returns the same answer.
         """
         if self._is_stream_closed():
             return self._closing_answer()
@@ -141,7 +140,7 @@ class AsyncProducer(ProducerBase):
             self._stop()
 
     def detach(self) -> int:
-        """Stop without waiting: how many messages are left behind, of which those on their way may
+        """Stop without waiting; return how many messages are not confirmed. Those in flight may
         still be stored."""
         self._is_inbox_open = False
         self._window.refuse(CLOSED)
@@ -151,8 +150,8 @@ class AsyncProducer(ProducerBase):
         return count
 
     async def restart(self, timeout_s: float | None = None) -> None:
-        """Flush, and begin the next epoch. After an error this makes the producer usable again:
-        what failed is then the business of whoever was told by `on_error`."""
+        """Flush, and begin the next epoch. After an error this makes the producer usable again; the
+        messages that `on_error` was given are not sent again."""
         if self._stopped:
             self._window.check()
         async with self._waiting_at_most(timeout_s):
@@ -172,7 +171,7 @@ class AsyncProducer(ProducerBase):
             return
         try:
             await self.close(EXIT_TIMEOUT_S)
-        except Exception:  # noqa: BLE001 - what ended the block matters more; on_error was told
+        except Exception:  # noqa: BLE001 - the error of the block matters more; on_error had this one
             pass
 
     # -- callers
@@ -182,7 +181,7 @@ class AsyncProducer(ProducerBase):
         return self._use(content_type or (await self._stream.head()).content_type)
 
     async def _take_in(self, data: bytes | None) -> None:
-        """Append what is in the inbox, and then `data`; wait for room if there is none."""
+        """Append the messages of the inbox, then `data`; wait while there is no room."""
         while not self._empty_inbox() or (data is not None and self._window.add(data) == FULL):
             self._pump()
             await self._change()
@@ -193,7 +192,7 @@ class AsyncProducer(ProducerBase):
             await asyncio.sleep(0)
 
     async def _settle_inbox(self) -> None:
-        """Empty the inbox; it is empty when this returns, since nothing is awaited after that."""
+        """Empty the inbox. It stays empty until the caller awaits something."""
         while not self._empty_inbox():
             self._pump()
             await self._change()
@@ -204,10 +203,12 @@ class AsyncProducer(ProducerBase):
             async with asyncio.timeout(timeout_s):
                 yield
         except TimeoutError:
-            raise TimeoutError(f"{self.pending_count} messages are not stored yet") from None
+            raise TimeoutError(
+                f"{self.pending_count} messages are not stored yet: wait longer, or see on_error."
+            ) from None
 
     async def _change(self) -> None:
-        """Wait until a batch has come to its end."""
+        """Wait until a batch is settled."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         await future
@@ -220,7 +221,7 @@ class AsyncProducer(ProducerBase):
 
     def _stop(self) -> None:
         self._stopped = True
-        self._mention_left_behind()
+        self._warn_of_pending()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -230,7 +231,7 @@ class AsyncProducer(ProducerBase):
     # -- senders
 
     def _pump(self) -> None:
-        """Start what can be sent now, and set the timer for what cannot yet."""
+        """Start what can be sent now, and set the timer for the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -252,7 +253,7 @@ class AsyncProducer(ProducerBase):
         outcome: Answer | Exception
         try:
             outcome = await self._stream.client.run(self._attempt(batch, lambda: self._sent(batch)))
-        except Exception as error:  # noqa: BLE001 - the window decides what it means
+        except Exception as error:  # noqa: BLE001 - the window handles it
             outcome = error
         failures = self._landed(batch, outcome)
         self._pump()
@@ -275,5 +276,5 @@ class AsyncProducer(ProducerBase):
             result = self._on_error(failed.error, failed.messages)
             if inspect.isawaitable(result):
                 await result
-        except Exception:  # noqa: BLE001 - logged, and none of ours
+        except Exception:  # noqa: BLE001 - a failure of the user's code, which is logged
             log.exception("the error callback of producer %s failed", self._options.id)

@@ -1,4 +1,4 @@
-"""One subscription, for the asyncio client: each method runs a flow."""
+"""A subscription of the asyncio client: each method runs a flow of `client/subscriptions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSubscription:
-    """A subscription by its id. Making one sends nothing; it holds no connection."""
+    """A subscription by its id. It holds no connection, and making one sends nothing."""
 
     def __init__(self, client: AsyncClient, id: str) -> None:
         self.client = client
@@ -36,9 +36,9 @@ class AsyncSubscription:
         lease_ttl_ms: int | None = None,
         description: str | None = None,
     ) -> SubscriptionInfo:
-        """Make it, or find it as it is; SubscriptionExists if it is there and differs.
+        """Create the subscription; raise SubscriptionExists if it exists and differs.
 
-        With a `webhook` the server calls that URL, with a `wake_stream` workers claim the work.
+        With a `webhook` the server calls that URL; with a `wake_stream` workers claim the wakes.
         """
         return await self.client.run(
             self._operations.create(
@@ -52,25 +52,25 @@ class AsyncSubscription:
         )
 
     async def show(self) -> SubscriptionInfo:
-        """What it is and how far each stream is processed."""
+        """Return its properties, and how far each stream is processed."""
         return await self.client.run(self._operations.show())
 
     async def delete(self) -> None:
-        """End it; one that is not there is no error."""
+        """Delete the subscription; it need not exist."""
         await self.client.run(self._operations.delete())
 
     async def add(self, *streams: str) -> None:
-        """Link streams, each at its tail, beside those of the pattern."""
+        """Link streams, each from its tail on, in addition to those of the pattern."""
         await self.client.run(self._operations.add(streams))
 
     async def remove(self, stream: str) -> None:
-        """Take back what `add` has linked; a pattern that matches still does."""
+        """Unlink a stream that `add` has linked; the pattern may still match it."""
         await self.client.run(self._operations.remove(stream))
 
     async def claim(self, worker: str) -> Wake:
-        """Take the work of a pull-wake subscription.
+        """Claim the wake of a pull-wake subscription.
 
-        AlreadyClaimed if another worker has it, NoPendingWork if there is none.
+        Raises AlreadyClaimed if another worker has it, NoPendingWork if there is none.
         """
         return await self.client.run(self._operations.claim(worker))
 

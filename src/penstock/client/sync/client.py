@@ -1,9 +1,9 @@
-"""The blocking client: runs the flows on httpx2, with threads where the user brings them."""
+# Generated from client/aio/client.py by scripts/unasync.py; do not edit.
+"""The blocking client: runs the flows on httpx2."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
@@ -28,6 +28,7 @@ from penstock.client.flow import (
 )
 from penstock.client.requests import Request
 from penstock.client.retry import Retry
+from penstock.client.sync.runtime import Lifetime, Value, call, field_values
 from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
@@ -38,15 +39,14 @@ if TYPE_CHECKING:
     from penstock.client.sync.subscription import Subscription
 
 T = TypeVar("T")
-Value = str | Callable[[], str]
 
 
 class Client:
-    """A connection pool and what goes with every request to one server.
+    """A connection pool, with the headers and parameters of every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
-    `params` go with every request; a callable is called for each, for example to refresh a token.
-    One client may be used by many threads.
+    `params` go with every request; a callable is called for each, for example to
+    refresh a token. One client may be used by many threads.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Client:
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)
         self._timeouts = http.timeouts(timeout_s)
-        self._closed = threading.Event()
+        self._lifetime = Lifetime()
         self._pools = http.Pools(
             httpx2.Client,
             http2=http2,
@@ -80,39 +80,39 @@ class Client:
         )
 
     def stream(self, path_or_url: str, *, content_type: str | None = None) -> Stream:
-        """The stream of that name on this server, or at that URL on any; nothing is sent yet.
+        """Return a stream of this server by its path, or of any server by its URL; sends nothing.
 
-        A `content_type` that is known already saves the request that asks for it.
+        Giving its `content_type` saves the request that asks for it.
         """
         from penstock.client.sync.stream import Stream
 
         return Stream(self, path_or_url, content_type=content_type)
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
-        """The server's streams in the order of their paths (a feature of Penstock servers)."""
+        """Iterate over the server's streams by path (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
 
     def subscription(self, id: str) -> Subscription:
-        """The subscription of that id on this server; nothing is sent yet."""
+        """Return a subscription of this server by its id; sends nothing."""
         from penstock.client.sync.subscription import Subscription
 
         return Subscription(self, id)
 
     def subscriptions(self, prefix: str = "") -> Iterator[SubscriptionInfo]:
-        """The server's subscriptions in the order of their ids (a feature of Penstock servers)."""
+        """Iterate over the server's subscriptions by id (a feature of Penstock servers)."""
         from penstock.client.subscriptions import list_subscriptions
 
         return self.iterate(list_subscriptions(self.url, prefix, self.retry))
 
     def rotate_webhook_key(self) -> WebhookKey:
-        """Replace the key that webhooks are signed with (a feature of Penstock servers)."""
+        """Replace the key that signs webhooks (a feature of Penstock servers)."""
         from penstock.client.subscriptions import rotate_webhook_key
 
         return self.run(rotate_webhook_key(self.url, self.retry))
 
     def close(self) -> None:
-        """Close every connection; what still runs ends with ClientClosed."""
-        self._closed.set()
+        """Close every connection; operations that still run end with ClientClosed."""
+        self._lifetime.close()
         for pool in self._pools.close():
             pool.close()
 
@@ -123,15 +123,15 @@ class Client:
         self.close()
 
     def request(self, request: Request, *, retry: Retry | None = None) -> Answer:
-        """Send one prepared request, again if it may be, and give the answer of its success.
+        """Send a request, retried as far as that is allowed, and return its successful answer.
 
-        Every other outcome is raised, as an error of the tree. May be called from many threads.
+        Every other outcome is raised as a PenstockError. May be called from many threads.
         """
         return self.run(send(request, retry or self.retry))
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow that emits nothing, for what it returns."""
-        shell = _Shell(self)
+        """Run a flow that emits nothing; return its result."""
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -142,9 +142,9 @@ class Client:
             flow.close()
             shell.close()
 
-    def iterate(self, flow: Flow[Any]) -> Generator[Any, None, None]:
-        """Run a flow for what it emits."""
-        shell = _Shell(self)
+    def iterate(self, flow: Flow[Any]) -> Generator[Any, None]:
+        """Run a flow; yield what it emits."""
+        shell = Shell(self)
         try:
             effect = advance(flow)
             while not isinstance(effect, Done):
@@ -158,16 +158,16 @@ class Client:
             shell.close()
 
     def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
-        if self._closed.is_set():
-            raise ClientClosed("The client was closed: make a new one.")
-        headers, params = _values(self._headers), _values(self._params)
+        if self._lifetime.is_closed:
+            raise ClientClosed("The client is closed: make a new one.")
+        headers, params = field_values(self._headers), field_values(self._params)
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
         return pool.send(prepared, stream=stream)
 
 
-class _Shell:
-    """Does what one flow asks for; holds the one response that it may have open."""
+class Shell:
+    """Performs the effects of one flow; holds the one response that the flow may have open."""
 
     __slots__ = ("_client", "_pieces", "_request", "_response")
 
@@ -175,15 +175,20 @@ class _Shell:
         self._client = client
         self._request: Request | None = None
         self._response: httpx2.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
+        self._pieces: Iterator[bytes] | None = None
 
     def step(self, flow: Flow[Any], effect: Effect) -> Effect | Done:
-        """Do it, tell the flow how it went, and get the next effect."""
+        """Perform an effect, pass its outcome to the flow, and return the next effect."""
         try:
             value = self._perform(effect)
-        except Exception as error:  # noqa: BLE001 - the flow decides what it means
+        except Exception as error:  # noqa: BLE001 - the flow handles it
             return fail(flow, error)
         return advance(flow, value)
+
+    @property
+    def response(self) -> httpx2.Response | None:
+        """The open response, if there is one."""
+        return self._response
 
     def close(self) -> None:
         response, self._response = self._response, None
@@ -193,28 +198,24 @@ class _Shell:
     def _perform(self, effect: Effect) -> Any:
         match effect:
             case Piece():
-                return self._network(self._request, lambda: next(self._pieces, None))
+                assert self._pieces is not None
+                assert self._request is not None
+                with http.network_errors(self._request):
+                    return next(self._pieces, None)
             case Exchange(request):
-                return self._network(request, lambda: self._exchange(request))
+                with http.network_errors(request):
+                    return self._exchange(request)
             case Open(request):
-                return self._network(request, lambda: self._open(request))
+                with http.network_errors(request):
+                    return self._open(request)
             case Close():
                 return self.close()
             case Pause(seconds):
-                self._client._closed.wait(seconds)
-                return None
-            case Call(function, arguments):
-                return function(*arguments)
+                return self._client._lifetime.pause(seconds)
+            case Call(function, arguments, blocking):
+                return call(function, arguments, blocking=blocking)
             case Emit():
-                raise TypeError("a flow that emits is iterated, not run")
-
-    def _network(self, request: Request | None, action: Callable[[], T]) -> T:
-        try:
-            return action()
-        except Exception as error:
-            if request is None or not http.is_failure(error):
-                raise
-            raise http.failure(error, request) from error
+                raise TypeError("A flow that emits needs iterate, not run.")
 
     def _exchange(self, request: Request) -> Answer:
         response = self._client._send(request, stream=False)
@@ -226,10 +227,3 @@ class _Shell:
         self._request, self._response = request, response
         self._pieces = response.iter_bytes()
         return http.answer_of(response)
-
-
-def _values(fields: tuple[http.Field, ...]) -> dict[str, str]:
-    return {
-        field.name: field.prefix + (field.value() if callable(field.value) else field.value)
-        for field in fields
-    }

@@ -1,5 +1,4 @@
-"""The blocking producer: threads that send what the window gives them, one for each request in
-flight, started when there is use for them."""
+"""The blocking producer: one thread for each request in flight, started when it is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock import limits
 from penstock.client.answers import Answer, Appended
-from penstock.client.append_batch import AppendBatch, Failed
 from penstock.client.producer_base import (
     CLOSED,
     EXIT_TIMEOUT_S,
@@ -19,7 +17,7 @@ from penstock.client.producer_base import (
     log,
 )
 from penstock.client.producer_options import PRODUCER_RETRY, ProducerOptions
-from penstock.client.producer_window import FULL
+from penstock.client.producer_window import FULL, AppendBatch, Failed
 from penstock.client.retry import Retry
 
 if TYPE_CHECKING:
@@ -29,12 +27,12 @@ OnError = Callable[[Exception, list[bytes]], object]
 
 
 class Producer(ProducerBase):
-    """Appends that are batched, pipelined and repeated safely: each message is stored once, in
-    order, whatever happens to connections and to the server.
+    """Batches, pipelines and repeats appends safely: each message is stored once, in order, even
+    if connections or the server fail.
 
-    `append` returns at once; it blocks only while more than `queue_bytes_max` wait to be stored.
-    Errors that repeating cannot help end the producer: they are given to `on_error`, together with
-    the encoded messages, and raised by every later call. May be used by many threads.
+    `append` returns at once; it blocks only while more than `queue_bytes_max` are pending. An error
+    that a retry cannot cure ends the producer: `on_error` is called with it and the encoded
+    messages, and every later call raises it. May be used by many threads.
     """
 
     def __init__(
@@ -67,8 +65,8 @@ class Producer(ProducerBase):
         self._stream = stream
         self._on_error = on_error
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # for senders: there may be something to do
-        self._settled = threading.Condition(self._lock)  # for callers: a batch has come to its end
+        self._work = threading.Condition(self._lock)  # for senders: there may be work
+        self._settled = threading.Condition(self._lock)  # for callers: a batch is settled
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._has_timekeeper = False
@@ -78,16 +76,16 @@ class Producer(ProducerBase):
     def append(self, value: Any) -> None:
         """Append one message: any JSON value to a JSON stream, bytes or str to others.
 
-        What cannot be a message raises TypeError or ValueError at once. The first call asks the
-        server for the stream's content type, unless the stream knows it already.
+        An invalid message raises TypeError or ValueError at once. The first call asks the server
+        for the stream's content type, unless the stream knows it.
         """
         encode = self._encode
         data = encode(value) if encode is not None else self._first_encode(value)
         if self._is_inbox_open and len(data) < INBOX_MESSAGE_BYTES_MAX:
             inbox = self._inbox
             inbox.append(data)
-            # Looked at again, which mypy takes for idle: if it was closed in between, by another
-            # thread, the message may have come too late.
+            # Checked again, which mypy takes for redundant: another thread may have closed it in
+            # between, and the message may have come too late.
             if self._is_inbox_open and len(inbox) < self._inbox_count_max:  # type: ignore[redundant-expr]
                 return
             self._take_in(data, is_in_inbox=True)
@@ -104,7 +102,9 @@ class Producer(ProducerBase):
             self._wait(self._has_room, deadline)
             target = self._window.flush()
             self._wake()
-            self._wait(lambda: self._window.settled_count >= target and self._is_told(), deadline)
+            self._wait(
+                lambda: self._window.settled_count >= target and self._is_reported(), deadline
+            )
             if self._window.error is not None or self._stopped:
                 self._window.check()
 
@@ -122,9 +122,9 @@ class Producer(ProducerBase):
             self._stop()
 
     def close_stream(self, final: Any = None, *, timeout_s: float | None = None) -> Appended:
-        """Flush, close the stream for good, after a last message if one is given, and stop.
+        """Flush, close the stream for good, after a last message if there is one, and stop.
 
-        Closing again gives the same answer.
+        Closing again returns the same answer.
         """
         if self._is_stream_closed():
             return self._closing_answer()
@@ -139,13 +139,13 @@ class Producer(ProducerBase):
             self._wake()
         try:
             with self._lock:
-                self._wait(lambda: batch.settled and self._is_told(), deadline)
+                self._wait(lambda: batch.settled and self._is_reported(), deadline)
                 return self._closing_answer()
         finally:
             self._stop()
 
     def detach(self) -> int:
-        """Stop without waiting: how many messages are left behind, of which those on their way may
+        """Stop without waiting; return how many messages are not confirmed. Those in flight may
         still be stored."""
         with self._lock:
             self._is_inbox_open = False
@@ -156,8 +156,8 @@ class Producer(ProducerBase):
         return count
 
     def restart(self, timeout_s: float | None = None) -> None:
-        """Flush, and begin the next epoch. After an error this makes the producer usable again:
-        what failed is then the business of whoever was told by `on_error`."""
+        """Flush, and begin the next epoch. After an error this makes the producer usable again; the
+        messages that `on_error` was given are not sent again."""
         with self._lock:
             if self._stopped:
                 self._window.check()
@@ -179,7 +179,7 @@ class Producer(ProducerBase):
             return
         try:
             self.close(EXIT_TIMEOUT_S)
-        except Exception:  # noqa: BLE001 - what ended the block matters more; on_error was told
+        except Exception:  # noqa: BLE001 - the error of the block matters more; on_error had this one
             pass
 
     # -- callers
@@ -191,7 +191,7 @@ class Producer(ProducerBase):
         return self._use(self._stream.content_type or self._stream.head().content_type)
 
     def _take_in(self, data: bytes, *, is_in_inbox: bool) -> None:
-        """Append what is in the inbox, and then `data`; wait for room if there is none."""
+        """Append the messages of the inbox, then `data`; wait while there is no room."""
         with self._lock:
             self._wait(self._has_room, None)
             if not is_in_inbox:
@@ -199,30 +199,32 @@ class Producer(ProducerBase):
                     self._wake()
                     self._settled.wait()
             elif self._window.is_stopped and data in self._inbox:
-                # It came after the end. What is here no more was taken in before that.
+                # It came after the end. A message that has left the inbox was taken in before.
                 self._inbox.remove(data)
                 self._window.check()
             self._wake()
             self._is_inbox_open = self._window.is_growing
 
     def _has_room(self) -> bool:
-        """Empty the inbox; false if that has to wait."""
+        """Empty the inbox; return false if the window has no room for all of it."""
         if self._empty_inbox():
             return True
         self._wake()
         return False
 
     def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> None:
-        left_s = None if deadline is None else deadline - time.monotonic()
-        if not self._settled.wait_for(is_over, left_s):
-            raise TimeoutError(f"{self.pending_count} messages are not stored yet")
+        remaining_s = None if deadline is None else deadline - time.monotonic()
+        if not self._settled.wait_for(is_over, remaining_s):
+            raise TimeoutError(
+                f"{self.pending_count} messages are not stored yet: wait longer, or see on_error."
+            )
 
-    def _is_told(self) -> bool:
-        """Whether the error callback has been called for all that it is called for."""
+    def _is_reported(self) -> bool:
+        """Whether no call of the error callback is outstanding."""
         return not self._reporting or threading.current_thread() in self._threads
 
     def _wake(self) -> None:
-        """See to it that a sender looks at the window, if it can do something."""
+        """Notify or start a sender, if there may be something to send."""
         if self._idle:
             self._work.notify()
         elif len(self._threads) < self._options.in_flight_max and self._window.has_more:
@@ -234,7 +236,7 @@ class Producer(ProducerBase):
     def _stop(self, *, join: bool = True) -> None:
         with self._lock:
             self._stopped = True
-            self._mention_left_behind()
+            self._warn_of_pending()
             busy = self._window.in_flight_count > 0
             self._work.notify_all()
             self._settled.notify_all()
@@ -262,7 +264,7 @@ class Producer(ProducerBase):
             return None
 
     def _rest(self, until: float | None) -> None:
-        """Wait for work. One sender alone minds the time, so that not all of them wake up."""
+        """Wait for work. Only one sender waits with a timeout, so that not all of them wake up."""
         self._idle += 1
         try:
             if until is None or self._has_timekeeper:
@@ -279,7 +281,7 @@ class Producer(ProducerBase):
     def _post(self, batch: AppendBatch) -> Answer | Exception:
         try:
             return self._stream.client.run(self._attempt(batch, lambda: self._sent(batch)))
-        except Exception as error:  # noqa: BLE001 - the window decides what it means
+        except Exception as error:  # noqa: BLE001 - the window handles it
             return error
 
     def _sent(self, batch: AppendBatch) -> None:
@@ -305,5 +307,5 @@ class Producer(ProducerBase):
             return
         try:
             self._on_error(failed.error, failed.messages)
-        except Exception:  # noqa: BLE001 - logged, and none of ours
+        except Exception:  # noqa: BLE001 - a failure of the user's code, which is logged
             log.exception("the error callback of producer %s failed", self._options.id)

@@ -1,4 +1,5 @@
-"""One stream, for the blocking client: each method runs a flow."""
+# Generated from client/aio/stream.py by scripts/unasync.py; do not edit.
+"""A stream of the blocking client: each method runs a flow of `client/operations`."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
-from penstock.client.operations import Operations, Producer
-from penstock.client.requests import JSON, ForkAt, stream_url
+from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
+from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
 from penstock.client.retry import Retry
 from penstock.protocol.offsets import START
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A stream by its URL. Making one sends nothing; it holds no connection."""
+    """A stream by its URL. It holds no connection, and making one sends nothing."""
 
     def __init__(
         self, client: Client, path_or_url: str, *, content_type: str | None = None
@@ -37,7 +38,7 @@ class Stream:
 
     @property
     def content_type(self) -> str | None:
-        """The stream's content type, if it was given or an answer has told it."""
+        """The stream's content type, if it was passed or an answer has named it."""
         return self._operations.content_type
 
     def create(
@@ -53,24 +54,23 @@ class Stream:
         fork_offset: str | None = None,
         fork_sub_offset: int = 0,
     ) -> Created:
-        """Create the stream, with `body` as its first message if one is given.
+        """Create the stream, with `body` as its first message if there is one.
 
-        StreamExists is raised if there is one already; with `exist_ok`, only if it differs in
-        content type, expiry or being closed. Without a content type it holds JSON. A stream
-        `forked_from` another begins with what that has up to `fork_offset`, or up to its tail, and
-        has the content type and lifetime of its source unless others are given.
+        Raises StreamExists if it exists; with `exist_ok`, only if it differs in content type,
+        expiry or being closed. Without a content type it holds JSON. A stream `forked_from` another
+        begins with the messages of that up to `fork_offset`, or its tail, and has the content type
+        and lifetime of its source unless you pass others.
         """
-        return self.client.run(
-            self._operations.create(
-                content_type,
-                ttl_s=ttl_s,
-                expires_at=expires_at,
-                closed=closed,
-                body=body,
-                exist_ok=exist_ok,
-                fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
-            )
+        options = CreateOptions(
+            content_type=content_type,
+            ttl_s=ttl_s,
+            expires_at=expires_at,
+            closed=closed,
+            body=body,
+            exist_ok=exist_ok,
+            fork=self._fork_at(forked_from, fork_offset, fork_sub_offset),
         )
+        return self.client.run(self._operations.create(options))
 
     def fork(
         self,
@@ -84,19 +84,18 @@ class Stream:
         body: Any = None,
         exist_ok: bool = False,
     ) -> Stream:
-        """A new stream that begins with what this one has up to the offset `at`, or up to its
+        """Create a stream that begins with the messages of this one up to the offset `at`, or its
         tail. Nothing is copied."""
         forked = Stream(self.client, path_or_url, content_type=self.content_type)
-        forked.create(
+        options = CreateOptions(
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=exist_ok,
-            forked_from=self,
-            fork_offset=at,
-            fork_sub_offset=sub_offset,
+            fork=ForkAt(self.url, at, sub_offset),
         )
+        self.client.run(forked._operations.create(options))
         return forked
 
     def _fork_at(
@@ -116,44 +115,46 @@ class Stream:
         closed: bool = False,
         body: Any = None,
     ) -> Created:
-        """Create the stream unless it is there; `body` is stored only if it is created."""
-        return self.create(
-            content_type,
+        """Create the stream unless it exists; `body` is stored only if it is created."""
+        options = CreateOptions(
+            content_type=content_type,
             ttl_s=ttl_s,
             expires_at=expires_at,
             closed=closed,
             body=body,
             exist_ok=True,
         )
+        return self.client.run(self._operations.create(options))
 
     def trim(self, before: str) -> str:
-        """Keep nothing before an offset; the earliest one that is left (a feature of Penstock
-        servers). Forks keep what they have."""
+        """Delete the messages before an offset; return the earliest offset (a feature of Penstock
+        servers). Forks keep their messages."""
         return self.client.run(self._operations.trim(before))
 
     def compact(self) -> str:
-        """Put the live state of a declared state stream in the place of its history; the earliest
-        offset that is left (a feature of Penstock servers)."""
+        """Replace the history of a declared state stream by its live state; return the earliest
+        offset (a feature of Penstock servers)."""
         return self.client.run(self._operations.compact())
 
     def retention(self) -> Retention:
-        """The limits in force, its own or those of its path (a feature of Penstock servers)."""
+        """Return the limits in force, its own or those of its path (a feature of Penstock
+        servers)."""
         return self.client.run(self._operations.retention())
 
     def set_retention(
         self, *, age_s: int | None = None, bytes: int | None = None, compact: int | None = None
     ) -> None:
-        """Let go of what is older, and of what is before the last so many bytes; compact a state
-        stream whose log is so many times its live state (a feature of Penstock servers). Without
-        limits everything is kept."""
+        """Delete messages that are older than `age_s` or before the last `bytes`; compact a state
+        stream whose log is `compact` times its live state (a feature of Penstock servers). Without
+        limits nothing is deleted."""
         self.client.run(self._operations.set_retention(age_s, bytes, compact, own=True))
 
     def reset_retention(self) -> None:
-        """Back to the limits that the server has for the stream's path."""
+        """Return to the limits that the server has for the stream's path."""
         self.client.run(self._operations.set_retention(None, None, None, own=False))
 
     def head(self) -> Head:
-        """What the stream is and where it ends."""
+        """Return the properties of the stream and its tail."""
         return self.client.run(self._operations.head())
 
     def exists(self) -> bool:
@@ -170,8 +171,8 @@ class Stream:
     ) -> Appended:
         """Append one message: any JSON value to a JSON stream, bytes or str to others.
 
-        The content type is the stream's; if it is not known yet it is asked for once. `if_match`
-        is the offset at which the stream has to end for the append to happen, else TailMoved.
+        The content type is the stream's; the first append asks the server for it if need be. With
+        `if_match` the stream must end at that offset, else TailMoved is raised.
         """
         return self.append_many(
             [data], content_type=content_type, seq=seq, if_match=if_match, producer=producer
@@ -187,16 +188,10 @@ class Stream:
         producer: Producer | None = None,
     ) -> Appended:
         """Append several messages in one request: all of them or none."""
-        return self.client.run(
-            self._operations.append(
-                values,
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=False,
-            )
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer
         )
+        return self.client.run(self._operations.append(values, options))
 
     def close(
         self,
@@ -207,17 +202,12 @@ class Stream:
         if_match: str | None = None,
         producer: Producer | None = None,
     ) -> Appended:
-        """Close the stream for good, after a last message if one is given."""
-        return self.client.run(
-            self._operations.append(
-                [] if data is None else [data],
-                content_type=content_type,
-                seq=seq,
-                if_match=if_match,
-                producer=producer,
-                close=True,
-            )
+        """Close the stream for good, after a last message if there is one."""
+        options = AppendOptions(
+            content_type=content_type, seq=seq, if_match=if_match, producer=producer, close=True
         )
+        messages = [] if data is None else [data]
+        return self.client.run(self._operations.append(messages, options))
 
     def delete(self) -> None:
         self.client.run(self._operations.delete())
@@ -231,27 +221,26 @@ class Stream:
         decode: bool = True,
         message_type: Any = None,
     ) -> Read:
-        """Everything from `offset` to the end, held in memory.
+        """Read everything from `offset` to the tail into memory.
 
         `until` (an offset) and `count` (messages of a JSON stream) end it earlier; they are
-        extensions of Penstock servers. With `message_type` messages are decoded as that type by
-        msgspec; with `decode=False` there is only `data`.
+        extensions of Penstock servers. With `message_type` msgspec decodes messages as that type;
+        with `decode=False` there is only `data`.
         """
-        return self.client.run(
-            self._operations.read(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return self.client.run(self._operations.read(options))
 
     def read_json(self, offset: str = START, **options: Any) -> list[Any]:
-        """The messages of a JSON stream."""
+        """Read the messages of a JSON stream."""
         return self.read(offset, **options).messages
 
     def read_bytes(self, offset: str = START, **options: Any) -> bytes:
         return self.read(offset, decode=False, **options).data
 
     def read_text(self, offset: str = START, **options: Any) -> str:
-        """The bytes of a stream of any type, as UTF-8 text."""
+        """Read a stream of any type as UTF-8 text."""
         return self.read(offset, decode=False, **options).data.decode("utf-8", "replace")
 
     def iter_batches(
@@ -263,12 +252,11 @@ class Stream:
         decode: bool = True,
         message_type: Any = None,
     ) -> Iterator[Batch]:
-        """Like `read`, but chunk by chunk, as the server cuts them."""
-        return self.client.iterate(
-            self._operations.batches(
-                offset, until=until, count=count, decode=decode, message_type=message_type
-            )
+        """Like `read`, but batch by batch, as the server cuts them."""
+        options = ReadOptions(
+            offset=offset, until=until, count=count, decode=decode, message_type=message_type
         )
+        return self.client.iterate(self._operations.batches(options))
 
     def follow(
         self,
@@ -285,10 +273,10 @@ class Stream:
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
     ) -> Follow:
-        """Everything from `offset` on, and then what is appended, until the stream is closed.
+        """Iterate over batches from `offset` on, existing and new, until the stream is closed.
 
-        Any failure that may pass is waited out and the reading goes on from the last whole batch;
-        see the guide for each option.
+        After a failure that may pass it resumes from the last whole batch. The guide explains each
+        option.
         """
         options = FollowOptions(
             offset=offset,
@@ -306,7 +294,8 @@ class Stream:
         return Follow(self.client, self._operations.follow(options))
 
     def producer(self, id: str, **options: Any) -> producers.Producer:
-        """A producer that batches, pipelines and repeats appends safely; see `Producer`."""
+        """Return a producer, which batches, pipelines and repeats appends safely: see
+        `Producer`."""
         from penstock.client.sync.producer import Producer
 
         return Producer(self, id, **options)
@@ -321,12 +310,12 @@ class Follow:
 
     @property
     def offset(self) -> str:
-        """Where the next batch starts."""
+        """The offset at which the next batch starts."""
         return self._follower.offset
 
     @property
     def mode(self) -> str:
-        """How it reads at the moment: catch-up, sse or long-poll."""
+        """The current mode: catch-up, sse or long-poll."""
         return self._follower.mode
 
     def __iter__(self) -> Self:

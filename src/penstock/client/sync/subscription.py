@@ -1,4 +1,5 @@
-"""One subscription, for the blocking client: each method runs a flow."""
+# Generated from client/aio/subscription.py by scripts/unasync.py; do not edit.
+"""A subscription of the blocking client: each method runs a flow of `client/subscriptions`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """A subscription by its id. Making one sends nothing; it holds no connection."""
+    """A subscription by its id. It holds no connection, and making one sends nothing."""
 
     def __init__(self, client: Client, id: str) -> None:
         self.client = client
@@ -36,9 +37,9 @@ class Subscription:
         lease_ttl_ms: int | None = None,
         description: str | None = None,
     ) -> SubscriptionInfo:
-        """Make it, or find it as it is; SubscriptionExists if it is there and differs.
+        """Create the subscription; raise SubscriptionExists if it exists and differs.
 
-        With a `webhook` the server calls that URL, with a `wake_stream` workers claim the work.
+        With a `webhook` the server calls that URL; with a `wake_stream` workers claim the wakes.
         """
         return self.client.run(
             self._operations.create(
@@ -52,25 +53,25 @@ class Subscription:
         )
 
     def show(self) -> SubscriptionInfo:
-        """What it is and how far each stream is processed."""
+        """Return its properties, and how far each stream is processed."""
         return self.client.run(self._operations.show())
 
     def delete(self) -> None:
-        """End it; one that is not there is no error."""
+        """Delete the subscription; it need not exist."""
         self.client.run(self._operations.delete())
 
     def add(self, *streams: str) -> None:
-        """Link streams, each at its tail, beside those of the pattern."""
+        """Link streams, each from its tail on, in addition to those of the pattern."""
         self.client.run(self._operations.add(streams))
 
     def remove(self, stream: str) -> None:
-        """Take back what `add` has linked; a pattern that matches still does."""
+        """Unlink a stream that `add` has linked; the pattern may still match it."""
         self.client.run(self._operations.remove(stream))
 
     def claim(self, worker: str) -> Wake:
-        """Take the work of a pull-wake subscription.
+        """Claim the wake of a pull-wake subscription.
 
-        AlreadyClaimed if another worker has it, NoPendingWork if there is none.
+        Raises AlreadyClaimed if another worker has it, NoPendingWork if there is none.
         """
         return self.client.run(self._operations.claim(worker))
 

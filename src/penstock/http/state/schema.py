@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 _JSON: Final = (b"content-type", JSON.encode())
 
@@ -27,7 +27,7 @@ _JSON: Final = (b"content-type", JSON.encode())
 class Schema:
     __slots__ = ("_compressor", "_engine", "_keeper")
 
-    def __init__(self, engine: Engine, keeper: Keeper, compressor: Compressor) -> None:
+    def __init__(self, engine: Engine, keeper: StateIndexer, compressor: Compressor) -> None:
         self._engine = engine
         self._keeper = keeper
         self._compressor = compressor

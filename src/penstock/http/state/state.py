@@ -25,13 +25,13 @@ from penstock.http.streams.resource import closed
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
 from penstock.state.events import OPERATIONS, ChangeEvent, parse
-from penstock.state.server.index import RESET, Entry, Past, StateIndex, Wanted
+from penstock.state.server.index import RESET, Entry, HistoryStep, StateIndex, StateQuery
 
 if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ INLINE_EVENTS_MAX: Final = 200
 class State:
     __slots__ = ("_compressor", "_engine", "_keeper")
 
-    def __init__(self, engine: Engine, keeper: Keeper, compressor: Compressor) -> None:
+    def __init__(self, engine: Engine, keeper: StateIndexer, compressor: Compressor) -> None:
         self._engine = engine
         self._keeper = keeper
         self._compressor = compressor
@@ -63,7 +63,7 @@ class State:
         limit = limits.STATE_LIMIT
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
-        wanted = Wanted(
+        wanted = StateQuery(
             stream.id,
             at,
             "offset" not in query,
@@ -92,7 +92,9 @@ class State:
                 headers.extend(closed(stream))
         return headers
 
-    async def _page(self, stream: Stream, wanted: Wanted, after: str | None) -> tuple[int, bytes]:
+    async def _page(
+        self, stream: Stream, wanted: StateQuery, after: str | None
+    ) -> tuple[int, bytes]:
         if after is not None:
             wanted = wanted._replace(after=_after_entity(after))
         page = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
@@ -110,7 +112,7 @@ class State:
             return at, _render_page(head, entries, events)
         return at, await asyncio.to_thread(_render_page, head, entries, events)
 
-    async def _history(self, stream: Stream, wanted: Wanted, after: str | None) -> bytes:
+    async def _history(self, stream: Stream, wanted: StateQuery, after: str | None) -> bytes:
         start = -1 if after is None else _after_position(after)
         found = await self._ask(stream, wanted.at, lambda index: index.history(wanted, start))
         steps, size = found[: wanted.limit], 0
@@ -184,7 +186,7 @@ def _render_page(head: dict[str, Any], entries: list[Entry], events: dict[int, b
 
 
 def _render_history(
-    head: dict[str, Any], steps: list[Past], offsets: list[str], events: dict[int, bytes]
+    head: dict[str, Any], steps: list[HistoryStep], offsets: list[str], events: dict[int, bytes]
 ) -> bytes:
     history: list[dict[str, Any]] = []
     for step, offset in zip(steps, offsets, strict=True):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 ATTEMPTS_MAX: Final = 100
 """How often a stream may move under the hands of who declares a table of it."""
@@ -56,7 +56,7 @@ STRING: Final[dict[str, Any]] = {"schema": {"type": "string"}}
 
 
 class TableDeclarations:
-    def __init__(self, engine: Engine, keeper: Keeper, *, clock: Clock) -> None:
+    def __init__(self, engine: Engine, keeper: StateIndexer, *, clock: Clock) -> None:
         self._engine = engine
         self._keeper = keeper
         self._clock = clock

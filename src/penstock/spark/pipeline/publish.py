@@ -19,8 +19,8 @@ from penstock.spark.pipeline.diff import Result, differences, keyed
 from penstock.spark.pipeline.outbox import Outbox
 from penstock.spark.pipeline.outbox_rows import Change, Chunk, body_bytes, cut
 from penstock.spark.server import shared_client
-from penstock.stp.client._requests import ROWS, table_url
-from penstock.stp.client.table import Table
+from penstock.stp.client.requests import ROWS, table_url
+from penstock.stp.client.sync.table import Table
 
 if TYPE_CHECKING:
     from penstock.spark.config import Pipeline, Publish

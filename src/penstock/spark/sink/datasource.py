@@ -37,8 +37,8 @@ from penstock.spark.options import Given
 from penstock.spark.server import shared_client
 from penstock.spark.sink.chunking import keep_chunking
 from penstock.spark.sink.rows import Encoder, SinkMode
-from penstock.stp.client._requests import ROWS, table_url
-from penstock.stp.client.table import Table
+from penstock.stp.client.requests import ROWS, table_url
+from penstock.stp.client.sync.table import Table
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 ATTEMPTS: Final = 5
 SPAN_BYTES: Final = 1024 * 1024
@@ -74,14 +74,14 @@ class Compactor:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        indexer: StateIndexer,
         settings: Settings,
         *,
         spares: Callable[[Stream], bool],
     ) -> None:
         """`spares` says which streams no policy may compact."""
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._spares = spares
         self._bytes_max = settings.snapshot_bytes_max
         self._log_bytes_min = settings.compact_bytes_min
@@ -116,7 +116,7 @@ class Compactor:
             return False
         if size < self._measured.get(stream.id, 0) * GROWTH:
             return False
-        live = await self._keeper.answer(
+        live = await self._indexer.answer(
             stream,
             stream.tail,
             lambda index: index.ask(
@@ -162,7 +162,7 @@ class Compactor:
             batch = Batch(stream.id, base.position, base.ordinal, base.skip_until)
             late = b""
             if recording.start > base.position:
-                late = await self._keeper.read(stream, base.position, recording.start)
+                late = await self._indexer.read(stream, base.position, recording.start)
                 await asyncio.to_thread(batch.add_all, late)
             # From here to the decision nobody else has a turn.
             if recording.is_broken or recording.earliest != earliest:
@@ -181,7 +181,7 @@ class Compactor:
             self._check_size(len(payload))
             before = tail - earliest
             deciding = self._engine.snapshot(recording, payload, len(lines) + 2)
-            self._keeper.accepted(stream)
+            self._indexer.accepted(stream)
         finally:
             self._engine.stop_recording(recording)
         trimmed = await deciding
@@ -197,7 +197,7 @@ class Compactor:
             places = db.execute(_PLACES, (stream.id,)).fetchall()
             return _Base(position, ordinal, skip_until, places)
 
-        return await self._keeper.answer(
+        return await self._indexer.answer(
             stream, at, lambda index: index.ask(stream.id, at, question)
         )
 
@@ -223,7 +223,7 @@ class Compactor:
                     break
                 end = position + length
                 index += 1
-            wire = await self._keeper.read(stream, start, end)
+            wire = await self._indexer.read(stream, start, end)
             lines.update(await asyncio.to_thread(_inserts, wire, start, places[first:index]))
         return lines
 

@@ -17,7 +17,7 @@ from penstock.log.disk.files import Files
 from penstock.state.event import OPERATIONS
 from penstock.state.server import row_numbers
 from penstock.state.server.index_batch import DELETE, Batch
-from penstock.state.server.json_pages import Joined, join
+from penstock.state.server.json_pages import JoinedPage, join
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ _DROP: Final = (
 )
 
 
-class Standing(NamedTuple):
+class IndexProgress(NamedTuple):
     """How far a stream is indexed, and what its last indexed message looked like."""
 
     position: int
@@ -105,10 +105,10 @@ class Page(NamedTuple):
     at: int
     entities: list[Entry]
     more: bool
-    joined: Joined | None = None
+    joined: JoinedPage | None = None
 
 
-class Past(NamedTuple):
+class HistoryStep(NamedTuple):
     """One step in the history of an entity; `operation` is RESET for a reset of the stream."""
 
     position: int
@@ -117,7 +117,7 @@ class Past(NamedTuple):
     operation: int
 
 
-class Wanted(NamedTuple):
+class StateQuery(NamedTuple):
     """Which entities, at which position; with `latest` a later one will do as well.
 
     `as_json` takes them joined if the index can do that.
@@ -186,10 +186,10 @@ class StateIndex:
         sql = "SELECT id, path FROM streams WHERE id > ? ORDER BY id LIMIT ?"
         return self._db.execute(sql, (after, limit)).fetchall()
 
-    def standing(self, stream: int) -> Standing | None:
+    def progress(self, stream: int) -> IndexProgress | None:
         sql = "SELECT position, mark_bytes, mark_crc, first FROM streams WHERE id = ?"
         row = self._one(sql, stream)
-        return None if row is None else Standing(*row)
+        return None if row is None else IndexProgress(*row)
 
     def begin(self, stream: int, path: str, first: int = 0, ordinal: int = 0) -> None:
         """Take a stream up, or begin again with it, from the position of message `ordinal` on."""
@@ -255,72 +255,72 @@ class StateIndex:
 
     # -- asking; None if the index is behind what is asked for
 
-    def page(self, wanted: Wanted) -> Page | None:
+    def page(self, query: StateQuery) -> Page | None:
         """Entities in the order of type and key."""
-        standing = self.standing(wanted.stream)
-        if standing is None or standing.position < wanted.at:
+        progress = self.progress(query.stream)
+        if progress is None or progress.position < query.at:
             return None
-        if wanted.latest:
-            wanted = wanted._replace(at=standing.position)
-        reset = self._reset(wanted)
-        if wanted.type is not None and wanted.key is not None:
-            where = (wanted.stream, wanted.type, wanted.key, reset, wanted.at)
+        if query.latest:
+            query = query._replace(at=progress.position)
+        reset = self._reset(query)
+        if query.type is not None and query.key is not None:
+            where = (query.stream, query.type, query.key, reset, query.at)
             row = self._one(_ONE, *where)
             found = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
-            return Page(wanted.at, found, more=False)
-        low = (wanted.type or "", wanted.prefix)
-        if wanted.after is not None:
-            low = max(low, (wanted.after[0], wanted.after[1] + "\0"))  # the next possible key
-        if wanted.at == standing.position:
-            if wanted.as_json and wanted.type is None:
-                limits = {"limit": wanted.limit, "bytes_max": wanted.bytes_max}
-                joined = join(self._all, wanted.stream, low, **limits)
+            return Page(query.at, found, more=False)
+        low = (query.type or "", query.prefix)
+        if query.after is not None:
+            low = max(low, (query.after[0], query.after[1] + "\0"))  # the next possible key
+        if query.at == progress.position:
+            if query.as_json and query.type is None:
+                limits = {"limit": query.limit, "bytes_max": query.bytes_max}
+                joined = join(self._all, query.stream, low, **limits)
                 if joined is not None:
-                    return Page(wanted.at, [], joined.more, joined)
-            cursor = self._db.execute(_LAST_PAGE, (wanted.stream, *low))
+                    return Page(query.at, [], joined.more, joined)
+            cursor = self._db.execute(_LAST_PAGE, (query.stream, *low))
         else:
-            cursor = self._db.execute(_PAGE, (wanted.stream, *low, reset, wanted.at))
+            cursor = self._db.execute(_PAGE, (query.stream, *low, reset, query.at))
         entities: list[Entry] = []
         size = 0
         try:
             for type, key, position, length, value, operation in cursor:
-                if wanted.type is not None and type != wanted.type:
+                if query.type is not None and type != query.type:
                     break
-                if not key.startswith(wanted.prefix):
+                if not key.startswith(query.prefix):
                     break
                 if operation == DELETE:
                     continue
                 size += length
-                if entities and (len(entities) >= wanted.limit or size > wanted.bytes_max):
-                    return Page(wanted.at, entities, more=True)
+                if entities and (len(entities) >= query.limit or size > query.bytes_max):
+                    return Page(query.at, entities, more=True)
                 entities.append(Entry(type, key, position, length, value))
         finally:
             cursor.close()
-        return Page(wanted.at, entities, more=False)
+        return Page(query.at, entities, more=False)
 
-    def history(self, wanted: Wanted, after: int) -> list[Past] | None:
+    def history(self, query: StateQuery, after: int) -> list[HistoryStep] | None:
         """What happened to an entity after a position, oldest first."""
-        if not self._reaches(wanted):
+        if not self._reaches(query):
             return None
-        entity = (wanted.stream, wanted.type, wanted.key)
-        rows = self._db.execute(_HISTORY, (*entity, after, wanted.at, wanted.limit + 1, RESET))
-        return [Past(*row) for row in rows]
+        entity = (query.stream, query.type, query.key)
+        rows = self._db.execute(_HISTORY, (*entity, after, query.at, query.limit + 1, RESET))
+        return [HistoryStep(*row) for row in rows]
 
-    def ask(self, stream: int, at: int, question: Callable[[Any, Standing], T]) -> T | None:
+    def ask(self, stream: int, at: int, question: Callable[[Any, IndexProgress], T]) -> T | None:
         """What a question finds in the database of a stream that is indexed up to `at`."""
-        standing = self.standing(stream)
-        if standing is None or standing.position < at:
+        progress = self.progress(stream)
+        if progress is None or progress.position < at:
             return None
-        return question(self._db, standing)
+        return question(self._db, progress)
 
-    def _reaches(self, wanted: Wanted) -> bool:
-        standing = self.standing(wanted.stream)
-        return standing is not None and standing.position >= wanted.at
+    def _reaches(self, query: StateQuery) -> bool:
+        progress = self.progress(query.stream)
+        return progress is not None and progress.position >= query.at
 
-    def _reset(self, wanted: Wanted) -> int:
-        """Where the last reset before the wanted position is."""
+    def _reset(self, query: StateQuery) -> int:
+        """Where the last reset before the position of a query is."""
         sql = "SELECT max(position) FROM resets WHERE stream = ? AND position < ?"
-        row = self._one(sql, wanted.stream, wanted.at)
+        row = self._one(sql, query.stream, query.at)
         return -1 if row is None or row[0] is None else int(row[0])
 
     def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:

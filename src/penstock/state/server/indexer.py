@@ -48,7 +48,7 @@ SWEEP_STREAMS: Final = 20
 _log = logging.getLogger("penstock.state")
 
 
-class Keeper:
+class StateIndexer:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._path = None if settings.memory else Path(settings.data_dir) / FILE
@@ -278,13 +278,13 @@ class Keeper:
 
     async def _take_up(self, stream: Stream) -> int:
         """Where the index stands, if that is still what the log says; else from the start."""
-        standing = await self._ask(lambda index: index.standing(stream.id))
+        progress = await self._ask(lambda index: index.progress(stream.id))
         first, ordinal = stream.earliest, stream.earliest_ordinal
-        if standing is not None and first <= standing.position <= stream.tail:
-            end = standing.position
-            if await self._mark(stream, end, standing.mark_bytes) == standing.mark_crc:
-                self._checked[stream.id] = standing.first
-                if standing.first < first:
+        if progress is not None and first <= progress.position <= stream.tail:
+            end = progress.position
+            if await self._mark(stream, end, progress.mark_bytes) == progress.mark_crc:
+                self._checked[stream.id] = progress.first
+                if progress.first < first:
                     await self._prune(stream)
                 return end
         await self._ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
@@ -344,11 +344,11 @@ class Keeper:
 class _Follow:
     """A stream that the index has to catch up with; watches it while appends are on their way."""
 
-    __slots__ = ("_keeper", "position", "stream", "waiters", "watching")
+    __slots__ = ("_indexer", "position", "stream", "waiters", "watching")
 
-    def __init__(self, stream: Stream, keeper: Keeper) -> None:
+    def __init__(self, stream: Stream, indexer: StateIndexer) -> None:
         self.stream = stream
-        self._keeper = keeper
+        self._indexer = indexer
         self.position: int | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.watching = False
@@ -360,12 +360,12 @@ class _Follow:
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
         if self.watching and not self.stream.in_flight:
             self.watching = False
-            self._keeper._engine.unwatch(self.stream, self)
-        self._keeper._enqueue(self)
+            self._indexer._engine.unwatch(self.stream, self)
+        self._indexer._enqueue(self)
 
     def ended(self) -> None:
         self.watching = False
-        self._keeper._enqueue(self)
+        self._indexer._enqueue(self)
 
     def arrived(self) -> None:
         """Wake those who wait for no more than this."""

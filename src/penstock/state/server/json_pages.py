@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 CHUNK_ENTITIES: Final = 250
-"""Joined at a time: the last chunk of a page is thrown away if it makes the page too large."""
+"""JoinedPage at a time: the last chunk of a page is thrown away if it makes the page too large."""
 
 # A value that is not at hand makes its piece NULL, which group_concat would leave out: counted.
 _CHUNK: Final = """SELECT type, max(key), count(*), count(value), sum(length),
@@ -21,7 +21,7 @@ GROUP BY type ORDER BY type"""
 Query = Callable[[str, tuple[Any, ...]], list[Any]]
 
 
-class Joined(NamedTuple):
+class JoinedPage(NamedTuple):
     """Per type the members of its JSON object; `last` is the entity that the page ends with."""
 
     types: list[tuple[str, bytes]]
@@ -31,7 +31,7 @@ class Joined(NamedTuple):
 
 def join(
     query: Query, stream: int, low: tuple[str, str], *, limit: int, bytes_max: int
-) -> Joined | None:
+) -> JoinedPage | None:
     """Entities from `low` on; None where they have to be gone through one by one."""
     parts: dict[str, list[bytes]] = {}
     last: tuple[str, str] | None = None
@@ -41,11 +41,11 @@ def join(
         # One beyond the limit is asked for, to know whether there is more.
         rows = query(_CHUNK, (stream, *low, wanted or 1))
         if not rows:
-            return Joined(_together(parts), last, more=False)
+            return JoinedPage(_together(parts), last, more=False)
         found, at_hand, length = (sum(column) for column in list(zip(*rows, strict=True))[2:5])
         size += length
         if last is not None and (not wanted or size > bytes_max or at_hand < found):
-            return Joined(_together(parts), last, more=True)
+            return JoinedPage(_together(parts), last, more=True)
         if size > bytes_max or at_hand < found:
             return None
         for row in rows:
@@ -53,7 +53,7 @@ def join(
         count += found
         last = (rows[-1][0], rows[-1][1])
         if found < wanted:
-            return Joined(_together(parts), last, more=False)
+            return JoinedPage(_together(parts), last, more=False)
         low = (last[0], last[1] + "\0")  # the next possible key
 
 

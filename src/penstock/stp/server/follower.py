@@ -19,8 +19,8 @@ import msgspec
 from penstock.errors import EgressFailed, InvalidContentType, PenstockError
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.outbound import parse_url
-from penstock.stp.client._incoming import Sieve
 from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
+from penstock.stp.deduplication import Deduplicator
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
 from penstock.stp.rows import RowDecoder, RowsBefore
 from penstock.stp.server.mirror import Mirror
@@ -87,7 +87,7 @@ class Follower:
         self._jitter = jitter
         self._mirror: Mirror | None = None
         self._kind: SequenceType | None = None
-        self._sieve = Sieve(seqno)
+        self._sieve = Deduplicator(seqno)
         self._reported: set[str] = set()
         self._news = asyncio.Event()
         self._announced = not (follow.nurl and own_nurl)
@@ -163,7 +163,7 @@ class Follower:
                 if snapshot.is_complete:
                     break
         await mirror.replace(snapshot.live, snapshot.position, self._now())
-        self._sieve = Sieve(snapshot.position)
+        self._sieve = Deduplicator(snapshot.position)
         self._count(mirror)
 
     def _get(self, since_id: int) -> AbstractAsyncContextManager[Streamed]:
@@ -198,14 +198,14 @@ class Follower:
         except RowsBefore as error:
             rows, bad = error.rows, error
         before = self._sieve.position
-        new, conflicts = self._sieve.pass_on(rows)
+        new, conflicts = self._sieve.accept(rows)
         for conflict in conflicts:
             self._contradicted(str(conflict)[:REASON_BYTES_MAX])
         if new:
             try:
                 await mirror.apply(new, self._now())
             except BaseException:
-                self._sieve = Sieve(before)  # they come again
+                self._sieve = Deduplicator(before)  # they come again
                 raise
         self._count(mirror)
         if bad is not None:

@@ -17,7 +17,7 @@ from penstock.stp.transcode import events_of
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
     from penstock.stp.declaration import Table
 
 PIECE_BYTES: Final = 256 * 1024
@@ -36,7 +36,7 @@ NOTHING: Final = History(0, 0, 0, has_resets=False)
 
 
 async def inspect(
-    engine: Engine, keeper: Keeper, stream: Stream, table: Table, known: History
+    engine: Engine, keeper: StateIndexer, stream: Stream, table: Table, known: History
 ) -> History:
     """Go on to the tail from what is known; NotExpressible at the first event that is."""
     until = stream.tail

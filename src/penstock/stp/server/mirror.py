@@ -16,14 +16,14 @@ from penstock.errors import InvalidRow
 from penstock.log.requests import Append, Writer
 from penstock.protocol.headers import Producer
 from penstock.state.server import entities
-from penstock.state.server.index import StateIndex, Wanted
+from penstock.state.server.index import StateIndex, StateQuery
 from penstock.stp.events import event_json, json_value, to_utc
 from penstock.stp.rows import Change, Row
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
     from penstock.stp.declaration import Table
     from penstock.stp.server.registry import Follow
 
@@ -47,7 +47,7 @@ class Mirror:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        keeper: StateIndexer,
         follow: Follow,
         stream: Stream,
         table: Table,
@@ -174,7 +174,9 @@ class Mirror:
             # A trim has taken rows of its own, which may have come back once, and been appended:
             # by that they are known the next time, or they would go round for ever.
             end = self._stream.tail
-        wanted = Wanted(self._stream.id, end, type=self._table.type, key=row.key, limit=HISTORY_MAX)
+        wanted = StateQuery(
+            self._stream.id, end, type=self._table.type, key=row.key, limit=HISTORY_MAX
+        )
         after = -1
         while True:
             ask = partial(StateIndex.history, wanted=wanted, after=after)

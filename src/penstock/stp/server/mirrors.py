@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.egress import Egress
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
     from penstock.stp.content_type import SequenceType
     from penstock.stp.server.peers import Peers
     from penstock.stp.server.registry import Registry
@@ -50,7 +50,7 @@ class Followings:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        keeper: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
         egress: Egress,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
     from penstock.stp.notify import Notice
     from penstock.stp.server.tables import TableDirectory
 
@@ -38,7 +38,7 @@ class Hub:
     def __init__(
         self,
         engine: Engine,
-        keeper: Keeper,
+        keeper: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
         *,

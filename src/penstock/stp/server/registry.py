@@ -25,7 +25,7 @@ from penstock.state.declaration import encode as encode_declaration
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 PATH: Final = "__stp/registry"
 OWNER: Final = "stp-owner"
@@ -93,7 +93,7 @@ def check_writer(proposal: Proposal) -> None:
 
 
 class Registry:
-    def __init__(self, engine: Engine, keeper: Keeper) -> None:
+    def __init__(self, engine: Engine, keeper: StateIndexer) -> None:
         self._engine = engine
         self._keeper = keeper
         self._making: asyncio.Future[None] | None = None

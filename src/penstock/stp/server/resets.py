@@ -20,7 +20,7 @@ from penstock.stp.transcode import events_of
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 EVENT_BYTES_MIN: Final = 70
 """A delete event has no fewer bytes, so that no more than so many fit into an append."""
@@ -29,7 +29,7 @@ Live = dict[tuple[str, str], None]
 
 
 class Resets:
-    def __init__(self, keeper: Keeper, settings: Settings) -> None:
+    def __init__(self, keeper: StateIndexer, settings: Settings) -> None:
         self._keeper = keeper
         self._bytes_max = settings.body_bytes_max
         self._recordings: dict[int, list[_Recording]] = {}

@@ -21,7 +21,7 @@ from penstock.stp.transcode import Transcoder, events_of, parsed
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
     from penstock.stp.declaration import Table
 
 SLICE_BYTES: Final = 64 * 1024
@@ -81,7 +81,7 @@ class TableView:
         table: Table,
         *,
         engine: Engine,
-        keeper: Keeper,
+        keeper: StateIndexer,
         cache: BlockCache,
     ) -> None:
         self.stream = stream

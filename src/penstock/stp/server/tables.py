@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import Keeper
+    from penstock.state.server.indexer import StateIndexer
 
 VIEWS_MAX: Final = 1024
 """Views kept: each knows how many rows its table has, which else has to be asked for again."""
 
 
 class TableDirectory:
-    def __init__(self, engine: Engine, keeper: Keeper, settings: Settings) -> None:
+    def __init__(self, engine: Engine, keeper: StateIndexer, settings: Settings) -> None:
         self.engine = engine
         self.keeper = keeper
         self.cache = BlockCache(settings.table_cache_bytes)

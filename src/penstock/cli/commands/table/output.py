@@ -10,7 +10,7 @@ from penstock.cli.system import columns
 from penstock.cli.terminal import note, printable, styled
 
 if TYPE_CHECKING:
-    from penstock.stp.client.table import TableRows
+    from penstock.stp.client.sync.table import TableRows
     from penstock.stp.rows import Row
 
 _KEY_WIDTH = 24

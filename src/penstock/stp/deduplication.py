@@ -1,6 +1,6 @@
-"""Rows that arrive from a State URL, made safe: each SeqNo once, in order, nothing contradicted.
+"""Deduplication of rows from a State URL: each SeqNo once, in order; contradictions are reported.
 
-Pure: knows rows, neither HTTP nor where they go.
+Pure: knows rows, and neither HTTP nor their destination.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final, Literal, NamedTuple
 
 from penstock.stp.rows import Row
 
-RECENT_ROWS_MAX: Final = 4096  # so far back a repeated SeqNo is compared with what it was before
+RECENT_ROWS_MAX: Final = 4096  # that repeated rows are compared with
 
 
 class Conflict(NamedTuple):
-    """A row that contradicts what its server has said before; it is not given out.
+    """A row that contradicts earlier rows of its server; it is left out.
 
-    `repeated`: its SeqNo has been seen with another action, key or record, and the first is kept.
-    `out-of-order`: it came after a greater SeqNo, and was not there before.
+    `repeated`: an earlier row had the same SeqNo and another action, key or record.
+    `out-of-order`: it came after a greater SeqNo, and for the first time.
     """
 
     kind: Literal["repeated", "out-of-order"]
@@ -26,22 +26,22 @@ class Conflict(NamedTuple):
     def __str__(self) -> str:
         where = f"SeqNo {self.row.seqno} ({self.row.action} {self.row.key!r})"
         if self.kind == "repeated":
-            return f"{where} came again with other content; the first is kept"
+            return f"{where} came again with other content; the first stays"
         return f"{where} came after a greater SeqNo and is left out"
 
 
-class Sieve:
-    """Lets each SeqNo through once, in increasing order; what is repeated is compared."""
+class Deduplicator:
+    """Passes each SeqNo once, in increasing order; compares repeated rows with the first."""
 
     __slots__ = ("_recent", "position")
 
     def __init__(self, position: int = 0) -> None:
-        """`position` is the last SeqNo that has been processed."""
+        """`position` is the last processed SeqNo."""
         self.position = position
         self._recent: dict[int, int] = {}
 
-    def pass_on(self, rows: Iterable[Row]) -> tuple[list[Row], list[Conflict]]:
-        """The rows that are new, and those that contradict earlier ones."""
+    def accept(self, rows: Iterable[Row]) -> tuple[list[Row], list[Conflict]]:
+        """Return the new rows, and those that contradict earlier ones."""
         new: list[Row] = []
         conflicts: list[Conflict] = []
         recent, position = self._recent, self.position
@@ -66,11 +66,11 @@ class Sieve:
         before = self._recent.get(row.seqno)
         if before is not None:
             return None if before == _content(row) else "repeated"
-        # Older than what is remembered: most likely a server that sends everything again.
+        # Older than the remembered rows: most likely the server sends everything again.
         oldest = next(iter(self._recent), None)
         return None if oldest is None or row.seqno < oldest else "out-of-order"
 
 
 def _content(row: Row) -> int:
-    """Timestamps are informational, so that a server may write them differently the next time."""
+    """Return a hash of a row without its timestamp, which a server may write differently."""
     return hash((row.action, row.key, row.record if row.action == "+" else ""))

@@ -6,25 +6,24 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, Final, Self
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Self
 
 from penstock.client.batches import Batch
 from penstock.client.flow import Done, Emit, Pause, advance
-from penstock.client.follow import FollowOptions
-from penstock.client.sync.client import _Shell
+from penstock.client.follow import Follower, FollowOptions
+from penstock.client.sync.client import Shell
 from penstock.client.sync.stream import Stream
-from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.errors import Gone
 from penstock.protocol.offsets import START
 from penstock.state.live.backends import Backend, MemoryBackend
 from penstock.state.live.bootstrap import Bootstrap, check, load_state
 from penstock.state.live.core import LiveCore
-from penstock.state.live.plan import Count, Plan, Question
+from penstock.state.live.plan import Plan
+from penstock.state.live.questions import answered
 from penstock.state.live.rules import OnReset, Rules
+from penstock.state.live.sync.transaction import Transaction
 from penstock.state.live.transaction import Outlet, Sequence
-from penstock.state.live.transactions import Transaction
 from penstock.state.live.views import LiveReader, check_names, indexes_of
 from penstock.state.materialized import OnInvalid
 from penstock.state.schema import StateSchema
@@ -69,7 +68,7 @@ class LiveState(LiveReader):
         self._stopping = threading.Event()
         self._sending = threading.Lock()
         self._outlet = Outlet(stream, Sequence(producer_id))
-        self._shell: _Shell | None = None
+        self._shell: Shell | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
@@ -185,7 +184,7 @@ class LiveState(LiveReader):
         """Follow until the stream is closed (false) or has to be read from somewhere else."""
         try:
             for batch in self._batches():
-                plan = self._answered(self._core.plan(batch))
+                plan = self._planned(batch)
                 self._commit(plan)
                 if plan.skips:
                     return True
@@ -193,6 +192,11 @@ class LiveState(LiveReader):
             self._commit(self._core.gone(error))
             return True
         return False
+
+    def _planned(self, batch: Batch) -> Plan:
+        client = self._stream.client
+        planning = self._core.plan(batch)
+        return client.run(answered(planning, self._core.source, client.retry))
 
     def _commit(self, plan: Plan) -> None:
         with self._changed:
@@ -203,8 +207,9 @@ class LiveState(LiveReader):
     def _batches(self) -> Iterator[Batch]:
         """What `Stream.follow` gives, but such that `close` can end it from another thread."""
         options = FollowOptions(offset=self._core.next.offset, decode=False)
-        flow = self._source()._operations.follow(options).flow()
-        shell = self._shell = _Shell(self._stream.client)
+        client = self._stream.client
+        flow = Follower(self._core.source, options, client.retry).flow()
+        shell = self._shell = Shell(client)
         try:
             effect = advance(flow)
             while not (isinstance(effect, Done) or self._stopping.is_set()):
@@ -221,14 +226,10 @@ class LiveState(LiveReader):
             flow.close()
             shell.close()
 
-    def _source(self) -> Stream:
-        url = self._core.source
-        return self._stream if url == self._stream.url else self._stream.client.stream(url)
-
     def _interrupt(self) -> None:
         """Wake the thread up if it waits for events; closing a socket would not."""
         shell = self._shell
-        response = None if shell is None else shell._response
+        response = None if shell is None else shell.response
         if response is None or response.http_version == "HTTP/2":  # others may use that socket
             return
         network = response.extensions.get("network_stream")
@@ -236,35 +237,3 @@ class LiveState(LiveReader):
         if found is not None:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
-
-    def _answered(self, planning: Generator[Question, Any, Plan]) -> Plan:
-        answer: Any = None
-        while True:
-            try:
-                question = planning.send(answer)
-            except StopIteration as stop:
-                plan: Plan = stop.value
-                return plan
-            answer = self._ask(question)
-
-    def _ask(self, question: Question) -> int | bool | None:
-        stream = self._source()
-        try:
-            if isinstance(question, Count):
-                read = stream.read(question.start, until=question.until, decode=False)
-                return messages_in(read.data) if read.next_offset == question.until else None
-            with contextlib.closing(
-                stream.client.iterate(
-                    stream._operations.batches(
-                        question.offset, until=None, count=None, decode=False, message_type=None
-                    )
-                )
-            ) as batches:
-                next(batches)
-        except (BadRequest, Gone, StreamNotFound):
-            return None
-        return True
-
-
-def messages_in(data: bytes) -> int:
-    return len(msgspec.json.decode(data, type=list[msgspec.Raw])) if data else 0

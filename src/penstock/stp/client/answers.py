@@ -1,4 +1,4 @@
-"""Answers of State URLs as values: what a table is, where it ends, what a write has become."""
+"""Answers of State URLs as values: declarations, heads and writes of tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LAST_SEQNO = "stp-last-seqno"
 
 
 class Declared(NamedTuple):
-    """A table that was declared, or (`created` false) was there and matches."""
+    """A table that was declared, or (`created` false) exists and matches."""
 
     created: bool
     last_seqno: int | None
 
 
 class TableHead(NamedTuple):
-    """What a table is, and the SeqNo of its last row if the server tells it."""
+    """The properties of a table, and the SeqNo of its last row if the server sends it."""
 
     schema: str | None
     version: int | None
@@ -36,7 +36,7 @@ class TableHead(NamedTuple):
 class Written(NamedTuple):
     """The SeqNo of the last row that was written.
 
-    `duplicate` if a producer's write was there already; which rows it had become is then not known.
+    `duplicate` if a producer's write was stored already; its rows are then unknown.
     """
 
     seqno: int | None
@@ -44,17 +44,17 @@ class Written(NamedTuple):
 
 
 def declared(answer: Answer) -> Declared:
-    # A repeated request finds what its first attempt, whose answer was lost, has created.
+    # The first attempt, whose answer was lost, may have created it.
     return Declared(answer.status == 201 or answer.attempts > 1, last_seqno(answer))
 
 
 def head(answer: Answer) -> TableHead:
-    found = sequence_type(answer)
-    return TableHead(found.schema, found.version, last_seqno(answer), found.escape)
+    media = sequence_type(answer)
+    return TableHead(media.schema, media.version, last_seqno(answer), media.escape)
 
 
 def written(answer: Answer, producer: object) -> Written:
-    # 204 means "was there already" to a producer, and the header then tells the table's end.
+    # For a producer 204 is a duplicate, and the header has the last SeqNo of the table.
     duplicate = producer is not None and answer.status == 204
     return Written(None if duplicate else last_seqno(answer), duplicate)
 
@@ -66,25 +66,25 @@ def last_seqno(answer: Answer) -> int | None:
 def sequence_type(
     answer: Answer, *, schema: str | None = None, version: int | None = None
 ) -> SequenceType:
-    """What the answer says it is; anything but rows of the wanted schema is an error."""
+    """Return the media type of an answer; anything but rows of the expected schema is an error."""
     try:
-        found = parse_content_type(answer.headers.get("content-type", ""))
+        media = parse_content_type(answer.headers.get("content-type", ""))
     except InvalidContentType as error:
-        raise ProtocolError(f"The answer is no table of rows: {error.detail}") from None
-    if schema is not None and found.schema != schema:
-        raise ProtocolError(f"The table has the schema {found.schema}, not {schema}.")
-    if version is not None and found.version != version:
-        raise ProtocolError(f"The table has version {found.version} of its schema, not {version}.")
-    return found
+        raise ProtocolError(f"The answer is not a table: {error.detail}") from None
+    if schema is not None and media.schema != schema:
+        raise ProtocolError(f"The table has the schema {media.schema}, not {schema}.")
+    if version is not None and media.version != version:
+        raise ProtocolError(f"The table has version {media.version} of its schema, not {version}.")
+    return media
 
 
 def of_table(error: PenstockError) -> PenstockError:
-    """The error as it is said of tables: 404 without a code, as any server or HEAD answers it."""
+    """Return the error in terms of tables: a 404 without a code is a missing table."""
     if type(error) is not StreamNotFound:
         return error
-    found = TableNotFound(error.detail.replace(StreamNotFound.title, TableNotFound.title, 1))
-    found.headers = error.headers
-    return found
+    missing = TableNotFound(error.detail.replace(StreamNotFound.title, TableNotFound.title, 1))
+    missing.headers = error.headers
+    return missing
 
 
 def _number(text: str | None) -> int | None:

@@ -1,15 +1,15 @@
-"""The requests of the STP clients, as values, ready to be sent as often as need be."""
+"""The requests of the STP clients as values, which may be sent any number of times."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from penstock.client.requests import STREAM_PREFIX, ProducerId, Request, stream_url
+from penstock.client.requests import JSON, STREAM_PREFIX, ProducerId, Request, stream_url
 from penstock.stp.content_type import MEDIA
 from penstock.stp.rows import Change, Row, format_change
 
@@ -26,22 +26,33 @@ Producer = ProducerId | tuple[str, int, int]
 AnyChange = Change | Row | tuple[str, str] | tuple[str, str, str]
 
 
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The declaration of a table: see `Table.create`."""
+
+    schema: str
+    version: int
+    record: str
+    type: str | None = None
+    escape: bool = False
+    stream: str | None = None
+
+
 def table_url(base_url: str, path_or_url: str) -> str:
-    """The State URL of a table: a full one as it is, a path below the server's table prefix."""
+    """Return the State URL of a table: a full URL unchanged, a path below the table prefix."""
     if path_or_url.startswith(("http://", "https://")):
         return path_or_url
     return stream_url(base_url, path_or_url).replace(STREAM_PREFIX, TABLE_PREFIX, 1)
 
 
 def notify_url(base_url: str, name_or_url: str) -> str:
-    """A Notify URL: a full one as it is, a name below the server's notify prefix."""
+    """Return a Notify URL: a full URL unchanged, a name below the notify prefix."""
     if name_or_url.startswith(("http://", "https://")):
         return name_or_url
     return stream_url(base_url, name_or_url).replace(STREAM_PREFIX, NOTIFY_PREFIX, 1)
 
 
 def accept(schema: str | None, version: int | None) -> str:
-    """What is asked for: the media type, and the schema and version if they are known."""
+    """Return the Accept header: the media type, with the expected schema and version."""
     text = f"{MEDIA}; charset=utf-8"
     if schema is not None:
         text += f"; schema={schema}"
@@ -53,9 +64,9 @@ def accept(schema: str | None, version: int | None) -> str:
 def read(
     url: str, since_id: int, *, accept: str, immediate: bool = False, active: bool = False
 ) -> Request:
-    """GET the rows after `since_id`; -N are the last N.
+    """Return the GET of the rows after `since_id`; -N is for the last N.
 
-    `timeout=0` and `view=active` are extensions of Penstock servers, which others ignore.
+    `timeout=0` and `view=active` are extensions of Penstock servers; others ignore them.
     """
     params = {"since_id": str(since_id)}
     if immediate:
@@ -69,25 +80,9 @@ def head(url: str, accept: str) -> Request:
     return Request("HEAD", url, {"Accept": accept}, {"timeout": "0"})
 
 
-def declare(
-    url: str,
-    *,
-    schema: str,
-    version: int,
-    type: str | None,
-    record: str,
-    escape: bool,
-    stream: str | None,
-) -> Request:
-    """PUT: repeatable, because a declaration that matches is answered 200."""
-    body: dict[str, Any] = {"schema": schema, "version": version, "record": record}
-    if type is not None:
-        body["type"] = type
-    if stream is not None:
-        body["stream"] = stream
-    if escape:
-        body["escape"] = True
-    return Request("PUT", url, {"Content-Type": "application/json"}, body=_encode(body))
+def declare(url: str, declaration: Declaration) -> Request:
+    """Return the PUT of a declaration. Repeatable, because one that matches is answered 200."""
+    return Request("PUT", url, {"Content-Type": JSON}, body=_encode(declaration))
 
 
 def put(url: str, key: str, record: bytes, producer: Producer | None) -> Request:
@@ -103,10 +98,10 @@ def write(url: str, body: bytes, producer: Producer | None) -> Request:
 
 
 def rows_body(changes: Iterable[AnyChange], *, escape: bool) -> bytes:
-    """The lines of a POST; what no row can hold is refused before anything is sent."""
+    """Return the lines of a POST; a change that no row can hold raises an error."""
     body = b"".join(format_change(_change(change), escape=escape) for change in changes)
     if not body:
-        raise ValueError("there is no change to write")
+        raise ValueError("There is no change to write.")
     return body
 
 
@@ -117,7 +112,7 @@ def _change(change: AnyChange) -> Change:
         return Change(change.action, change.key, change.record if change.action == "+" else "")
     action, key, *record = change
     if action not in ("+", "-") or len(record) != (action == "+"):
-        raise ValueError('a change is ("+", key, record) or ("-", key)')
+        raise ValueError('A change is ("+", key, record) or ("-", key).')
     return Change("+" if action == "+" else "-", key, *record)
 
 
@@ -129,8 +124,8 @@ def _write(
     body: bytes,
     producer: Producer | None,
 ) -> Request:
-    """A change. Without a producer it is not sent again when its fate is unknown: although the
-    state would be the same, the history would hold it twice."""
+    """Return the request of a change. Without a producer it is not repeatable: the state would be
+    the same, but the history would have the row twice."""
     if producer is not None:
         headers["Producer-Id"] = producer[0]
         headers["Producer-Epoch"] = str(producer[1])
@@ -140,25 +135,25 @@ def _write(
 
 
 def notify(nurl: str, surl: str | None, callbacks: Mapping[str, str]) -> Request:
-    """POST a Notify form. Repeatable: a Notify says only that something may be new."""
-    check_url(nurl, "the Notify URL")
+    """Return the POST of a Notify form. Repeatable: a Notify only says that there may be news."""
+    check_url(nurl, "The Notify URL")
     fields: list[tuple[str, str]] = []
     if surl is not None:
         fields.append(("surl", check_url(surl, "surl")))
     for event_type, callback in callbacks.items():
         if event_type == "surl" or not _EVENT_TYPE.match(event_type):
             raise ValueError(
-                f"{event_type!r} is no event type: lower-case letters, digits and _, a letter "
-                "first, and not `surl`"
+                f"{event_type!r} is no event type: use lower-case letters, digits and _, beginning "
+                "with a letter, and not `surl`."
             )
         fields.append((event_type, check_url(callback, event_type)))
     if not fields:
-        raise ValueError("a Notify has a surl, or at least one callback, or both")
+        raise ValueError("A Notify needs a surl, a callback, or both.")
     return Request("POST", nurl, {"Content-Type": FORM}, body=urlencode(fields).encode("ascii"))
 
 
 def check_url(url: str, name: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name} is {url!r}; it has to be an http or https URL")
+        raise ValueError(f"{name} is {url!r}: use an http or https URL.")
     return url

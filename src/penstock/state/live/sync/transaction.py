@@ -1,4 +1,5 @@
-"""Transactions of both live states: sending, waiting for the echo, and taking back."""
+# Generated from state/live/aio/transaction.py by scripts/unasync.py; do not edit.
+"""A transaction of the blocking live state: appending it and waiting for its echo."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from penstock.errors import StreamClosed
 from penstock.state.live.transaction import TransactionBase
 
 if TYPE_CHECKING:
-    from penstock.state.live.aio import AsyncLiveState
-    from penstock.state.live.sync import LiveState
+    from penstock.state.live.sync.state import LiveState
 
 
 class Transaction(TransactionBase):
-    """See `LiveState.transaction`. The end of `with` commits; an error there rolls back."""
+    """See `LiveState.transaction`. The end of `with` commits; an error there rolls
+    back."""
 
     def __init__(self, state: LiveState, *, txid: str | None, conditional: bool) -> None:
         super().__init__(state._core, state._schema, txid=txid, conditional=conditional)
@@ -78,69 +79,5 @@ class Transaction(TransactionBase):
             return
         if failure is None:
             self.commit()
-        else:
-            self.rollback()
-
-
-class AsyncTransaction(TransactionBase):
-    """See `AsyncLiveState.transaction`. The end of `async with` commits; an error rolls back."""
-
-    def __init__(self, state: AsyncLiveState, *, txid: str | None, conditional: bool) -> None:
-        super().__init__(state._core, state._schema, txid=txid, conditional=conditional)
-        self._state = state
-
-    async def commit(self, timeout_s: float | None = None) -> None:
-        """Append the changes, and wait for their echo: as `Transaction.commit`."""
-        state = self._state
-        state._can_wait()
-        messages = self._finish()
-        if not messages:
-            return self._settle()
-        async with state._sending:
-            try:
-                await self._append(messages)
-            except BaseException:
-                if not self._ticket.seen:  # else its echo has told the outcome
-                    self._settle()
-                    raise
-        late = f"transaction {self.txid} is stored, but has not come back yet"
-        await state._wait(lambda: self._core.is_seen(self._ticket), timeout_s, late)
-        self._settle()
-        return None
-
-    async def _append(self, messages: list[bytes]) -> None:
-        """Append where the state is by then: a stream may be closed since it goes on elsewhere."""
-        state = self._state
-        while True:
-            stream, sequence, moves = state._outlet_now()
-            self._ticket.moves = moves
-            try:
-                stored = await stream.append_many(
-                    messages,
-                    content_type=JSON,
-                    if_match=self._if_match,
-                    producer=sequence.headers,
-                )
-            except StreamClosed:
-                if self._if_match is not None or not await state._has_moved(moves):
-                    raise
-                if self._ticket.seen:
-                    return
-            except BaseException as error:
-                sequence.failed(error)
-                raise
-            else:
-                sequence.stored()
-                self._ticket.offset = stored.offset
-                return
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        if not self._is_open:
-            return
-        if failure is None:
-            await self.commit()
         else:
             self.rollback()

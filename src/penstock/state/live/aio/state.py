@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 from penstock.client.aio.stream import AsyncStream
-from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.client.batches import Batch
+from penstock.errors import Gone
 from penstock.protocol.offsets import START
+from penstock.state.live.aio.transaction import AsyncTransaction
 from penstock.state.live.backends import Backend, MemoryBackend
 from penstock.state.live.bootstrap import Bootstrap, check, load_state
 from penstock.state.live.core import LiveCore
-from penstock.state.live.plan import Count, Plan, Question
+from penstock.state.live.plan import Plan
+from penstock.state.live.questions import answered
 from penstock.state.live.rules import OnReset, Rules
-from penstock.state.live.sync import messages_in
 from penstock.state.live.transaction import Outlet, Sequence
-from penstock.state.live.transactions import AsyncTransaction
 from penstock.state.live.views import LiveReader, check_names, indexes_of
 from penstock.state.materialized import OnInvalid
 from penstock.state.schema import StateSchema
@@ -172,7 +173,7 @@ class AsyncLiveState(LiveReader):
             offset = self._core.next.offset
             async with self._source().follow(offset, decode=False) as batches:
                 async for batch in batches:
-                    plan = await self._answered(self._core.plan(batch))
+                    plan = await self._planned(batch)
                     await self._commit(plan)
                     if plan.skips:
                         return True
@@ -181,6 +182,11 @@ class AsyncLiveState(LiveReader):
             return True
         return False
 
+    async def _planned(self, batch: Batch) -> Plan:
+        client = self._stream.client
+        planning = self._core.plan(batch)
+        return await client.run(answered(planning, self._core.source, client.retry))
+
     async def _commit(self, plan: Plan) -> None:
         if self._core.backend.blocking:
             changes = await asyncio.to_thread(self._core.commit, plan)
@@ -188,31 +194,3 @@ class AsyncLiveState(LiveReader):
             changes = self._core.commit(plan)
         self._notify()
         self._core.tell(changes, plan.controls)
-
-    async def _answered(self, planning: Generator[Question, Any, Plan]) -> Plan:
-        answer: Any = None
-        while True:
-            try:
-                question = planning.send(answer)
-            except StopIteration as stop:
-                plan: Plan = stop.value
-                return plan
-            answer = await self._ask(question)
-
-    async def _ask(self, question: Question) -> int | bool | None:
-        stream = self._source()
-        try:
-            if isinstance(question, Count):
-                read = await stream.read(question.start, until=question.until, decode=False)
-                return messages_in(read.data) if read.next_offset == question.until else None
-            async with contextlib.aclosing(
-                stream.client.iterate(
-                    stream._operations.batches(
-                        question.offset, until=None, count=None, decode=False, message_type=None
-                    )
-                )
-            ) as batches:
-                await anext(batches)
-        except (BadRequest, Gone, StreamNotFound):
-            return None
-        return True

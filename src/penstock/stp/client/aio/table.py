@@ -1,4 +1,4 @@
-"""A table at its State URL, for the asyncio client. As in `table`, with `await`."""
+"""A table of the asyncio client: each method runs a flow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.flow import Flow
 from penstock.client.retry import Retry
-from penstock.stp.client import _reading
-from penstock.stp.client._answers import Declared, TableHead, Written
-from penstock.stp.client._follower import Follower, FollowOptions, OnReset
-from penstock.stp.client._reading import OnConflict, Reception, Source, TableRead, TableState
-from penstock.stp.client._requests import AnyChange, Producer, table_url
-from penstock.stp.client._writing import Writing
+from penstock.stp.client import reading
+from penstock.stp.client.answers import Declared, TableHead, Written
+from penstock.stp.client.follower import Follower, FollowOptions, OnReset
+from penstock.stp.client.reading import OnConflict, Reception, Source, TableRead, TableState
+from penstock.stp.client.requests import AnyChange, Declaration, Producer, table_url
+from penstock.stp.client.writing import Writing
 from penstock.stp.content_type import SequenceType
 from penstock.stp.rows import Row
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class AsyncTable:
     """A table by its path on the client's server, or by the State URL of any STP server.
 
-    Making one sends nothing; it holds no connection. With `schema` and `version`, a table that is
-    something else is refused. `on_conflict` says what becomes of rows that contradict earlier
-    ones: a warning in the log of `penstock.stp`, an error, nothing, or a call of your function.
+    It holds no connection, and making one sends nothing. With `schema` and `version`, a table that
+    has others is refused. `on_conflict` is for rows that contradict earlier ones: a warning in the
+    log of `penstock.stp`, an error, nothing, or a call of your function.
     """
 
     def __init__(
@@ -69,50 +69,43 @@ class AsyncTable:
 
         `type` is the entity type of its events (default: the schema), `record` is `text` or
         `json`, `escape` allows tabs and line ends in keys and records, `stream` is an existing
-        state stream that has this type among others. TableExists is raised if there is one
-        already; with `exist_ok`, only if it differs.
+        state stream that has this type among others. Raises TableExists if the table exists; with
+        `exist_ok`, only if it differs.
         """
-        return await self.client.run(
-            self._writing.declare(
-                schema,
-                version=version,
-                type=type,
-                record=record,
-                escape=escape,
-                stream=stream,
-                exist_ok=exist_ok,
-            )
+        declaration = Declaration(
+            schema=schema, version=version, type=type, record=record, escape=escape, stream=stream
         )
+        return await self.client.run(self._writing.declare(declaration, exist_ok=exist_ok))
 
     async def head(self) -> TableHead:
-        """What the table is and where it ends."""
+        """Return the properties of the table and its last SeqNo."""
         return await self.client.run(self._writing.head())
 
     async def read(self, since_id: int = 0, *, idle_timeout_s: float | None = None) -> TableRead:
-        """The rows after `since_id` (negative: the last N), held in memory.
+        """Read the rows after `since_id` (negative: the last N) into memory.
 
         `idle_timeout_s` is for servers that keep the answer open and do not say where the table
-        ends: after so much silence, what has come is taken for all.
+        ends: after so much silence the read ends.
         """
-        return await self.client.run(_reading.read(self._source, since_id, idle_timeout_s))
+        return await self.client.run(reading.read(self._source, since_id, idle_timeout_s))
 
     def iter_rows(
         self, since_id: int = 0, *, idle_timeout_s: float | None = None
     ) -> AsyncTableRows:
         """Like `read`, but row by row, as they arrive."""
         reception = Reception(self._source, since_id)
-        flow = _reading.batches(reception, idle_timeout_s)
+        flow = reading.batches(reception, idle_timeout_s)
         return AsyncTableRows(self.client, flow, reception)
 
     async def tail(self, count: int, *, idle_timeout_s: float | None = None) -> TableRead:
-        """The last `count` rows."""
+        """Read the last `count` rows."""
         if count < 1:
-            raise ValueError("count must be at least 1")
+            raise ValueError("count must be at least 1.")
         return await self.read(-count, idle_timeout_s=idle_timeout_s)
 
     async def state(self, *, idle_timeout_s: float | None = None) -> TableState:
-        """The record of each key, as a dictionary; its `last_seqno` is where to follow from."""
-        return await self.client.run(_reading.state(self._source, idle_timeout_s))
+        """Return the record of each key as a dictionary; follow from its `last_seqno`."""
+        return await self.client.run(reading.state(self._source, idle_timeout_s))
 
     def follow(
         self,
@@ -126,11 +119,11 @@ class AsyncTable:
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
     ) -> AsyncTableRows:
-        """The rows after `since_id` (negative: from the last N on), then what comes, one by one.
+        """Iterate over the rows after `since_id` (negative: from the last N on), existing and new.
 
-        Goes on over failures, restarts and cut answers from the last row that was processed: the
-        one before the row that is asked for next. A server that answers at once is polled, at most
-        every `poll_s` seconds. See the guide for each option.
+        After failures, restarts and cut answers it resumes from the last processed row: the one
+        before the row that is requested next. A server that answers at once is polled, at most
+        every `poll_s` seconds. The guide explains each option.
         """
         options = FollowOptions(
             since_id=since_id,
@@ -152,7 +145,7 @@ class AsyncTable:
         return await self.client.run(self._writing.put(key, record, producer))
 
     async def delete(self, key: str, *, producer: Producer | None = None) -> Written:
-        """Delete a key; the row that says so stays in the history."""
+        """Delete a key; the history has a row of the deletion."""
         return await self.client.run(self._writing.delete(key, producer))
 
     async def write(
@@ -174,26 +167,26 @@ class AsyncTableRows:
         self._reception = reception
         self._batches = client.iterate(flow)
         self._rows: deque[Row] = deque()
-        self._given: Row | None = None
+        self._current: Row | None = None
 
     @property
     def last_seqno(self) -> int:
-        """The SeqNo of the last row that was given out: go on from it."""
-        return self._reception.begun_at if self._given is None else self._given.seqno
+        """The SeqNo of the last row that was returned: resume from it."""
+        return self._reception.begun_at if self._current is None else self._current.seqno
 
     @property
     def media(self) -> SequenceType | None:
-        """What the server says of the rows (schema, version, escape), once it has answered."""
+        """The media type of the rows (schema, version, escape), once the server has answered."""
         return self._reception.media
 
     @property
     def waiting(self) -> int:
-        """How many rows are here already: with none, the next has to be waited for."""
+        """The number of rows that can be returned without waiting."""
         return len(self._rows)
 
     @property
     def conflicts(self) -> int:
-        """How many rows contradicted earlier ones and were left out."""
+        """The number of rows that contradicted earlier ones and were left out."""
         return self._reception.conflicts
 
     def __aiter__(self) -> Self:
@@ -202,8 +195,8 @@ class AsyncTableRows:
     async def __anext__(self) -> Row:
         while not self._rows:
             self._rows.extend(await anext(self._batches))
-        self._given = self._rows.popleft()
-        return self._given
+        self._current = self._rows.popleft()
+        return self._current
 
     async def close(self) -> None:
         await self._batches.aclose()

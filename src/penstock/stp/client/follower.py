@@ -1,7 +1,7 @@
-"""Following a State URL without end, as a flow without I/O.
+"""Following a State URL, as a flow without I/O.
 
-Works with servers that keep the response open and with those that answer at once: these are
-polled. What was handed over is never handed over again.
+Servers may keep the response open or answer at once; the latter are polled. No row is emitted
+twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.client.endurance import Endurance
 from penstock.client.flow import Call, Close, Emit, Flow
 from penstock.client.retry import Retry
 from penstock.errors import Gone, PenstockError, StreamRecreated
-from penstock.stp.client._reading import Reception, Source
+from penstock.stp.client.reading import Reception, Source
 from penstock.stp.rows import Row
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 OnReset = Literal["raise", "restart"] | Callable[[Gone], Any]
 
-LIVE_SHORT_S: Final = 1.0  # an empty answer that was faster did not wait for news
+LIVE_SHORT_S: Final = 1.0  # an empty answer that took less did not wait for news
 POLL_FIRST_S: Final = 0.1
 READ_TIMEOUT_MIN_S: Final = 0.001
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """See `Table.follow`."""
+    """The options of `Table.follow`."""
 
     since_id: int = 0
     checkpoint: Checkpoint | None = None
@@ -43,7 +43,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower:
-    """One run of `follow`: where it stands, and how it has gone lately."""
+    """One run of `follow`: its position, and its recent failures."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Follower:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not options.poll_s > 0:
-            raise ValueError("poll_s must be above 0")
+            raise ValueError("poll_s must be above 0.")
         self.reception = Reception(source, options.since_id)
         self._options = options
         self._endurance = Endurance(
@@ -67,7 +67,7 @@ class Follower:
             first_s=min(POLL_FIRST_S, options.poll_s), max_s=options.poll_s, attempts_max=None
         )
         self._now_s = now_s
-        self._known = False  # whether the position is one that this table had
+        self._is_confirmed = False  # whether the table is known to have had the position
         self._done = False
         self._empty = 0
 
@@ -77,7 +77,7 @@ class Follower:
             saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
             if saved is not None:
                 self.reception.restart(int(saved))
-                self._known = True
+                self._is_confirmed = True
         while not (self._done or self._endurance.is_idle()):
             try:
                 yield from self._turn()
@@ -91,7 +91,7 @@ class Follower:
                 yield from self._endurance.failed(error)
 
     def _turn(self) -> Flow[None]:
-        """One response, and a pause if it brought nothing and came at once."""
+        """One response, and a pause if it was empty and came at once."""
         started_s = self._now_s()
         outcome = yield from self.reception.once(
             self._deliver,
@@ -101,7 +101,7 @@ class Follower:
         self._endurance.connected = True
         self._endurance.failures = 0
         self._check_position()
-        # Penstock says of a closed stream that no more will come.
+        # Penstock says whether the stream is closed.
         self._done = self.reception.closed and self.reception.is_complete
         if (
             self._done
@@ -115,7 +115,7 @@ class Follower:
 
     def _deliver(self, rows: list[Row]) -> Flow[None]:
         self._endurance.failures = self._endurance.broken = self._empty = 0
-        self._endurance.connected = self._known = True
+        self._endurance.connected = self._is_confirmed = True
         yield Emit(rows)
         self._endurance.heard()
         checkpoint = self._options.checkpoint
@@ -123,16 +123,16 @@ class Follower:
             yield Call(checkpoint.save, (self._key(), str(rows[-1].seqno)), blocking=True)
 
     def _check_position(self) -> None:
-        """A table that ends before a SeqNo it once had is another table."""
-        last, position = self.reception.last_seqno, self.reception.sieve.position
-        if self._known and last is not None and last < position:
+        """Raise StreamRecreated if the table ends before a SeqNo that it once had."""
+        last, position = self.reception.last_seqno, self.reception.deduplicator.position
+        if self._is_confirmed and last is not None and last < position:
             raise StreamRecreated(
-                f"{self.reception.source.url} ends at SeqNo {last}, but {position} was read from "
-                "it before: it was made anew, or restored from an older copy. Read it from 0."
+                f"{self.reception.source.url} ends at SeqNo {last}, but {position} was read before: "
+                "it was recreated, or restored from an older copy. Read it from 0."
             )
 
     def _reset(self, error: Gone) -> Flow[None]:
-        """Rows that should come next are gone: trimmed, or the table was made anew."""
+        """Apply `on_reset`: the next rows were trimmed, or the table was recreated."""
         policy = self._options.on_reset
         if policy == "raise":
             raise error
@@ -142,7 +142,7 @@ class Follower:
         elif (yield Call(policy, (error,))) is False:
             raise error
         self.reception.restart()
-        self._known = False
+        self._is_confirmed = False
 
     def _patience_s(self) -> float | None:
         patience_s = self._endurance.patience_s()

@@ -16,9 +16,9 @@ from penstock.client.flow import Call, Close, Emit, Flow, Open, Pause, Piece, ex
 from penstock.client.requests import Request
 from penstock.client.retry import Retry
 from penstock.errors import ConnectionFailed, InvalidRow, PenstockError, ProtocolError
-from penstock.stp.client import _answers, _requests
-from penstock.stp.client._incoming import Conflict, Sieve
+from penstock.stp.client import answers, requests
 from penstock.stp.content_type import SequenceType
+from penstock.stp.deduplication import Conflict, Deduplicator
 from penstock.stp.folding import apply
 from penstock.stp.rows import Row, RowDecoder
 
@@ -26,13 +26,13 @@ OnConflict = Literal["warn", "raise", "ignore"] | Callable[[Conflict], Any]
 Deliver = Callable[[list[Row]], Flow[None]]
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
-CUT_ANSWERS_MAX: Final = 3  # in a row, each with a last line that never ended
+CUT_ANSWERS_MAX: Final = 3  # in succession, each with an incomplete last line
 
 log = logging.getLogger("penstock.stp")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read, and what is expected of it."""
+    """A table to read, and the schema that is expected of it."""
 
     url: str
     schema: str | None = None
@@ -42,22 +42,22 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accept(self) -> str:
-        return _requests.accept(self.schema, self.version)
+        return requests.accept(self.schema, self.version)
 
 
 class Outcome(NamedTuple):
-    """How a response ended: with how many new rows, and whether in the middle of one."""
+    """The end of a response: the number of new rows, and whether the last row was cut."""
 
     rows: int
     cut: bool
 
 
 class TableRead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read found: iterate over it for the rows.
+    """The result of a read; iterate over it for the rows.
 
-    `last_seqno` is where to go on: the SeqNo of the last row, or `since_id` if there was none.
-    `conflicts` are rows that contradicted earlier ones and were left out. `truncated` says that
-    the answer ended in the middle of a line, also when it was asked for again: that row is not in.
+    `last_seqno` is where to resume: the SeqNo of the last row, or `since_id` if there was none.
+    `conflicts` are rows that contradicted earlier ones and were left out. `truncated` if the answer
+    ended in the middle of a line, also when it was repeated: that row is missing.
     """
 
     rows: list[Row]
@@ -76,7 +76,7 @@ class TableRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableState(dict[str, str]):
-    """The records of a table by key, and the SeqNo up to which they are: follow from there."""
+    """The records of a table by key, and the last SeqNo in them: follow from there."""
 
     def __init__(self, rows: dict[str, Row], last_seqno: int) -> None:
         super().__init__({key: row.record for key, row in rows.items()})
@@ -85,26 +85,26 @@ class TableState(dict[str, str]):
 
 
 class Reception:
-    """Takes in the responses of one State URL, and knows how far it has come."""
+    """The responses of one State URL: their rows without repetitions, and the position."""
 
     def __init__(self, source: Source, since_id: int) -> None:
         self.source = source
         self.media: SequenceType | None = None
-        self.last_seqno: int | None = None  # what the server says, of the last answer
-        self.closed = False  # whether it says that no more will come
+        self.last_seqno: int | None = None  # of the table, as the last answer says
+        self.closed = False  # whether the last answer says that the table is closed
         self.conflicts = 0
         self.conflicting: list[Conflict] = []
         self._begin(since_id)
 
     @property
     def since_id(self) -> int:
-        """What the next request asks for: the last SeqNo, or -N until there is one."""
-        return self._tail or self.sieve.position
+        """The `since_id` of the next request: the last SeqNo, or -N until there is one."""
+        return self._tail or self.deduplicator.position
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that the server said it had is here."""
-        return self.last_seqno is not None and self.sieve.position >= self.last_seqno
+        """Whether all rows up to the last SeqNo of the table are read."""
+        return self.last_seqno is not None and self.deduplicator.position >= self.last_seqno
 
     def once(
         self,
@@ -115,8 +115,8 @@ class Reception:
         read_timeout_s: float | None = None,
         silence_ends: bool = False,
     ) -> Flow[Outcome]:
-        """One request and all that comes of it; with `immediate`, only what is there already."""
-        request = _requests.read(
+        """One request and the rows of its response; with `immediate`, only existing rows."""
+        request = requests.read(
             self.source.url,
             self.since_id,
             accept=self.source.accept,
@@ -125,7 +125,7 @@ class Reception:
         )._replace(read_timeout_s=read_timeout_s)
         if not immediate and self._etag is not None and self._etag[0] == self.since_id:
             request = request._replace(headers={**request.headers, "If-None-Match": self._etag[1]})
-        asked = self.since_id
+        requested = self.since_id
         answer = yield from exchange(Open(request))
         if answer.status == 304:
             return Outcome(0, cut=False)
@@ -140,45 +140,45 @@ class Reception:
                     raise
                 break
             if piece is None:
-                self._ended(asked, count, answer)
+                self._ended(requested, count, answer)
                 break
-            count += yield from self._take_in(decoder, piece, deliver)
+            count += yield from self._receive(decoder, piece, deliver)
         yield Close()
         return Outcome(count, bool(decoder.end()))
 
-    def _take_in(self, decoder: RowDecoder, piece: bytes, deliver: Deliver) -> Flow[int]:
-        """Hand over what is new in a piece; gives the number of rows."""
+    def _receive(self, decoder: RowDecoder, piece: bytes, deliver: Deliver) -> Flow[int]:
+        """Deliver the new rows of a piece; return their number."""
         broken: InvalidRow | None = None
         try:
             rows = decoder.feed(piece)
         except InvalidRow as error:
             broken, rows = error, getattr(error, "rows", [])
-        new, conflicts = self.sieve.pass_on(rows)
+        new, conflicts = self.deduplicator.accept(rows)
         for conflict in conflicts:
             yield from self._report(conflict)
         if new:
             self._tail = 0
             yield from deliver(new)
         if broken is not None:
-            raise ProtocolError(f"{self.source.url} sends what is no row: {broken.detail}")
+            raise ProtocolError(f"{self.source.url} sends an invalid row: {broken.detail}")
         return len(new)
 
     def restart(self, since_id: int = 0) -> None:
-        """Begin again, there: what was seen before counts no more."""
+        """Begin again at `since_id`, without the memory of earlier rows."""
         self._begin(since_id)
 
     def _begin(self, since_id: int) -> None:
         self.begun_at = max(since_id, 0)
-        self.sieve = Sieve(self.begun_at)
+        self.deduplicator = Deduplicator(self.begun_at)
         self._tail = min(since_id, 0)
         self._etag: tuple[int, str] | None = None
 
-    def _ended(self, asked: int, count: int, answer: Answer) -> None:
-        """The response came to its proper end."""
+    def _ended(self, requested: int, count: int, answer: Answer) -> None:
+        """The response ended regularly."""
         if self._tail and count == 0:
-            self._tail = 0  # as above, of a server that does not say where its table ends
+            self._tail = 0  # as in `_check`, for servers that do not send the last SeqNo
         etag = answer.headers.get("etag")
-        self._etag = (asked, etag) if etag and count == 0 else None
+        self._etag = (requested, etag) if etag and count == 0 else None
 
     def _check(self, request: Request, answer: Answer) -> Flow[SequenceType]:
         if answer.status >= 300:
@@ -188,14 +188,14 @@ class Reception:
                 if piece is None:
                     break
                 body += piece
-            raise _answers.of_table(error_of(request, answer._replace(body=body)))
+            raise answers.of_table(error_of(request, answer._replace(body=body)))
         source = self.source
-        media = _answers.sequence_type(answer, schema=source.schema, version=source.version)
+        media = answers.sequence_type(answer, schema=source.schema, version=source.version)
         self.media = media
-        self.last_seqno = _answers.last_seqno(answer)
+        self.last_seqno = answers.last_seqno(answer)
         self.closed = answer.closed
         if self.last_seqno == 0:
-            self._tail = 0  # -N of an empty table: from now on every row is new
+            self._tail = 0  # the table is empty: every row to come is new
         return media
 
     def _report(self, conflict: Conflict) -> Flow[None]:
@@ -217,7 +217,7 @@ def everything(
     active: bool = False,
     idle_timeout_s: float | None = None,
 ) -> Flow[bool]:
-    """All rows there are, over as many responses as it takes. False if the last row is cut off."""
+    """Deliver all rows, over as many responses as it takes; return false if the last is cut off."""
     attempt, cut = 1, 0
     while True:
         failure: PenstockError | None = None
@@ -226,7 +226,7 @@ def everything(
             outcome = yield from reception.once(
                 deliver,
                 immediate=True,
-                # A view is of one moment; what is missing of it stands in the log.
+                # A view is of one moment; if it is cut off, the log has the rest.
                 active=active and before == 0,
                 read_timeout_s=idle_timeout_s,
                 silence_ends=idle_timeout_s is not None,
@@ -252,14 +252,14 @@ def everything(
 
 
 def read(source: Source, since_id: int, idle_timeout_s: float | None) -> Flow[TableRead]:
-    """All of it at once."""
+    """Return the rows after `since_id` as one value."""
     reception = Reception(source, since_id)
     rows: list[Row] = []
     whole = yield from everything(reception, _into(rows.extend), idle_timeout_s=idle_timeout_s)
     media = reception.media
     return TableRead(
         rows=rows,
-        last_seqno=reception.sieve.position,
+        last_seqno=reception.deduplicator.position,
         schema=media.schema if media else None,
         version=media.version if media else None,
         escape=media is not None and media.escape,
@@ -269,40 +269,40 @@ def read(source: Source, since_id: int, idle_timeout_s: float | None) -> Flow[Ta
 
 
 def batches(reception: Reception, idle_timeout_s: float | None) -> Flow[None]:
-    """Emit all there is, in lists of rows as they arrive."""
+    """Emit all rows, in lists as they arrive."""
     yield from everything(reception, emit, idle_timeout_s=idle_timeout_s)
 
 
 def state(source: Source, idle_timeout_s: float | None) -> Flow[TableState]:
-    """The latest record of each key.
+    """Return the latest record of each key.
 
-    The server's view of it is asked for, and folded all the same: a server that knows no views
-    sends its whole log, and the outcome is the same.
+    The request is for the server's active view, and its rows are folded: a server without views
+    sends its whole log, with the same result.
     """
     reception = Reception(source, 0)
-    found: dict[str, Row] = {}
+    latest: dict[str, Row] = {}
 
-    def keep(rows: list[Row]) -> None:
+    def fold(rows: list[Row]) -> None:
         for row in rows:
-            apply(found, row)
+            apply(latest, row)
 
     yield from everything(
         reception,
-        _into(keep),
+        _into(fold),
         active=True,
         idle_timeout_s=idle_timeout_s,
     )
-    last = max(reception.sieve.position, reception.last_seqno or 0)
-    return TableState(found, last)
+    last = max(reception.deduplicator.position, reception.last_seqno or 0)
+    return TableState(latest, last)
 
 
 def emit(rows: list[Row]) -> Flow[None]:
     yield Emit(rows)
 
 
-def _into(keep: Callable[[list[Row]], None]) -> Deliver:
+def _into(collect: Callable[[list[Row]], None]) -> Deliver:
     def deliver(rows: list[Row]) -> Flow[None]:
-        keep(rows)
-        yield from ()  # a flow that wants nothing done
+        collect(rows)
+        yield from ()  # makes it a flow, which has no effects
 
     return deliver

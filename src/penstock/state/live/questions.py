@@ -1,0 +1,45 @@
+"""Answering the questions of a plan by reading the stream, as a flow without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+
+from penstock.client import requests
+from penstock.client.flow import Flow, send
+from penstock.client.operations import Operations, ReadOptions
+from penstock.client.retry import Retry
+from penstock.errors import BadRequest, Gone, StreamNotFound
+from penstock.state.live.plan import Count, Plan, Question
+
+
+def answered(planning: Generator[Question, Any, Plan], url: str, retry: Retry) -> Flow[Plan]:
+    """Return the plan; what the rules ask is answered from the stream at `url`."""
+    answer: int | bool | None = None
+    while True:
+        try:
+            question = planning.send(answer)
+        except StopIteration as stop:
+            plan: Plan = stop.value
+            return plan
+        answer = yield from _answer(question, url, retry)
+
+
+def _answer(question: Question, url: str, retry: Retry) -> Flow[int | bool | None]:
+    try:
+        if isinstance(question, Count):
+            return (yield from _count(question, url, retry))
+        answer = yield from send(requests.read(url, question.offset), retry)
+        return bool(answer.offset)
+    except (BadRequest, Gone, StreamNotFound):
+        return None
+
+
+def _count(question: Count, url: str, retry: Retry) -> Flow[int | None]:
+    options = ReadOptions(offset=question.start, until=question.until, decode=False)
+    read = yield from Operations(url, retry, None).read(options)
+    if read.next_offset != question.until:
+        return None
+    return len(msgspec.json.decode(read.data, type=list[msgspec.Raw])) if read.data else 0

@@ -1,0 +1,1 @@
+"""The asyncio clients of State URLs and Notify URLs."""
