@@ -19,7 +19,14 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.errors import PenstockError
 from penstock.log.disk.store import DiskStore
-from penstock.log.mutations import Append, Barrier, Create, Delete, Mutation, SetMeta
+from penstock.log.mutations import (
+    AppendMutation,
+    Barrier,
+    CreateMutation,
+    DeleteMutation,
+    MetaMutation,
+    Mutation,
+)
 from penstock.log.store import Store
 from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
@@ -113,10 +120,10 @@ class Rig:
         config: StreamConfig = JSON,
         closed: bool = False,
         replaces: Stream | None = None,
-    ) -> Create:
+    ) -> CreateMutation:
         stream = Stream(self.store.next_id(), path, config, self.clock.now_us())
         payload = wire(messages) if stream.is_json else b"".join(messages)
-        return Create(
+        return CreateMutation(
             stream,
             f"created {path}",
             payload=payload,
@@ -134,8 +141,8 @@ class Rig:
         producer: Producer | None = None,
         stream_seq: str | None = None,
         start: int | None = None,
-    ) -> Append:
-        return Append(
+    ) -> AppendMutation:
+        return AppendMutation(
             stream,
             "appended",
             start=stream.tail if start is None else start,
@@ -147,8 +154,8 @@ class Rig:
             stream_seq=stream_seq,
         )
 
-    def make_delete(self, stream: Stream) -> Delete:
-        return Delete(stream, "deleted", time_us=self.clock.now_us(), expired=False)
+    def make_delete(self, stream: Stream) -> DeleteMutation:
+        return DeleteMutation(stream, "deleted", time_us=self.clock.now_us(), expired=False)
 
     async def create(self, path: str, messages: Sequence[bytes] = (), **options: Any) -> Stream:
         mutation = self.make_create(path, messages, **options)
@@ -159,7 +166,7 @@ class Rig:
         await self.submit(self.make_append(stream, messages, **options))
 
     async def set_meta(self, stream: Stream, name: str, value: bytes | None) -> None:
-        await self.submit(SetMeta(stream, "set", name=name, value=value))
+        await self.submit(MetaMutation(stream, "set", name=name, value=value))
 
     async def delete(self, stream: Stream) -> None:
         await self.submit(self.make_delete(stream))

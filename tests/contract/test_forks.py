@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StreamTrimmed
-from penstock.log.mutations import Create, Delete, Trim
+from penstock.log.mutations import CreateMutation, DeleteMutation, TrimMutation
 from penstock.log.stream import ForkPoint, Stream
 from tests.contract.rig import BYTES, JSON, Rig, on_disk, on_stores, wire
 
@@ -19,7 +19,7 @@ async def fork(rig: Rig, path: str, source: Stream, messages: list[bytes]) -> St
     stream.pending_earliest_ordinal = source.earliest_ordinal
     payload = wire(messages) if stream.is_json else b"".join(messages)
     await rig.submit(
-        Create(
+        CreateMutation(
             stream,
             "forked",
             payload=payload,
@@ -34,14 +34,14 @@ async def fork(rig: Rig, path: str, source: Stream, messages: list[bytes]) -> St
 
 async def soft_delete(rig: Rig, stream: Stream) -> None:
     now = rig.clock.now_us()
-    await rig.submit(Delete(stream, None, time_us=now, expired=False, soft=True))
+    await rig.submit(DeleteMutation(stream, None, time_us=now, expired=False, soft=True))
 
 
 async def delete_fork(rig: Rig, stream: Stream, *, cascade: bool) -> None:
     source = stream.source
     assert source is not None
     await rig.submit(
-        Delete(
+        DeleteMutation(
             stream,
             None,
             time_us=rig.clock.now_us(),
@@ -54,7 +54,7 @@ async def delete_fork(rig: Rig, stream: Stream, *, cascade: bool) -> None:
 
 async def trim(rig: Rig, stream: Stream, position: int, ordinal: int) -> None:
     now = rig.clock.now_us()
-    await rig.submit(Trim(stream, None, position=position, ordinal=ordinal, time_us=now))
+    await rig.submit(TrimMutation(stream, None, position=position, ordinal=ordinal, time_us=now))
 
 
 def linked(rig: Rig, path: str) -> Stream:

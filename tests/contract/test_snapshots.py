@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.errors import StreamTrimmed
-from penstock.log.mutations import Snapshot
+from penstock.log.mutations import SnapshotMutation
 from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
 from tests.contract.rig import JSON, Rig, on_disk, on_stores, wire
@@ -15,7 +15,7 @@ from tests.contract.rig import JSON, Rig, on_disk, on_stores, wire
 
 async def snapshot(rig: Rig, stream: Stream, messages: Sequence[bytes]) -> None:
     await rig.submit(
-        Snapshot(
+        SnapshotMutation(
             stream,
             None,
             start=stream.tail,

@@ -1,19 +1,27 @@
 """The engine: everything the rest of Penstock may ask of the log.
 
-Writes are decided in `writing`; reads see durable state only. Runs on the event loop and knows
-neither HTTP nor files.
+It composes the decisions of `decide`; reads see durable state only. Runs on the event loop and
+knows neither HTTP nor files.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.log.active import ActiveStreams
-from penstock.log.decide.append import Check, Listener, Overtakes, Writing
-from penstock.log.decide.context import gone, kept_for_forks, not_found
-from penstock.log.decide.snapshot import Recording
+from penstock.log.decide.append import Appends
+from penstock.log.decide.checks import Check, Checks, Overtakes
+from penstock.log.decide.committed import Commits, Listener
+from penstock.log.decide.context import Context, gone, not_found, soft_deleted
+from penstock.log.decide.create import create_stream
+from penstock.log.decide.delete import delete_stream, expire_stream
+from penstock.log.decide.fork import fork_stream
+from penstock.log.decide.meta import set_meta
+from penstock.log.decide.snapshot import Recording, Snapshots
+from penstock.log.decide.trim import trim_at, trim_stream
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
@@ -39,22 +47,31 @@ class Engine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._writing = Writing(
-            self._streams, self.store, self._settings, self.stats, clock=self._clock
+        context = self._context = Context(
+            self._streams,
+            self.store,
+            self._settings,
+            self.stats,
+            clock=self._clock,
+            ranges=self._ranges,
         )
-        recovered = await self.store.open(self._writing)
+        self._commits = Commits(self._streams, self.stats)
+        self._checks = Checks()
+        self._snapshots = Snapshots(context)
+        self._appends = Appends(context, self._checks, self._snapshots.recordings)
+        recovered = await self.store.open(self._commits)
         for stream in recovered:
             self._streams.add(stream)
         for stream in recovered:
             self._streams.link(stream)
-        reaper = Reaper(self._streams, self.store, self._clock, self._writing.expire)
+        reaper = Reaper(self._streams, self.store, self._clock, partial(expire_stream, context))
         self.reap = reaper.reap
         self.retention = Retention(
             self._streams,
             self.store,
             self._clock,
             self._settings,
-            self._writing.trim_at,
+            partial(trim_at, context),
             rules=self._rules,
         )
         self._retention_task = asyncio.create_task(
@@ -63,13 +80,13 @@ class Engine:
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
 
     def drain(self) -> None:
-        """The server is about to stop: refuse appends that wait for a check, which may take long,
-        and finish all others."""
-        self._writing.drain()
+        """Prepare to stop: refuse appends that wait for a check, which may take long, and finish
+        all others."""
+        self._context.waiting.end()
 
     async def stop(self) -> None:
-        """Refuse new writes, finish queued ones, checkpoint, let go."""
-        self._writing.stop()
+        """Refuse new writes, finish those that are queued, checkpoint, release the store."""
+        self._context.stop()
         self._reap_task.cancel()
         self._retention_task.cancel()
         await self.store.close()
@@ -82,40 +99,40 @@ class Engine:
     def create(
         self, path: str, config: StreamConfig, body: bytes, *, closed: bool
     ) -> asyncio.Future[Created]:
-        return self._writing.create(path, config, body, closed=closed)
+        return create_stream(self._context, path, config, body, closed=closed)
 
     def fork(
-        self, path: str, fork: Fork, wanted: ForkConfig, body: bytes, *, closed: bool
+        self, path: str, fork: Fork, config: ForkConfig, body: bytes, *, closed: bool
     ) -> asyncio.Future[Created]:
-        return self._writing.fork(path, fork, wanted, body, closed=closed)
+        return fork_stream(self._context, path, fork, config, body, closed=closed)
 
     def trim(self, path: str, before: str) -> asyncio.Future[Trimmed]:
         """Retain nothing before an offset; answers where the stream begins now."""
-        return self._writing.trim(path, before)
+        return trim_stream(self._context, path, before)
 
     def record(self, stream: Stream) -> Recording:
         """Take down what is appended to a stream from now on, until `stop_recording`."""
-        return self._writing.record(stream)
+        return self._snapshots.record(stream)
 
     def stop_recording(self, recording: Recording) -> None:
-        self._writing.stop_recording(recording)
+        self._snapshots.stop_recording(recording)
 
     def snapshot(self, recording: Recording, payload: bytes, count: int) -> asyncio.Future[Trimmed]:
         """Append messages that stand for all before them, and trim that, in one step; they must
         take in everything that was recorded."""
-        return self._writing.snapshot(recording, payload, count)
+        return self._snapshots.snapshot(recording, payload, count)
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         """Decided before this returns, unless a check puts it off: appends that wait for a stream
         are decided in the order they came. Cancelling the future takes back one that waits."""
-        return self._writing.append(path, request)
+        return self._appends.append(path, request)
 
     def delete(self, path: str) -> asyncio.Future[None]:
-        return self._writing.delete(path)
+        return delete_stream(self._context, path)
 
     def set_meta(self, path: str, name: str, value: bytes | None) -> asyncio.Future[None]:
         """Keep a named value with a stream, durably; None takes it away."""
-        return self._writing.set_meta(path, name, value)
+        return set_meta(self._context, path, name, value)
 
     def add_check(
         self,
@@ -130,7 +147,7 @@ class Engine:
         With `closes` it is also asked about a close that appends nothing: with no bytes.
         `overtakes` says which appends are decided though others wait that came before.
         """
-        self._writing.add_check(name, check, closes=closes, overtakes=overtakes)
+        self._checks.add(name, check, closes=closes, overtakes=overtakes)
 
     def pending(self, stream: Stream) -> Pending:
         """What is decided of a stream, for those who decide on it themselves."""
@@ -151,9 +168,9 @@ class Engine:
         if stream is None:
             raise not_found(path)
         if stream.soft_deleted:
-            raise kept_for_forks(stream)
+            raise soft_deleted(stream)
         if self._streams.is_expired(stream, now):
-            self._writing.expire(stream)
+            expire_stream(self._context, stream)
             raise gone(stream)
         if touch:
             self._streams.touch(stream, now)
@@ -209,9 +226,14 @@ class Engine:
 
     # -- waiting
 
-    def listen(self, listener: Listener | None) -> None:
-        """Tell `listener` of everything that is committed; None tells nobody."""
-        self._writing.listener = listener
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every batch that is committed, until `unlisten`. Listeners are
+        called in the order of their registration; what one raises is logged and stops nobody."""
+        self._commits.listen(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Stop calling `listener`; no error if it does not listen."""
+        self._commits.unlisten(listener)
 
     def watch(self, stream: Stream, watcher: Watcher) -> None:
         stream.watchers[watcher] = None

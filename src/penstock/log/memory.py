@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.config.settings import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
-from penstock.log.mutations import Append, Create, Delete, Mutation, Snapshot, Trim
+from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
 from penstock.log.stream import Chunk, Deadline, Stream, StreamInfo
@@ -70,8 +70,15 @@ class MemoryStore:
             stream = mutation.stream
             assert stream is not None
             stream.dirty_producers.clear()
-            if type(mutation) is not Append:
-                self._applied(mutation, stream)
+            if mutation.creates:
+                self._streams[stream.path] = stream
+            if mutation.trims:
+                stream.drop_chunks(stream.keep_from)
+            for each in mutation.ended:
+                if each.deleted and self._streams.get(each.path) is each:
+                    del self._streams[each.path]
+            for each in mutation.related:
+                each.drop_chunks(each.keep_from)
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
         self._queued_bytes = 0
@@ -79,18 +86,6 @@ class MemoryStore:
         for mutation in batch:
             if mutation.future is not None and not mutation.future.done():
                 mutation.future.set_result(mutation.result)
-
-    def _applied(self, mutation: Mutation, stream: Stream) -> None:
-        if type(mutation) is Create:
-            self._streams[stream.path] = stream
-        elif type(mutation) in (Trim, Snapshot):
-            stream.drop_chunks(stream.keep_from)
-        elif type(mutation) is Delete and not mutation.soft:
-            for each in (stream, *mutation.cascade):
-                if self._streams.get(each.path) is each:
-                    del self._streams[each.path]
-            if mutation.released is not None:
-                mutation.released.drop_chunks(mutation.released.keep_from)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes:
         if start >= end:

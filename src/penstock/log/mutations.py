@@ -1,22 +1,42 @@
-"""What can be done to a stream, as values on their way to the journal.
+"""The changes to a stream, as values on their way to the journal.
 
-A mutation is decided by the engine, made durable by a store, then applied here to the stream's
-durable half: live and at recovery by the same code. Each is atomic, and they keep their order.
+A mutation is decided by the engine, made durable by a store, then applied to the durable half of
+its stream, by the same code live and at recovery. Each is atomic, and they keep their order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.log import records
 from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.headers import Producer
 
+if TYPE_CHECKING:
+    from penstock.log.active import ActiveStreams
+    from penstock.log.stats import EngineStats
+
 
 class Mutation:
+    """A change on its way to the journal.
+
+    The class attributes say what a kind of change does, so that stores and observers need not know
+    the kinds.
+    """
+
     __slots__ = ("future", "record", "result", "stream")
+
+    creates: ClassVar[bool] = False
+    """Whether `stream` is new."""
+    trims: ClassVar[bool] = False
+    """Whether `stream` retains less than before."""
+    ended: Sequence[Stream] = ()
+    """The streams that nobody may use any more once this is committed; `Stream.deleted` tells those
+    that are gone from those that are kept for forks."""
+    related: Sequence[Stream] = ()
+    """The living streams beside `stream` that this changes."""
 
     def __init__(self, stream: Stream | None, record: bytes, result: Any) -> None:
         self.stream = stream
@@ -25,7 +45,24 @@ class Mutation:
         self.future: asyncio.Future[Any] | None = None
 
     def apply(self, lsn: int) -> None:
-        """Make the stream's durable half what this mutation says."""
+        """Make the durable half of the stream what this mutation says."""
+
+    def committed(self, stats: EngineStats) -> None:
+        """Count the mutation, and release what its decision had reserved: it is durable."""
+        if self.stream is not None:
+            self.stream.landed()
+
+    def undo(self, streams: ActiveStreams) -> None:
+        """Take the decision back: the mutation never became durable."""
+        if self.stream is not None:
+            _reset(self.stream)
+        for stream in (*self.ended, *self.related):
+            _reset(stream)
+
+
+def _reset(stream: Stream) -> None:
+    if not stream.deleted:
+        stream.reset_pending()
 
 
 class Barrier(Mutation):
@@ -37,9 +74,21 @@ class Barrier(Mutation):
         super().__init__(None, b"", result)
 
 
-class Append(Mutation):
-    __slots__ = ("closes", "count", "payload", "producer", "start", "stream_seq", "time_us")
+class TailMutation(Mutation):
+    """A change that adds `payload`, `count` messages, at the tail; `start` is where it was."""
+
+    __slots__ = ("count", "payload", "start", "time_us")
     stream: Stream
+    start: int
+    count: int
+    time_us: int
+    payload: bytes
+
+
+class AppendMutation(TailMutation):
+    """New bytes at the tail, a close, or both."""
+
+    __slots__ = ("closes", "producer", "stream_seq")
 
     def __init__(
         self,
@@ -54,6 +103,10 @@ class Append(Mutation):
         producer: Producer | None,
         stream_seq: str | None,
     ) -> None:
+        # All fields are set here: a call of the base class would cost every append.
+        self.stream = stream
+        self.result = result
+        self.future = None
         self.start = start
         self.count = count
         self.time_us = time_us
@@ -61,7 +114,7 @@ class Append(Mutation):
         self.closes = closes
         self.producer = producer
         self.stream_seq = stream_seq
-        record = records.encode_append(
+        self.record = records.encode_append(
             stream.id,
             start,
             count,
@@ -71,18 +124,27 @@ class Append(Mutation):
             producer=producer,
             stream_seq=stream_seq,
         )
-        super().__init__(stream, record, result)
 
     def apply(self, lsn: int) -> None:
         apply_append(self.stream, self, lsn)
 
+    def committed(self, stats: EngineStats) -> None:
+        stats.appends += 1
+        stats.append_messages += self.count
+        stats.append_bytes += len(self.payload)
+        stream = self.stream
+        stream.in_flight -= 1
+        if not stream.in_flight and stream.pending_producers:
+            stream.pending_producers = {}
 
-class Create(Mutation):
+
+class CreateMutation(Mutation):
     """A new stream with its first bytes; `replaces` is an expired one deleted in the same step,
     `source` the stream that it is a fork of."""
 
-    __slots__ = ("meta", "payload", "replaces", "source")
+    __slots__ = ("ended", "meta", "payload", "related", "replaces", "source")
     stream: Stream
+    creates = True
 
     def __init__(
         self,
@@ -98,6 +160,8 @@ class Create(Mutation):
         self.payload = payload
         self.replaces = replaces
         self.source = source
+        self.ended = () if replaces is None else (replaces,)
+        self.related = () if source is None else (source,)
         self.meta = records.CreateMeta(
             path=stream.path,
             content_type=stream.config.content_type,
@@ -118,12 +182,22 @@ class Create(Mutation):
         if self.source is not None:
             apply_forked(self.source, self.meta, lsn)
 
+    def committed(self, stats: EngineStats) -> None:
+        stats.creates += 1
+        stats.forks += self.source is not None
+        self.stream.previous = None
+        self.stream.landed()
 
-class Delete(Mutation):
-    """The end of a stream. A soft one keeps its bytes for its forks; the other takes `cascade` with
-    it, soft-deleted streams that it was the last fork of, and `released` has one fork less."""
+    def undo(self, streams: ActiveStreams) -> None:
+        streams.undo(self.stream)
+        super().undo(streams)
 
-    __slots__ = ("cascade", "expired", "released", "soft")
+
+class DeleteMutation(Mutation):
+    """The end of a stream. A soft one keeps its bytes for its forks. The other one takes `cascade`
+    with it, the soft-deleted streams whose last fork it was, and `released` has one fork less."""
+
+    __slots__ = ("cascade", "ended", "expired", "related", "released", "soft")
     stream: Stream
 
     def __init__(
@@ -141,6 +215,8 @@ class Delete(Mutation):
         self.soft = soft
         self.cascade = cascade
         self.released = released
+        self.ended = (stream, *cascade)
+        self.related = () if released is None else (released,)
         record = records.encode_delete(
             stream.id,
             time_us,
@@ -155,18 +231,24 @@ class Delete(Mutation):
         if self.soft:
             apply_soft_delete(self.stream, lsn)
             return
-        for each in (self.stream, *self.cascade):
+        for each in self.ended:
             each.deleted = True
             each.applied_lsn = lsn
         if self.released is not None:
             apply_released(self.released, lsn)
 
+    def committed(self, stats: EngineStats) -> None:
+        stats.deletes += 1
+        for each in self.ended:
+            each.landed()
 
-class Trim(Mutation):
-    """What is before `position` is retained no more."""
+
+class TrimMutation(Mutation):
+    """Nothing before `position` is retained any more."""
 
     __slots__ = ("ordinal", "position")
     stream: Stream
+    trims = True
 
     def __init__(
         self, stream: Stream, result: Any, *, position: int, ordinal: int, time_us: int
@@ -178,12 +260,16 @@ class Trim(Mutation):
     def apply(self, lsn: int) -> None:
         apply_trim(self.stream, self, lsn)
 
+    def committed(self, stats: EngineStats) -> None:
+        stats.trims += 1
+        self.stream.landed()
 
-class Snapshot(Mutation):
-    """Messages at the tail that stand for all before them, which is retained no more."""
 
-    __slots__ = ("count", "ordinal", "payload", "start", "time_us")
-    stream: Stream
+class SnapshotMutation(TailMutation):
+    """Messages at the tail that stand for all before them, which are retained no more."""
+
+    __slots__ = ("ordinal",)
+    trims = True
 
     def __init__(
         self,
@@ -207,9 +293,13 @@ class Snapshot(Mutation):
     def apply(self, lsn: int) -> None:
         apply_snapshot(self.stream, self, lsn)
 
+    def committed(self, stats: EngineStats) -> None:
+        stats.compactions += 1
+        self.stream.landed()
 
-class SetMeta(Mutation):
-    """A named value kept with the stream; None takes it away."""
+
+class MetaMutation(Mutation):
+    """A named value kept with the stream; None removes it."""
 
     __slots__ = ("name", "value")
     stream: Stream
@@ -223,7 +313,7 @@ class SetMeta(Mutation):
         apply_meta(self.stream, self, lsn)
 
 
-def apply_append(stream: Stream, change: Append | records.AppendRecord, lsn: int) -> None:
+def apply_append(stream: Stream, change: AppendMutation | records.AppendRecord, lsn: int) -> None:
     stream.add_bytes(change.payload, change.count, change.time_us)
     if change.producer is not None:
         stream.set_producer(change.producer)
@@ -255,7 +345,7 @@ def _fork_fields(stream: Stream, fork: ForkPoint) -> dict[str, Any]:
 
 
 def apply_forked(source: Stream, meta: records.CreateMeta, lsn: int) -> None:
-    """Its first fork keeps everything that the source still has; later ones have no more."""
+    """Count a fork. The first one pins all that the source retains; later ones need no more."""
     source.forks += 1
     if source.pinned is None:
         source.pinned = meta.earliest
@@ -274,27 +364,29 @@ def apply_soft_delete(stream: Stream, lsn: int) -> None:
     stream.applied_lsn = lsn
 
 
-def apply_trim(stream: Stream, change: Trim | records.TrimRecord, lsn: int) -> None:
+def apply_trim(stream: Stream, change: TrimMutation | records.TrimRecord, lsn: int) -> None:
     stream.earliest, stream.earliest_ordinal = change.position, change.ordinal
     stream.applied_lsn = lsn
 
 
-def apply_snapshot(stream: Stream, change: Snapshot | records.SnapshotRecord, lsn: int) -> None:
+def apply_snapshot(
+    stream: Stream, change: SnapshotMutation | records.SnapshotRecord, lsn: int
+) -> None:
     touched_us = stream.touched_us
     stream.begin_segment()
     stream.add_bytes(change.payload, change.count, change.time_us)
-    # Nobody has used the stream: what expires must not live on by being tidied up.
+    # A compaction is no use of the stream, and must not put off its expiry.
     stream.touched_us = touched_us
     stream.earliest, stream.earliest_ordinal = change.start, change.ordinal
     stream.applied_lsn = lsn
 
 
-def apply_meta(stream: Stream, change: SetMeta | records.MetaRecord, lsn: int) -> None:
+def apply_meta(stream: Stream, change: MetaMutation | records.MetaRecord, lsn: int) -> None:
     stream.meta = with_meta(stream.meta, change.name, change.value)
     stream.applied_lsn = lsn
 
 
 def with_meta(meta: dict[str, bytes], name: str, value: bytes | None) -> dict[str, bytes]:
-    """A new dict: plans of a checkpoint that runs may hold the old one."""
-    changed = {key: known for key, known in meta.items() if key != name}
-    return changed if value is None else {**changed, name: value}
+    """Return a new dict, because the plan of a running checkpoint may hold the old one."""
+    others = {key: other for key, other in meta.items() if key != name}
+    return others if value is None else {**others, name: value}

@@ -83,15 +83,6 @@ class Fork(NamedTuple):
     sub_offset: int
 
 
-class Place(NamedTuple):
-    """A fork point that was found. `is_default`: the request named none."""
-
-    source: str
-    position: int
-    ordinal: int
-    is_default: bool
-
-
 class Trimmed(NamedTuple):
     """Where a stream begins: the offset of its earliest retained message, and that one's number
     if the stream is of JSON messages."""

@@ -245,6 +245,12 @@ class Stream:
         wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
         return max(wanted, self.own_start)
 
+    def landed(self) -> None:
+        """One mutation less is in flight: it is durable."""
+        self.in_flight -= 1
+        if not self.in_flight and self.pending_producers:
+            self.pending_producers = {}
+
     def reset_pending(self) -> None:
         """Forget what was decided but is not durable: pending is durable again."""
         self.in_flight = 0

@@ -1,21 +1,25 @@
-"""A stream's life: what makes two creations the same, when it expires, what refuses an append.
+"""The life of a stream: which creations are the same, when it expires, what refuses an append.
 
 Pure decisions on values; knows neither where streams are kept nor what time it is.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from penstock.errors import (
     ContentTypeMismatch,
+    EmptyBody,
     MissingContentType,
     StreamClosed,
     StreamExists,
     StreamSeqConflict,
+    TooManyProducers,
 )
 from penstock.limits import TIME_US_MAX
-from penstock.protocol.headers import format_expires_at, media_type
+from penstock.protocol.headers import Producer, format_expires_at, media_type
+from penstock.protocol.producer import Duplicate, ProducerState, decide
 
 
 class StreamConfig(NamedTuple):
@@ -79,12 +83,6 @@ def expires_at_us(config: StreamConfig, touched_us: int) -> int | None:
     return min(touched_us + config.ttl_s * 1_000_000, TIME_US_MAX)
 
 
-def check_open(*, closed: bool, tail: str) -> None:
-    """Refuse to append to a closed stream; `tail` is its final offset."""
-    if closed:
-        raise stream_closed(tail)
-
-
 def stream_closed(tail: str, successor: bytes | None = None) -> StreamClosed:
     """`successor` is the location of the stream that it goes on in, if that is known."""
     place = "a new stream" if successor is None else successor.decode()
@@ -103,45 +101,101 @@ def check_content_type(*, stream: str, request: str | None) -> None:
     """Refuse a body whose media type is missing or not the stream's."""
     if request is None:
         raise MissingContentType(f"Send the stream's Content-Type with the body: {stream}.")
-    if stream != request and media_type(stream) != media_type(request):
+    if media_type(stream) != media_type(request):
         raise ContentTypeMismatch(
             f"The stream holds {media_type(stream)} and the request sent "
             f"{media_type(request)}. Send Content-Type: {stream}."
         )
 
 
-def check_stream_seq(*, last: str | None, given: str | None) -> None:
-    """Refuse a Stream-Seq that is not greater, byte by byte, than the last one."""
-    if last is not None and given is not None and given <= last:
-        raise StreamSeqConflict(
-            f"Stream-Seq {given!r} is not greater than the last one, {last!r}. Values are "
-            "compared byte by byte as text: pad numbers with zeros."
-        )
+class Outcome(Enum):
+    """What becomes of an append whose request is in order."""
+
+    ACCEPT = "accept"
+    """The body is appended, the stream is closed, or both."""
+    DUPLICATE = "duplicate"
+    """The producer has sent it before: nothing changes, and the answer is a success."""
+    ALREADY_CLOSED = "already closed"
+    """The request closes a closed stream, or repeats the one that did: the same."""
+    CLOSED = "closed"
+    """The stream is closed and takes no more data: the caller raises `stream_closed`."""
 
 
-def append_precedence(
+class AppendRequest(Protocol):
+    """What an append says of itself."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def content_type(self) -> str | None: ...
+    @property
+    def close(self) -> bool: ...
+    @property
+    def producer(self) -> Producer | None: ...
+    @property
+    def stream_seq(self) -> str | None: ...
+
+
+_ACCEPT, _DUPLICATE = Outcome.ACCEPT, Outcome.DUPLICATE
+
+
+def judge_append(
+    request: AppendRequest,
     *,
     closed: bool,
-    tail: str,
-    stream_content_type: str,
-    has_body: bool,
-    content_type: str | None,
+    closed_by: Producer | None,
+    content_type: str,
     last_stream_seq: str | None,
-    stream_seq: str | None,
-) -> None:
-    """All reasons to refuse an append, in the protocol's order.
+    producer_state: ProducerState | None,
+    takes_producers: bool = True,
+) -> tuple[Outcome, ProducerState | None]:
+    """Judge an append by what the stream is, in the protocol's order of precedence.
 
-    Closed comes first, so that the writer always learns that the stream has ended; then content
-    type; then sequence. A request without a body only closes: its content type is ignored, and
-    closing a closed stream again is fine whatever else it says.
+    | first that holds                                        | outcome                   |
+    |---------------------------------------------------------|---------------------------|
+    | closed, and the request only closes it again            | already closed            |
+    | closed, and the request repeats the one that closed it  | already closed            |
+    | closed                                                  | closed                    |
+    | no body, and the request does not close                 | 400 EmptyBody             |
+    | a body without a content type                           | 400 MissingContentType    |
+    | a body of another content type                          | 409 ContentTypeMismatch   |
+    | `producer.decide` refuses epoch or sequence             | 403, 400, 409             |
+    | `producer.decide` has seen the sequence                 | duplicate                 |
+    | a new producer, and the stream takes no more of them    | 429 TooManyProducers      |
+    | Stream-Seq is not greater than the last one             | 409 StreamSeqConflict     |
+    | otherwise                                               | accept                    |
+
+    Closed comes first, so that a writer always learns that the stream has ended. The second value
+    is the producer's state: the new one if accepted, else the one that the answer reports.
     """
-    if not has_body:
-        if not closed:
-            check_stream_seq(last=last_stream_seq, given=stream_seq)
-        return
-    check_open(closed=closed, tail=tail)
-    check_content_type(stream=stream_content_type, request=content_type)
-    check_stream_seq(last=last_stream_seq, given=stream_seq)
+    producer = request.producer
+    if closed:
+        is_repeat = producer is not None and producer == closed_by
+        if is_repeat or (request.close and not request.body):
+            return Outcome.ALREADY_CLOSED, producer_state
+        return Outcome.CLOSED, producer_state
+    if request.body:
+        if request.content_type != content_type:  # spares the usual case a call
+            check_content_type(stream=content_type, request=request.content_type)
+    elif not request.close:
+        raise EmptyBody("An append needs a body. To close the stream send Stream-Closed: true.")
+    if producer is not None:
+        decision = decide(producer_state, producer)
+        if type(decision) is Duplicate:
+            return _DUPLICATE, decision.state
+        if producer_state is None and not takes_producers:
+            raise TooManyProducers(
+                "The stream has as many producers as producers_per_stream_max allows. Reuse a "
+                "producer id, or raise the setting."
+            )
+        producer_state = decision.state
+    stream_seq = request.stream_seq
+    if stream_seq is not None and last_stream_seq is not None and stream_seq <= last_stream_seq:
+        raise StreamSeqConflict(
+            f"Stream-Seq {stream_seq!r} is not greater than the last one, {last_stream_seq!r}. "
+            "Values are compared byte by byte as text: pad numbers with zeros."
+        )
+    return _ACCEPT, producer_state
 
 
 def _differs(name: str, existing: str, wanted: str) -> str:

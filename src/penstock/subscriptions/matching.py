@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.log.mutations import Append, Create, Delete
+from penstock.log.mutations import AppendMutation, CreateMutation, DeleteMutation
 from penstock.protocol.globs import PatternIndex
 from penstock.protocol.subscription import RESERVED
 from penstock.subscriptions.model import Link, Subscription
@@ -105,11 +105,13 @@ class Matching:
 
     def close(self) -> None:
         self._closed = True
-        self._engine.listen(None)
+        self._engine.unlisten(self.committed)
 
     def _listen(self) -> None:
-        wanted = self._count or self._recordings
-        self._engine.listen(self.committed if wanted else None)
+        if self._count or self._recordings:
+            self._engine.listen(self.committed)
+        else:
+            self._engine.unlisten(self.committed)
 
     def subscribers(self, path: str) -> dict[Subscription, None]:
         """Everybody whose pattern or list a path is in."""
@@ -128,14 +130,14 @@ class Matching:
         waiting = self._waiting
         for mutation in batch:
             kind = type(mutation)
-            if kind is Append:
+            if kind is AppendMutation:
                 assert mutation.stream is not None
                 if waiting.get(mutation.stream.path, True):
                     self._mark(mutation.stream)
-            elif kind is Create:
+            elif kind is CreateMutation:
                 assert mutation.stream is not None
                 self._created(mutation.stream)
-            elif kind is Delete:
+            elif kind is DeleteMutation:
                 assert mutation.stream is not None
                 self._ended(mutation.stream.path)
         for paths in self._recordings:

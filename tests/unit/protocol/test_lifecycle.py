@@ -1,25 +1,32 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from penstock.errors import (
     ContentTypeMismatch,
+    EmptyBody,
+    EpochStart,
     MissingContentType,
     PenstockError,
-    StreamClosed,
+    SequenceGap,
+    StaleEpoch,
     StreamExists,
     StreamSeqConflict,
+    TooManyProducers,
 )
 from penstock.limits import INTEGER_MAX, TIME_US_MAX
-from penstock.protocol.headers import format_expires_at
+from penstock.protocol.headers import Producer, format_expires_at
 from penstock.protocol.lifecycle import (
+    Outcome,
     StreamConfig,
-    append_precedence,
     create_matches,
     expires_at_us,
+    judge_append,
+    stream_closed,
 )
+from penstock.protocol.producer import ProducerState
 
 TEXT = StreamConfig("text/plain", None, None)
 NEW_YEAR_US = 1_767_225_600_000_000
@@ -125,69 +132,141 @@ def test_the_latest_expiry_can_be_printed() -> None:
     assert format_expires_at(TIME_US_MAX) == "9999-12-31T23:59:59.999999Z"
 
 
-def append(**changes: Any) -> None:
-    """An append that nothing speaks against, but for the given changes."""
-    request: dict[str, Any] = {
-        "closed": False,
-        "tail": "0000000000000001_0000000000000005",
-        "stream_content_type": "application/json",
-        "has_body": True,
-        "content_type": "application/json",
-        "last_stream_seq": "0005",
-        "stream_seq": "0006",
-    }
-    append_precedence(**(request | changes))
+class Request(NamedTuple):
+    """An append that nothing speaks against."""
+
+    body: bytes = b"1"
+    content_type: str | None = "application/json"
+    close: bool = False
+    producer: Producer | None = None
+    stream_seq: str | None = "0006"
 
 
+STREAM: dict[str, Any] = {
+    "closed": False,
+    "closed_by": None,
+    "content_type": "application/json",
+    "last_stream_seq": "0005",
+    "producer_state": None,
+}
 CLOSED = {"closed": True}
+CLOSED_BY_IT = {"closed": True, "closed_by": Producer("p", 3, 7)}
+KNOWN = {"producer_state": ProducerState(3, 6)}
+FULL = {"takes_producers": False}
 OTHER_TYPE = {"content_type": "text/plain"}
 NO_TYPE = {"content_type": None}
 OLD_SEQ = {"stream_seq": "0005"}
-NO_BODY = {"has_body": False}
+NO_BODY = {"body": b""}
+CLOSE = {"close": True}
+ONLY_CLOSE = {"body": b"", "close": True}
+NEXT = {"producer": Producer("p", 3, 7)}
+AGAIN = {"producer": Producer("p", 3, 6)}
+GAP = {"producer": Producer("p", 3, 9)}
+STALE = {"producer": Producer("p", 2, 0)}
+NEW_EPOCH = {"producer": Producer("p", 4, 0)}
+LATE_EPOCH = {"producer": Producer("p", 4, 1)}
+FIRST = {"producer": Producer("q", 0, 0)}
+SECOND = {"producer": Producer("q", 0, 1)}
+
+ACCEPT, DUPLICATE = Outcome.ACCEPT, Outcome.DUPLICATE
+ALREADY_CLOSED, REFUSED = Outcome.ALREADY_CLOSED, Outcome.CLOSED
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
+    ("stream", "request_", "outcome"),
     [
-        ({}, None),
-        (CLOSED, StreamClosed),
-        (CLOSED | OTHER_TYPE, StreamClosed),
-        (CLOSED | NO_TYPE | OLD_SEQ, StreamClosed),
-        (CLOSED | OTHER_TYPE | OLD_SEQ, StreamClosed),
-        (OTHER_TYPE, ContentTypeMismatch),
-        (OTHER_TYPE | OLD_SEQ, ContentTypeMismatch),
-        (NO_TYPE | OLD_SEQ, MissingContentType),
-        (OLD_SEQ, StreamSeqConflict),
-        ({"stream_seq": "0004"}, StreamSeqConflict),
-        ({"stream_seq": "00050"}, None),
-        ({"stream_seq": "9"}, None),
-        ({"stream_seq": "10", "last_stream_seq": "9"}, StreamSeqConflict),
-        ({"stream_seq": "B", "last_stream_seq": "a"}, StreamSeqConflict),
-        ({"stream_seq": None}, None),
-        ({"last_stream_seq": None}, None),
-        ({"content_type": "Application/JSON; charset=utf-8"}, None),
-        (NO_BODY | OTHER_TYPE, None),
-        (NO_BODY | NO_TYPE, None),
-        (NO_BODY | OLD_SEQ, StreamSeqConflict),
-        (NO_BODY | CLOSED, None),
-        (NO_BODY | CLOSED | OTHER_TYPE | OLD_SEQ, None),
+        ({}, {}, ACCEPT),
+        (CLOSED, {}, REFUSED),
+        (CLOSED, OTHER_TYPE, REFUSED),
+        (CLOSED, NO_TYPE | OLD_SEQ, REFUSED),
+        (CLOSED, OTHER_TYPE | OLD_SEQ, REFUSED),
+        ({}, OTHER_TYPE, ContentTypeMismatch),
+        ({}, OTHER_TYPE | OLD_SEQ, ContentTypeMismatch),
+        ({}, NO_TYPE | OLD_SEQ, MissingContentType),
+        ({}, OLD_SEQ, StreamSeqConflict),
+        ({}, {"stream_seq": "0004"}, StreamSeqConflict),
+        ({}, {"stream_seq": "00050"}, ACCEPT),
+        ({}, {"stream_seq": "9"}, ACCEPT),
+        ({"last_stream_seq": "9"}, {"stream_seq": "10"}, StreamSeqConflict),
+        ({"last_stream_seq": "a"}, {"stream_seq": "B"}, StreamSeqConflict),
+        ({}, {"stream_seq": None}, ACCEPT),
+        ({"last_stream_seq": None}, {}, ACCEPT),
+        ({}, {"content_type": "Application/JSON; charset=utf-8"}, ACCEPT),
+        ({}, ONLY_CLOSE | OTHER_TYPE, ACCEPT),
+        ({}, ONLY_CLOSE | NO_TYPE, ACCEPT),
+        ({}, ONLY_CLOSE | OLD_SEQ, StreamSeqConflict),
+        (CLOSED, ONLY_CLOSE, ALREADY_CLOSED),
+        (CLOSED, ONLY_CLOSE | OTHER_TYPE | OLD_SEQ, ALREADY_CLOSED),
+        # Closing with a body is an append, and a closed stream takes none.
+        ({}, CLOSE, ACCEPT),
+        (CLOSED, CLOSE, REFUSED),
+        # A request that neither appends nor closes says nothing.
+        ({}, NO_BODY, EmptyBody),
+        ({}, NO_BODY | NO_TYPE | OLD_SEQ | STALE, EmptyBody),
+        (CLOSED, NO_BODY, REFUSED),
+        # The producer's request that closed the stream may be repeated, and no other.
+        (CLOSED_BY_IT | KNOWN, CLOSE | NEXT, ALREADY_CLOSED),
+        (CLOSED_BY_IT | KNOWN, CLOSE | NEXT | OTHER_TYPE | OLD_SEQ, ALREADY_CLOSED),
+        (CLOSED_BY_IT | KNOWN, CLOSE | AGAIN, REFUSED),
+        (CLOSED | KNOWN, CLOSE | NEXT, REFUSED),
+        (CLOSED | KNOWN, STALE, REFUSED),
+        (CLOSED | KNOWN, ONLY_CLOSE | STALE, ALREADY_CLOSED),
+        # The content type comes before the producer, the producer before the sequence.
+        (KNOWN, NEXT, ACCEPT),
+        (KNOWN, NEW_EPOCH, ACCEPT),
+        (KNOWN, STALE, StaleEpoch),
+        (KNOWN, GAP, SequenceGap),
+        (KNOWN, LATE_EPOCH, EpochStart),
+        (KNOWN, OTHER_TYPE | STALE, ContentTypeMismatch),
+        (KNOWN, OTHER_TYPE | AGAIN, ContentTypeMismatch),
+        (KNOWN, STALE | OLD_SEQ, StaleEpoch),
+        (KNOWN, GAP | OLD_SEQ, SequenceGap),
+        (KNOWN, NEXT | OLD_SEQ, StreamSeqConflict),
+        (KNOWN, AGAIN, DUPLICATE),
+        (KNOWN, AGAIN | OLD_SEQ, DUPLICATE),
+        (KNOWN, AGAIN | ONLY_CLOSE, DUPLICATE),
+        # A stream that takes no more producers refuses new ones alone, and before the sequence.
+        ({}, FIRST, ACCEPT),
+        ({}, SECOND, SequenceGap),
+        (FULL, {}, ACCEPT),
+        (FULL, FIRST, TooManyProducers),
+        (FULL, SECOND, SequenceGap),
+        (FULL, FIRST | OLD_SEQ, TooManyProducers),
+        (FULL, FIRST | OTHER_TYPE, ContentTypeMismatch),
+        (FULL | KNOWN, NEXT, ACCEPT),
+        (FULL | KNOWN, AGAIN, DUPLICATE),
     ],
 )
-def test_precedence_is_closed_then_content_type_then_sequence(
-    changes: dict[str, Any], error: type[PenstockError] | None
+def test_an_append_is_judged_in_the_order_of_the_protocol(
+    stream: dict[str, Any], request_: dict[str, Any], outcome: Outcome | type[PenstockError]
 ) -> None:
-    if error is None:
-        append(**changes)
+    request = Request(**request_)
+    if isinstance(outcome, Outcome):
+        assert judge_append(request, **(STREAM | stream))[0] is outcome
         return
-    with pytest.raises(error) as caught:
-        append(**changes)
-    assert type(caught.value) is error
+    with pytest.raises(outcome) as caught:
+        judge_append(request, **(STREAM | stream))
+    assert type(caught.value) is outcome
+
+
+@pytest.mark.parametrize(
+    ("stream", "request_", "state"),
+    [
+        ({}, {}, None),
+        ({}, FIRST, ProducerState(0, 0)),
+        (KNOWN, NEXT, ProducerState(3, 7)),
+        (KNOWN, NEW_EPOCH, ProducerState(4, 0)),
+        (KNOWN, AGAIN, ProducerState(3, 6)),
+        (CLOSED | KNOWN, STALE, ProducerState(3, 6)),
+        (CLOSED_BY_IT | {"producer_state": ProducerState(3, 7)}, CLOSE | NEXT, ProducerState(3, 7)),
+    ],
+)
+def test_the_state_is_the_new_one_if_accepted_and_else_the_one_the_answer_reports(
+    stream: dict[str, Any], request_: dict[str, Any], state: ProducerState | None
+) -> None:
+    assert judge_append(Request(**request_), **(STREAM | stream))[1] == state
 
 
 def test_closed_answer_tells_that_and_where_the_stream_ended() -> None:
-    with pytest.raises(StreamClosed) as caught:
-        append(closed=True)
-    assert caught.value.headers == {
-        "Stream-Closed": "true",
-        "Stream-Next-Offset": "0000000000000001_0000000000000005",
-    }
+    tail = "0000000000000001_0000000000000005"
+    assert stream_closed(tail).headers == {"Stream-Closed": "true", "Stream-Next-Offset": tail}

@@ -1,18 +1,20 @@
-"""What every decision about a stream needs: finding it, and answering in the order of decisions.
+"""What every decision about a stream needs, in one object, and answers in the order of decisions.
 
 Decisions are made on pending state by one owner, the event loop; an answer that rests on pending
-state waits until that is durable.
+state waits until that state is durable. If a batch fails, pending state is durable state again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
-from penstock.errors import PenstockError, ShuttingDown, StreamNotFound, StreamSoftDeleted
+from penstock.errors import PenstockError, StreamNotFound, StreamSoftDeleted
 from penstock.log.active import ActiveStreams
+from penstock.log.decide.waiting import WaitingAppends, shutting_down
 from penstock.log.mutations import Barrier, Mutation
 from penstock.log.ranges import Ranges
 from penstock.log.stats import EngineStats
@@ -23,7 +25,22 @@ from penstock.protocol.json_mode import frame
 T = TypeVar("T")
 
 
-class Decisions:
+class Context:
+    """The collaborators of all decisions. Belongs to the event loop that made it."""
+
+    __slots__ = (
+        "_tasks",
+        "clock",
+        "is_stopping",
+        "loop",
+        "ranges",
+        "settings",
+        "stats",
+        "store",
+        "streams",
+        "waiting",
+    )
+
     def __init__(
         self,
         streams: ActiveStreams,
@@ -32,81 +49,94 @@ class Decisions:
         stats: EngineStats,
         *,
         clock: Clock,
+        ranges: Ranges,
     ) -> None:
-        self._streams = streams
-        self._settings = settings
-        self._clock = clock
-        self._ranges = Ranges(store)
+        self.streams = streams
         self.store = store
+        self.settings = settings
         self.stats = stats
-        self._stopping = False
-        self._loop = asyncio.get_running_loop()
+        self.clock = clock
+        self.ranges = ranges
+        self.loop = asyncio.get_running_loop()
+        self.waiting = WaitingAppends(bytes_max=settings.append_queue_bytes_max)
+        self.is_stopping = False
         self._tasks: set[asyncio.Task[object]] = set()
 
     def stop(self) -> None:
-        """From now on nothing new is taken; what is queued is finished."""
-        self._stopping = True
+        """Take no new changes from now on; those that are queued are finished."""
+        self.is_stopping = True
+        self.waiting.end()
 
-    def _frame(self, body: bytes, *, in_messages: bool, allow_empty: bool) -> tuple[bytes, int]:
-        """The body in wire shape, and how many messages it is."""
-        if in_messages and body:
-            return frame(body, allow_empty=allow_empty, depth_max=self._settings.json_depth_max)
-        return body, 1 if body else 0
+    def check_running(self) -> None:
+        """Raise ShuttingDown if the server is stopping."""
+        if self.is_stopping:
+            raise shutting_down()
 
-    def _admit(self, size: int) -> None:
-        self._check_running()
+    def admit(self, size: int) -> None:
+        """Raise if the server is stopping or the store cannot take `size` more bytes."""
+        if self.is_stopping:
+            raise shutting_down()
         self.store.admit(size)
 
-    def _check_running(self) -> None:
-        if self._stopping:
-            raise shutting_down()
+    def frame(self, body: bytes, *, is_json: bool, allow_empty: bool) -> tuple[bytes, int]:
+        """Return the body in wire shape, and the number of its messages."""
+        if is_json and body:
+            return frame(body, allow_empty=allow_empty, depth_max=self.settings.json_depth_max)
+        return body, 1 if body else 0
+
+    def run(self, decision: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a decision that has to read the log first."""
+        task = self.loop.create_task(decision)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- answers in the order of decisions
 
-    def _submit(self, mutation: Mutation) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._loop.create_future()
+    def submit(self, mutation: Mutation) -> asyncio.Future[T]:
+        """Hand a decided mutation to the store; the future has its result once it is durable."""
+        future: asyncio.Future[T] = self.loop.create_future()
         mutation.future = future
         if mutation.stream is not None:
             mutation.stream.in_flight += 1
         self.store.submit(mutation)
         return future
 
-    def _answer(self, stream: Stream, result: T) -> asyncio.Future[T]:
-        """An answer that rests on pending state is given when that is durable."""
+    def answer(self, stream: Stream, result: T) -> asyncio.Future[T]:
+        """Answer without a change, as soon as the pending state of `stream` is durable."""
         if stream.in_flight:
-            return self._submit(Barrier(result))
-        future: asyncio.Future[T] = self._loop.create_future()
+            return self.submit(Barrier(result))
+        future: asyncio.Future[T] = self.loop.create_future()
         future.set_result(result)
         return future
 
-    def _refuse(self, stream: Stream, error: PenstockError) -> asyncio.Future[T]:
+    def refuse(self, stream: Stream, error: PenstockError) -> asyncio.Future[T]:
+        """Refuse a request, as soon as the pending state of `stream` is durable: raises `error` if
+        it is already."""
         if not stream.in_flight:
             raise error
-        refusal: asyncio.Future[T] = self._loop.create_future()
+        refusal: asyncio.Future[T] = self.loop.create_future()
 
         def refuse(barrier: asyncio.Future[None]) -> None:
             if not refusal.done():
                 refusal.set_exception(barrier.exception() or error)
 
-        barrier: asyncio.Future[None] = self._submit(Barrier())
+        barrier: asyncio.Future[None] = self.submit(Barrier())
         barrier.add_done_callback(refuse)
         return refusal
 
 
-def shutting_down() -> ShuttingDown:
-    return ShuttingDown("the server is stopping; try again shortly", Retry_After="1")
-
-
 def not_found(path: str) -> StreamNotFound:
-    return StreamNotFound(f"there is no stream at {path!r}; create it with PUT first")
+    return StreamNotFound(f"There is no stream at {path!r}. Create it with PUT first.")
 
 
 def gone(stream: Stream) -> StreamNotFound | StreamSoftDeleted:
-    """Why a stream that is about to be deleted, or was softly, takes no more changes."""
-    return kept_for_forks(stream) if stream.pending_soft_deleted else not_found(stream.path)
+    """Return why a stream that is being deleted, or is soft-deleted, takes no more changes."""
+    return soft_deleted(stream) if stream.pending_soft_deleted else not_found(stream.path)
 
 
-def kept_for_forks(stream: Stream) -> StreamSoftDeleted:
+def soft_deleted(stream: Stream) -> StreamSoftDeleted:
     return StreamSoftDeleted(
-        f"{stream.path!r} was deleted; its data is kept only for the forks made from it"
+        f"The stream at {stream.path!r} was deleted; its data is kept only for the forks made "
+        "from it. Read one of those, or use another path."
     )

@@ -1,66 +1,77 @@
-"""Decides how a stream ends: at once, or only once the last fork that reads from it is gone.
+"""Decides how a stream ends: at once, or only when the last fork that reads from it is gone.
 
-One record ends a fork and every soft-deleted stream that it was the last fork of.
+One record ends a fork and every soft-deleted stream whose last fork it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from penstock.log import mutations
-from penstock.log.decide.context import Decisions, gone, not_found
+from penstock.log.decide.context import Context, gone, not_found
+from penstock.log.mutations import DeleteMutation
 from penstock.log.stream import Stream
 
 
-class Removing(Decisions):
-    def delete(self, path: str) -> asyncio.Future[None]:
-        self._check_running()
-        now = self._clock.now_us()
-        stream = self._living(path, now)
-        if stream.deleting:
-            return self._refuse(stream, gone(stream))
-        return self._delete(stream, now, expired=False)
+def delete_stream(context: Context, path: str) -> asyncio.Future[None]:
+    context.check_running()
+    now_us = context.clock.now_us()
+    stream = living_stream(context, path, now_us)
+    if stream.deleting:
+        return context.refuse(stream, gone(stream))
+    return _end(context, stream, now_us, expired=False)
 
-    def expire(self, stream: Stream) -> None:
-        if stream.deleting or stream.deleted or self._stopping:
-            return
-        self.stats.expired += 1
-        future = self._delete(stream, self._clock.now_us(), expired=True)
-        future.add_done_callback(_ignore)
 
-    def _living(self, path: str, now: int) -> Stream:
-        """The stream that decisions are made on; it may be on its way out, but has not expired."""
-        stream = self._streams.pending(path)
-        if stream is None:
-            raise not_found(path)
-        if not stream.deleting and self._streams.is_expired(stream, now):
-            self.expire(stream)
-            raise gone(stream)
-        return stream
+def expire_stream(context: Context, stream: Stream) -> None:
+    """End a stream whose time is over."""
+    if stream.deleting or stream.deleted or context.is_stopping:
+        return
+    context.stats.expired += 1
+    future = _end(context, stream, context.clock.now_us(), expired=True)
+    future.add_done_callback(_ignore)
 
-    def _delete(self, stream: Stream, now: int, *, expired: bool) -> asyncio.Future[None]:
-        stream.deleting = True
-        if stream.pending_forks:
-            stream.pending_soft_deleted = True
-            return self._submit(
-                mutations.Delete(stream, None, time_us=now, expired=expired, soft=True)
-            )
-        cascade: list[Stream] = []
-        left = stream.source
-        while left is not None:
-            left.pending_forks -= 1
-            if left.pending_forks or not left.pending_soft_deleted:
-                break
-            # Nobody may be told of its end before that is durable.
-            left.pending_soft_deleted = False
-            left.in_flight += 1
-            cascade.append(left)
-            left = left.source
-        return self._submit(
-            mutations.Delete(
-                stream, None, time_us=now, expired=expired, cascade=cascade, released=left
-            )
+
+def living_stream(context: Context, path: str, now_us: int) -> Stream:
+    """Return the stream that decisions about `path` are made on. It may be on its way out, but has
+    not expired: one that has is ended here."""
+    stream = context.streams.pending(path)
+    if stream is None:
+        raise not_found(path)
+    if not stream.deleting and context.streams.is_expired(stream, now_us):
+        expire_stream(context, stream)
+        raise gone(stream)
+    return stream
+
+
+def _end(context: Context, stream: Stream, now_us: int, *, expired: bool) -> asyncio.Future[None]:
+    stream.deleting = True
+    if stream.pending_forks:
+        stream.pending_soft_deleted = True
+        mutation = DeleteMutation(stream, None, time_us=now_us, expired=expired, soft=True)
+    else:
+        cascade, released = _release_sources(stream)
+        mutation = DeleteMutation(
+            stream, None, time_us=now_us, expired=expired, cascade=cascade, released=released
         )
+    deletion: asyncio.Future[None] = context.submit(mutation)
+    context.waiting.release(stream)
+    return deletion
+
+
+def _release_sources(stream: Stream) -> tuple[list[Stream], Stream | None]:
+    """Return the soft-deleted sources that end with `stream`, and the source that stays and has
+    one fork less."""
+    cascade: list[Stream] = []
+    source = stream.source
+    while source is not None:
+        source.pending_forks -= 1
+        if source.pending_forks or not source.pending_soft_deleted:
+            break
+        # An answer about it has to wait until its end is durable.
+        source.pending_soft_deleted = False
+        source.in_flight += 1
+        cascade.append(source)
+        source = source.source
+    return cascade, source
 
 
 def _ignore(future: asyncio.Future[None]) -> None:

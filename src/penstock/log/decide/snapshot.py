@@ -1,7 +1,7 @@
-"""Decides snapshots: messages that stand for everything before them, and take its place.
+"""Decides snapshots: messages that stand for everything before them, and replace it.
 
-What such messages are is found out elsewhere, while appends go on; they are recorded here, so that
-the last step, on the pending half, can take them in. Knows nothing of what a message means.
+Others compute those messages while appends go on. The appends are recorded here, so that the last
+step, on the pending half, can take them in. Knows nothing of what a message means.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from penstock.errors import Overloaded, PenstockError
-from penstock.log import mutations
-from penstock.log.decide.context import gone
-from penstock.log.decide.trim import Trimming
+from penstock.log.decide.context import Context, gone
 from penstock.log.lineage import token
+from penstock.log.mutations import SnapshotMutation
 from penstock.log.requests import Trimmed
 from penstock.log.stream import Stream
 from penstock.protocol.lifecycle import stream_closed
@@ -34,10 +33,10 @@ class Recording:
 
     @property
     def is_broken(self) -> bool:
-        """What was recorded is not what the stream is: a batch failed, or it was trimmed."""
+        """Whether the recording differs from the stream: a batch failed, or it was trimmed."""
         stream = self.stream
-        moved = self._end != stream.pending_tail or self.earliest != stream.pending_earliest
-        return self._is_broken or moved
+        has_moved = self._end != stream.pending_tail or self.earliest != stream.pending_earliest
+        return self._is_broken or has_moved
 
     def add(self, start: int, payload: bytes) -> None:
         self._is_broken = self._is_broken or start != self._end
@@ -45,52 +44,54 @@ class Recording:
         self.parts.append(payload)
 
 
-class Snapshots(Trimming):
-    _recordings: dict[Stream, list[Recording]]
+class Snapshots:
+    """The recordings that run, and the decision that ends one with a snapshot."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.recordings: dict[Stream, list[Recording]] = {}
 
     def record(self, stream: Stream) -> Recording:
-        recording = Recording(stream, self._answer(stream, None))
-        self._recordings.setdefault(stream, []).append(recording)
+        """Record what is appended to a stream from now on, until `stop_recording`."""
+        recording = Recording(stream, self._context.answer(stream, None))
+        self.recordings.setdefault(stream, []).append(recording)
         return recording
 
     def stop_recording(self, recording: Recording) -> None:
-        left = [each for each in self._recordings[recording.stream] if each is not recording]
-        if left:
-            self._recordings[recording.stream] = left
+        others = [each for each in self.recordings[recording.stream] if each is not recording]
+        if others:
+            self.recordings[recording.stream] = others
         else:
-            del self._recordings[recording.stream]
-
-    def _record(self, stream: Stream, start: int, payload: bytes) -> None:
-        for recording in self._recordings.get(stream, ()):
-            recording.add(start, payload)
+            del self.recordings[recording.stream]
 
     def snapshot(self, recording: Recording, payload: bytes, count: int) -> asyncio.Future[Trimmed]:
-        """In the same step in which the caller has looked at the recording."""
-        stream = recording.stream
-        self._check_running()
+        """Append `count` messages that stand for all before them, and trim those. Has to be called
+        in the same step of the event loop in which the caller has read the recording."""
+        context, stream = self._context, recording.stream
+        context.check_running()
         error: PenstockError | None = None
-        if self._streams.pending(stream.path) is not stream or stream.deleting:
+        if context.streams.pending(stream.path) is not stream or stream.deleting:
             error = gone(stream)
         elif stream.pending_closed:
             error = stream_closed(token(stream, stream.pending_tail))
         elif recording.is_broken:
             error = Overloaded(
-                "what was to be compacted has changed meanwhile; try again", Retry_After="1"
+                "The stream has changed while it was being compacted. Try again.", Retry_After="1"
             )
         if error is not None:
-            return self._refuse(stream, error)
-        self._admit(len(payload))
+            return context.refuse(stream, error)
+        context.admit(len(payload))
         start, ordinal = stream.pending_tail, stream.pending_count
         stream.pending_tail = start + len(payload)
         stream.pending_count = ordinal + count
         stream.pending_earliest, stream.pending_earliest_ordinal = start, ordinal
-        return self._submit(
-            mutations.Snapshot(
+        return context.submit(
+            SnapshotMutation(
                 stream,
                 Trimmed(token(stream, start), ordinal),
                 start=start,
                 count=count,
-                time_us=self._clock.now_us(),
+                time_us=context.clock.now_us(),
                 ordinal=ordinal,
                 payload=payload,
             )

@@ -24,7 +24,7 @@ from penstock.log.disk.files import File, Files
 from penstock.log.disk.reader import Readback
 from penstock.log.disk.recovery import Recovered, check_format, recover, stream_from_row
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
-from penstock.log.mutations import Append, Create, Delete, Mutation
+from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
 from penstock.log.stream import Deadline, Stream, StreamInfo
@@ -178,13 +178,13 @@ class DiskStore:
                 continue
             mutation.apply(lsn)
             lsn += 1
-            if type(mutation) is Append:
-                self._upkeep.changed(stream)
-            elif type(mutation) is Delete and not mutation.soft:
-                self._deleted(mutation)
-            else:
-                if type(mutation) is Create:
-                    self._created(mutation)
+            for each in mutation.ended:
+                if each.deleted:
+                    self._upkeep.deleted(each)
+                    self._segments.forget(each.id)
+            for each in mutation.related:
+                self._upkeep.changed(each)
+            if not stream.deleted:
                 self._upkeep.changed(stream)
         self._position.durable_lsn = lsn - 1
         self._upkeep.wrote(batch.bytes)
@@ -199,22 +199,6 @@ class DiskStore:
             future = mutation.future
             if future is not None and not future.done():
                 future.set_result(mutation.result)
-
-    def _created(self, mutation: Create) -> None:
-        if mutation.replaces is not None:
-            self._remove(mutation.replaces)
-        if mutation.source is not None:
-            self._upkeep.changed(mutation.source)
-
-    def _deleted(self, mutation: Delete) -> None:
-        for stream in (mutation.stream, *mutation.cascade):
-            self._remove(stream)
-        if mutation.released is not None:
-            self._upkeep.changed(mutation.released)
-
-    def _remove(self, stream: Stream) -> None:
-        self._upkeep.deleted(stream)
-        self._segments.forget(stream.id)
 
     def _on_failed(self, entries: list[Mutation], error: PenstockError) -> None:
         self.stats.commit_failures += 1

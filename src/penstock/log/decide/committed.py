@@ -1,0 +1,68 @@
+"""What follows when a batch is durable, or has failed: counters, watchers, listeners, undoing.
+
+Runs on the event loop, before the futures of the batch are resolved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.errors import PenstockError
+from penstock.log.active import ActiveStreams
+from penstock.log.mutations import Mutation, TailMutation
+from penstock.log.stats import EngineStats
+from penstock.log.stream import Stream
+
+log = logging.getLogger("penstock.log")
+
+Listener = Callable[[Sequence[Mutation]], None]
+"""Called with every batch when it is durable and applied, before its futures are resolved."""
+
+
+class Commits:
+    """The store's observer."""
+
+    def __init__(self, streams: ActiveStreams, stats: EngineStats) -> None:
+        self._streams = streams
+        self._stats = stats
+        self._listeners: dict[Listener, None] = {}
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every batch from now on, after those that listen already."""
+        self._listeners[listener] = None
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    def committed(self, batch: Sequence[Mutation]) -> None:
+        stats = self._stats
+        advanced: dict[Stream, list[TailMutation]] = {}
+        for mutation in batch:
+            mutation.committed(stats)
+            if isinstance(mutation, TailMutation) and mutation.stream.watchers:
+                advanced.setdefault(mutation.stream, []).append(mutation)
+            for stream in mutation.ended:
+                self._end(stream)
+        for stream, appends in advanced.items():
+            wire = b"".join([append.payload for append in appends])
+            for watcher in list(stream.watchers):
+                watcher.advanced(appends[0].start, stream.tail, wire, stream.closed)
+        for listener in list(self._listeners):
+            try:
+                listener(batch)
+            except Exception:
+                # The batch is durable: its writers get their answer, and others their call.
+                log.exception("a listener failed on a committed batch")
+
+    def failed(self, batch: Sequence[Mutation], error: PenstockError) -> None:
+        for mutation in reversed(batch):
+            mutation.undo(self._streams)
+
+    def _end(self, stream: Stream) -> None:
+        if stream.deleted:
+            self._streams.remove(stream)
+        watchers, stream.watchers = list(stream.watchers), {}
+        self._stats.watchers -= len(watchers)
+        for watcher in watchers:
+            watcher.ended()
