@@ -121,7 +121,7 @@ soak: setup .venv/.stamp-dev .venv/.stamp-store ## the long tests
 	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
-	$(BIN)/python -m penstock.cli.docs
+	$(BIN)/python -m scripts.docs
 
 lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -142,4 +142,4 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 clean: ## remove what was installed and cached; ./data stays
 	rm -rf .venv $(CONFORMANCE)/node_modules bench/node_modules bench/build dist build
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
-"""Every bound Penstock enforces and every default a setting starts from, units last.
+"""Every default of a setting and every protocol bound, units last in the names.
 
-Plain constants only: nothing here reads a setting, a file or the environment.
+Plain constants only: nothing here reads a setting, a file or the environment. Constants that tune
+one module are defined beside its code.
 """
 
 from __future__ import annotations
@@ -10,159 +11,186 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# Protocol values
-INTEGER_MAX: Final = 2**53 - 1  # largest integer a JavaScript client can hold exactly
-OFFSET_DIGITS: Final = 16  # digits of each half of an offset token: fixed, so that tokens sort
-OFFSET_PART_MAX: Final = 10**OFFSET_DIGITS - 1  # largest generation or position a token can name
-TIME_US_MAX: Final = 253_402_300_799_999_999  # last microsecond of year 9999: RFC 3339 ends there
-PATH_BYTES_MAX: Final = 1024  # canonical stream path, percent-escapes included
-CONTENT_TYPE_BYTES_MAX: Final = 256  # kept per stream and echoed on every answer
-PRODUCER_ID_BYTES_MAX: Final = 256  # kept per producer and stream
-PRODUCERS_PER_STREAM_MAX: Final = 10_000  # producers whose epoch and sequence one stream remembers
-STREAM_SEQ_BYTES_MAX: Final = 256  # Stream-Seq header value
-JSON_DEPTH_MAX: Final = 128  # nesting inside one message; the batch array around it is not counted
-MESSAGES_PER_APPEND_MAX: Final = 2**20  # a batch costs about 70 bytes of memory a message to split
-FORK_DEPTH_MAX: Final = 100  # forks of forks; reading and loading go up the chain
-LIST_LIMIT_MAX: Final = 1000  # streams on one page of the listing
-SPLITS_MAX: Final = 4096  # ranges one split request can ask for
+# -- Protocol values
+INTEGER_MAX: Final = 2**53 - 1  # Largest integer that a JavaScript client can hold exactly.
+# Digits of each half of an offset token. The width is fixed so that tokens sort.
+OFFSET_DIGITS: Final = 16
+OFFSET_PART_MAX: Final = 10**OFFSET_DIGITS - 1  # Largest generation or position in an offset token.
+# Last microsecond of the year 9999, where RFC 3339 ends.
+TIME_US_MAX: Final = 253_402_300_799_999_999
+PATH_BYTES_MAX: Final = 1024  # Length of a canonical stream path, with its percent escapes.
+# Length of a content type. Each stream stores one and every response repeats it.
+CONTENT_TYPE_BYTES_MAX: Final = 256
+# Length of a producer id. Each stream stores the ids of its producers.
+PRODUCER_ID_BYTES_MAX: Final = 256
+PRODUCERS_PER_STREAM_MAX: Final = 10_000  # Producers whose epoch and sequence one stream remembers.
+STREAM_SEQ_BYTES_MAX: Final = 256  # Length of a Stream-Seq header value.
+# Nesting depth within one message. The array of a batch is not counted.
+JSON_DEPTH_MAX: Final = 128
+# Messages in one append. Splitting takes about 70 bytes of memory each.
+MESSAGES_PER_APPEND_MAX: Final = 2**20
+# Length of a chain of forks. Reading and loading follow the chain upwards.
+FORK_DEPTH_MAX: Final = 100
+LIST_LIMIT_MAX: Final = 1000  # Streams on one page of the listing.
+SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 
-# State
-SCHEMA_BYTES_MAX: Final = 256 * KIB  # declaration of a state stream, kept with it
-STATE_LIMIT: Final = 1000  # entities on one page of a state, unless asked for
-STATE_LIMIT_MAX: Final = 20_000  # entities on one page of a state
-STATE_PAGE_BYTES: Final = 4 * MIB  # events behind one page of a state, if it has more than one
-STATE_FOLD_BYTES_MAX: Final = 4 * MIB  # streams up to this size have state without a declaration
+# -- State
+# Size of the declaration of a state stream, which is stored with the stream.
+SCHEMA_BYTES_MAX: Final = 256 * KIB
+STATE_LIMIT: Final = 1000  # Entities on one page of a state, unless the request names a limit.
+STATE_LIMIT_MAX: Final = 20_000  # Largest limit that a request for a page of a state can name.
+# Bytes of events on one page of a state with more than one entity.
+STATE_PAGE_BYTES: Final = 4 * MIB
+# Largest stream whose state is computed without a declaration.
+STATE_FOLD_BYTES_MAX: Final = 4 * MIB
 
-# Tables
-ROW_BYTES_MAX: Final = 64 * MIB  # one line of a table that is read
-TABLE_SCHEMA_BYTES_MAX: Final = 128  # schema id of a table, sent with every answer
-TABLE_VERSION_MAX: Final = 2**31 - 1  # version of a table's schema
-TABLES_PER_STREAM_MAX: Final = 1000  # tables that show one stream, each another type
-TABLE_IDLE_S: Final = 20  # a read of a table with no new row for so long ends
-TABLE_TIMEOUT_S: Final = 60  # a read of a table ends after this, to be resumed
-TABLE_CACHE_BYTES: Final = 128 * MIB  # encoded rows of tables kept in memory
+# -- Tables
+ROW_BYTES_MAX: Final = 64 * MIB  # Length of one row that a table client reads.
+# Length of the schema id of a table, which every response repeats.
+TABLE_SCHEMA_BYTES_MAX: Final = 128
+TABLE_VERSION_MAX: Final = 2**31 - 1  # Largest version of a table's schema.
+TABLES_PER_STREAM_MAX: Final = 1000  # Tables on one stream. Each shows another type.
+TABLE_IDLE_S: Final = 20  # Time without a new row after which a table read ends.
+TABLE_TIMEOUT_S: Final = 60  # Duration of a table read. The client resumes with another.
+TABLE_CACHE_BYTES: Final = 128 * MIB  # Size of the cache of encoded table rows.
 
-# Bodies and chunks
-BODY_BYTES_MAX: Final = 16 * MIB  # one request body; checking 16 MiB of JSON takes about 0.2 s
-CHUNK_BYTES: Final = 4 * MIB  # what one catch-up answer aims to hold
-COMPRESS_BYTES_MIN: Final = 1024  # smaller answers are sent as they are
-RECEIVE_BYTES_MAX: Final = 256 * MIB  # all bodies being received, process-wide
-APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # accepted appends waiting for their sync
-SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # unsent bytes before a slow live reader is cut off
+# -- Bodies and chunks
+# Size of one request body. Checking 16 MiB of JSON takes about 0.2 s.
+BODY_BYTES_MAX: Final = 16 * MIB
+CHUNK_BYTES: Final = 4 * MIB  # Target size of the response to one catch-up read.
+COMPRESS_BYTES_MIN: Final = 1024  # Smaller responses are not compressed.
+RECEIVE_BYTES_MAX: Final = 256 * MIB  # Bytes of all request bodies that are being received.
+APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # Bytes of accepted appends that wait for their sync.
+SSE_BUFFER_BYTES_MAX: Final = 256 * KIB  # Unsent bytes at which a slow live reader is disconnected.
 
-# Live state
-SUCCESSOR_HOLD_S_MAX: Final = 10  # for which appends wait while readers are led to another stream
-LIVE_MOVES_MAX: Final = 16  # streams that a live state is led on to, one after the other, at once
-LIVE_TXIDS_MAX: Final = 10_000  # transactions that a live state remembers having seen
+# -- Live state
+# Time that appends wait while readers are redirected to another stream.
+SUCCESSOR_HOLD_S_MAX: Final = 10
+LIVE_MOVES_MAX: Final = 16  # Consecutive redirects that a live state follows.
+LIVE_TXIDS_MAX: Final = 10_000  # Transaction ids that a live state remembers.
 
-# Spark
-SPARK_PARTITION_BYTES: Final = 32 * MIB  # of streams that one task reads
-SPARK_RANGES_PER_PARTITION_MAX: Final = 512  # of small streams that one task reads
-SPARK_ATTEMPTS_MAX: Final = 12  # of a request inside a reader or a sink: about half a minute
-SPARK_ROW_BYTES: Final = 64 * KIB  # of a byte stream in one row: it has no messages
-SPARK_CHUNK_MESSAGES: Final = 1000  # rows that the sink appends in one request
-SPARK_CHUNK_BYTES: Final = MIB  # bytes that the sink appends in one request, if more than one row
+# -- Spark
+SPARK_PARTITION_BYTES: Final = 32 * MIB  # Bytes of stream data per Spark task.
+SPARK_RANGES_PER_PARTITION_MAX: Final = 512  # Small streams per Spark task.
+SPARK_ATTEMPTS_MAX: Final = 12  # Attempts of a request in a reader or a sink: about half a minute.
+SPARK_ROW_BYTES: Final = 64 * KIB  # Bytes per row of a byte stream, which has no messages.
+SPARK_CHUNK_MESSAGES: Final = 1000  # Rows that the sink appends in one request.
+SPARK_CHUNK_BYTES: Final = MIB  # Bytes that the sink appends in one request of more than one row.
 
-# The pipeline
-PIPELINE_INTERVAL_S: Final = 1  # between two batches, while there is news
-PIPELINE_POLL_MS: Final = 200  # between two looks whether a run is over
-PIPELINE_DRIVER_MESSAGES: Final = 10_000  # of a batch that the driver reads by itself
-PIPELINE_SMALL_BYTES: Final = 16 * MIB  # of such a batch
-PIPELINE_FOLD_ROWS: Final = 10_000  # rows of a type up to which every batch folds its state
-PIPELINE_FOLD_PERCENT: Final = 4  # of a larger state's rows that may be new before it is folded
-PIPELINE_BUCKET_ROWS: Final = 500_000  # rows of a state table in one file
-PIPELINE_BUCKETS_MAX: Final = 64
-PIPELINE_TASK_ROWS: Final = 100_000  # of a relation that one task of a published query reads
-PIPELINE_COMPACT_FILES: Final = 200  # small files of events that are made one
-PIPELINE_KEEP_HOURS: Final = 6  # that files of old versions stay for their readers
-PIPELINE_TIDY_INTERVAL_S: Final = 900  # between two looks for files that are not needed any more
-PIPELINE_BATCH_BYTES: Final = 256 * MIB  # of streams that one batch reads
-PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # of a request for the lag, when it is only looked at
-PIPELINE_DEAD_STREAMS_MAX: Final = 1000  # with refused events that a commit names
-PIPELINE_POSITIONS_BYTES: Final = 16 * KIB  # of the source's positions that a commit has in itself
-PIPELINE_POSITIONS_KEPT: Final = 100  # batches whose positions stay, where they are files
-PIPELINE_DRIVER_ROWS: Final = 1_000_000  # rows of a type that the driver folds by itself
-PIPELINE_SWITCH_HOLD_S: Final = 2  # that writers wait, if a stream never rests by itself
-PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3  # before that
-PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100  # to lead readers on while a stream is written to
-PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # rows that a published query may have
-PIPELINE_PUBLISH_NAME_MAX: Final = 128  # characters of a [publish] section's name
-PIPELINE_OUTBOX_FILES: Final = 64  # of the outbox, for each result, before they are made one
-PIPELINE_OUTBOX_BYTES: Final = 64 * MIB  # by which it may grow before that
+# -- The pipeline
+PIPELINE_INTERVAL_S: Final = 1  # Time between two micro-batches while new data arrives.
+PIPELINE_POLL_MS: Final = 200  # Time between two checks whether a run has ended.
+# Messages of a micro-batch that the driver reads without tasks.
+PIPELINE_DRIVER_MESSAGES: Final = 10_000
+# Bytes of a micro-batch that the driver reads without tasks.
+PIPELINE_SMALL_BYTES: Final = 16 * MIB
+PIPELINE_FOLD_ROWS: Final = 10_000  # Rows of a type up to which every micro-batch folds its state.
+PIPELINE_FOLD_PERCENT: Final = 4  # Percentage of new rows at which a larger state is folded.
+PIPELINE_BUCKET_ROWS: Final = 500_000  # Rows of a state table per file.
+PIPELINE_BUCKETS_MAX: Final = 64  # Files of one state table.
+PIPELINE_TASK_ROWS: Final = 100_000  # Rows of a relation per task of a published query.
+PIPELINE_COMPACT_FILES: Final = 200  # Small files of events at which a compaction merges them.
+PIPELINE_KEEP_HOURS: Final = 6  # Time that files of old versions stay for their readers.
+PIPELINE_TIDY_INTERVAL_S: Final = 900  # Time between two vacuums of unreferenced files.
+PIPELINE_BATCH_BYTES: Final = 256 * MIB  # Bytes of stream data per micro-batch.
+PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # Attempts of a request for the lag by the status command.
+PIPELINE_DEAD_STREAMS_MAX: Final = 1000  # Streams with dead letters that one commit names.
+# Largest source offsets that a commit holds itself, without a file.
+PIPELINE_POSITIONS_BYTES: Final = 16 * KIB
+PIPELINE_POSITIONS_KEPT: Final = 100  # Micro-batches whose files of source offsets are retained.
+PIPELINE_DRIVER_ROWS: Final = 1_000_000  # Rows of a type that the driver folds without tasks.
+# Time that writers wait for a redirect of a stream that never rests.
+PIPELINE_SWITCH_HOLD_S: Final = 2
+# Attempts to redirect readers before writers have to wait.
+PIPELINE_SWITCH_FREE_ATTEMPTS: Final = 3
+# Attempts to redirect readers while a stream is written to.
+PIPELINE_SWITCH_ATTEMPTS_MAX: Final = 100
+PIPELINE_PUBLISH_KEYS_MAX: Final = 2_000_000  # Rows of a published query.
+PIPELINE_PUBLISH_NAME_MAX: Final = 128  # Characters of the name of a [publish] section.
+# Files of the outbox, per result, at which a compaction merges them.
+PIPELINE_OUTBOX_FILES: Final = 64
+# Growth of the outbox at which a compaction merges its files.
+PIPELINE_OUTBOX_BYTES: Final = 64 * MIB
 
-# Connections
-REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # method, path, query and version
-HEADER_BYTES_MAX: Final = 64 * KIB  # all header lines of a request
-HEADER_COUNT_MAX: Final = 100  # header lines of a request
-PIPELINE_MAX: Final = 32  # requests waiting on one connection before reading pauses
-CONNECTIONS_MAX: Final = 20_000  # open connections, process-wide
-HEADER_TIMEOUT_S: Final = 10  # from the first byte of a request to the end of its head
-BODY_TIMEOUT_S: Final = 60  # from the end of the head to the end of the body
-KEEPALIVE_TIMEOUT_S: Final = 75  # idle time between two requests on a connection
-WRITE_STALL_TIMEOUT_S: Final = 30  # a reader that takes no byte for so long is cut off
-LONG_POLL_TIMEOUT_S: Final = 30  # a long-poll with nothing new ends after this
-SSE_TIMEOUT_S: Final = 60  # a live reader is asked to reconnect after this
-SHUTDOWN_TIMEOUT_S: Final = 10  # appends in flight get so long to finish on stop
-RATE_LIMIT_PER_S: Final = 0  # requests a second and peer address; 0 switches the limit off
+# -- Connections
+REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # Length of method, path, query and version.
+HEADER_BYTES_MAX: Final = 64 * KIB  # Bytes of all header lines of a request.
+HEADER_COUNT_MAX: Final = 100  # Header lines of a request.
+PIPELINE_MAX: Final = 32  # Requests that wait on one connection before reading from it pauses.
+CONNECTIONS_MAX: Final = 20_000  # Open connections of the process.
+HEADER_TIMEOUT_S: Final = 10  # Time from the first byte of a request to the end of its headers.
+BODY_TIMEOUT_S: Final = 60  # Time from the end of the headers to the end of the body.
+KEEPALIVE_TIMEOUT_S: Final = 75  # Idle time between two requests on a connection.
+WRITE_STALL_TIMEOUT_S: Final = 30  # A reader that takes no byte for this long is disconnected.
+LONG_POLL_TIMEOUT_S: Final = 30  # A long-poll without new data ends after this time.
+SSE_TIMEOUT_S: Final = 60  # A live reader has to reconnect after this time.
+SHUTDOWN_TIMEOUT_S: Final = 10  # Time for appends in flight to finish when the server stops.
+RATE_LIMIT_PER_S: Final = 0  # Requests per second and peer address. 0 switches the limit off.
 
-# The log
-JOURNAL_FILE_BYTES: Final = 16 * MIB  # preallocated size of one journal file
-JOURNAL_BATCH_BYTES_MAX: Final = 8 * MIB  # a collecting batch is closed here
-CHECKPOINT_BYTES: Final = 64 * MIB  # journal written since the last checkpoint
-CHECKPOINT_INTERVAL_S: Final = 60  # longest time between two checkpoints with changes
-SEGMENT_BYTES_MAX: Final = 64 * MIB  # a segment file is closed here
-INLINE_BYTES_MAX: Final = 4096  # streams up to this size live in the catalog, without files
-TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES  # durable bytes kept in memory until in segments
-ACTIVE_STREAMS_MAX: Final = 100_000  # streams held in memory
-OPEN_FILES_MAX: Final = 512  # segment files kept open
-DISK_RESERVE_BYTES: Final = 64 * MIB  # below this much free space appends are refused
-SNAPSHOT_BYTES_MAX: Final = 16 * MIB  # a state that is compacted: one record, written at once
-COMPACT_BYTES_MIN: Final = 64 * KIB  # a log that is not worth compacting by policy
-RETENTION_INTERVAL_S: Final = 60  # time between two looks for data that is kept too long
-REAP_INTERVAL_S: Final = 1  # time between two looks for expired streams
+# -- The log
+JOURNAL_FILE_BYTES: Final = 16 * MIB  # Preallocated size of one journal file.
+JOURNAL_BATCH_BYTES_MAX: Final = 8 * MIB  # Size of one batch in the journal.
+CHECKPOINT_BYTES: Final = 64 * MIB  # Journal bytes since the last checkpoint that start the next.
+CHECKPOINT_INTERVAL_S: Final = 60  # Time between two checkpoints, if anything has changed.
+SEGMENT_BYTES_MAX: Final = 64 * MIB  # Size of a segment file.
+INLINE_BYTES_MAX: Final = 4096  # Streams up to this size are stored in the catalog, without files.
+# Durable bytes in memory that are not in segments yet.
+TAIL_BYTES_MAX: Final = 4 * CHECKPOINT_BYTES
+ACTIVE_STREAMS_MAX: Final = 100_000  # Streams in memory.
+OPEN_FILES_MAX: Final = 512  # Open segment files.
+DISK_RESERVE_BYTES: Final = 64 * MIB  # Appends are refused when less disk space than this is free.
+# Size of a compacted state, which is one record and one write.
+SNAPSHOT_BYTES_MAX: Final = 16 * MIB
+COMPACT_BYTES_MIN: Final = 64 * KIB  # Policies do not compact smaller streams.
+RETENTION_INTERVAL_S: Final = 60  # Time between two applications of the retention policies.
+REAP_INTERVAL_S: Final = 1  # Time between two searches for expired streams.
 
-# Other servers
-EGRESS_CONNECT_TIMEOUT_S: Final = 5  # looking up a name and connecting, TLS included
-EGRESS_TIMEOUT_S: Final = 30  # a request to another server, from start to end
-EGRESS_IDLE_TIMEOUT_S: Final = 90  # silence within a streamed answer; long-polls last 30 to 60 s
-EGRESS_STREAM_TIMEOUT_S: Final = 3600  # one streamed answer; the reader resumes with another
-EGRESS_ANSWER_BYTES_MAX: Final = MIB  # an answer that is kept in memory
-EGRESS_STREAM_BYTES_MAX: Final = 4096 * MIB  # a streamed answer; the reader resumes with another
-EGRESS_CONNECTIONS_MAX: Final = 128  # requests to others at a time
-NOTIFY_BYTES_MAX: Final = 64 * KIB  # a Notify form
-NOTIFY_URLS_MAX: Final = 32  # URLs in a Notify form
-NOTIFY_LISTENERS_MAX: Final = 10_000  # NURLs that are told of changes
-NOTIFY_LISTENERS_PER_PEER_MAX: Final = 2000  # of those, on one host
-NOTIFY_PER_PEER_MAX: Final = 8  # Notify POSTs to one host at a time
-NOTIFY_ATTEMPTS_MAX: Final = 12  # failures in a row until a NURL is given up: about 25 minutes
-NOTIFY_RETRY_S: Final = 1  # before the second attempt
-NOTIFY_RETRY_MAX_S: Final = 300  # between two attempts
-FOLLOW_MAX: Final = 1000  # tables of others that are followed
-FOLLOW_PER_PEER_MAX: Final = 100  # of those, on one host
-FOLLOW_POLL_S: Final = 15  # between two requests to a server that answers at once
-FOLLOW_RETRY_S: Final = 1  # after the first failure of a source
-FOLLOW_RETRY_MAX_S: Final = 60  # after many
-FOLLOW_ROW_BYTES_MAX: Final = MIB  # a row of another server
+# -- Other servers
+EGRESS_CONNECT_TIMEOUT_S: Final = 5  # Time to resolve a name and connect, with TLS.
+EGRESS_TIMEOUT_S: Final = 30  # Duration of a request to another server.
+EGRESS_IDLE_TIMEOUT_S: Final = 90  # Silence within a streamed response. Long-polls last 30 to 60 s.
+# Duration of a streamed response. The reader resumes with another.
+EGRESS_STREAM_TIMEOUT_S: Final = 3600
+EGRESS_ANSWER_BYTES_MAX: Final = MIB  # Size of a response that is held in memory.
+# Size of a streamed response. The reader resumes with another.
+EGRESS_STREAM_BYTES_MAX: Final = 4096 * MIB
+EGRESS_CONNECTIONS_MAX: Final = 128  # Requests to other servers at a time.
+NOTIFY_BYTES_MAX: Final = 64 * KIB  # Size of a Notify form.
+NOTIFY_URLS_MAX: Final = 32  # URLs in a Notify form.
+NOTIFY_LISTENERS_MAX: Final = 10_000  # NURLs that are notified of changes.
+NOTIFY_LISTENERS_PER_PEER_MAX: Final = 2000  # NURLs on one host that are notified of changes.
+NOTIFY_PER_PEER_MAX: Final = 8  # Notify requests to one host at a time.
+NOTIFY_ATTEMPTS_MAX: Final = 12  # Consecutive failures that remove a NURL: about 25 minutes.
+NOTIFY_RETRY_S: Final = 1  # Wait before the second attempt. It doubles.
+NOTIFY_RETRY_MAX_S: Final = 300  # Wait between two attempts.
+FOLLOW_MAX: Final = 1000  # Tables of other servers that are followed.
+FOLLOW_PER_PEER_MAX: Final = 100  # Tables of one host that are followed.
+FOLLOW_POLL_S: Final = 15  # Time between two requests to a server that does not stream.
+FOLLOW_RETRY_S: Final = 1  # Wait after the first failure of a source. It doubles.
+FOLLOW_RETRY_MAX_S: Final = 60  # Wait between two attempts to read a source.
+FOLLOW_ROW_BYTES_MAX: Final = MIB  # Length of a row of another server.
 
-# Subscriptions
-SUBSCRIPTIONS_MAX: Final = 100_000  # subscriptions of a server
-SUBSCRIPTION_STREAMS_MAX: Final = 100_000  # streams that one has links to when it is made
-SUBSCRIPTION_ID_BYTES_MAX: Final = 256  # a subscription's id
-SUBSCRIPTION_BYTES_MAX: Final = MIB  # a document about a subscription: a large one lists streams
-SUBSCRIPTION_TEXT_BYTES_MAX: Final = 4096  # its description; the name of a worker
-SUBSCRIPTION_SNAPSHOT_MAX: Final = 1000  # streams named in one wake; the others are in the next
-SUBSCRIPTION_LOG_BYTES: Final = 4 * MIB  # what is kept of subscriptions is rewritten beyond this
-LEASE_MS_MIN: Final = 1000  # the protocol's bounds of a lease
-LEASE_MS_MAX: Final = 600_000
-LEASE_MS: Final = 30_000
-GLOB_SEGMENTS_MAX: Final = 64  # segments of a pattern
-GLOB_STARS_MAX: Final = 4  # `**` in a pattern: each multiplies what a match may cost
-WEBHOOK_TIMEOUT_S: Final = 30  # a webhook's answer; a lease that ends before ends it too
-WEBHOOK_ANSWER_BYTES_MAX: Final = 64 * KIB  # a webhook's answer
-WEBHOOK_DELIVERIES_MAX: Final = 64  # webhooks called at a time
-WEBHOOK_PER_HOST_MAX: Final = 16  # of those, on one host
-WEBHOOK_RETRY_S: Final = 1  # after the first failure; doubles
-WEBHOOK_RETRY_MAX_S: Final = 60  # after many
-WEBHOOK_KEY_AGE_S: Final = 90 * 86_400  # a signing key is replaced after this
-WEBHOOK_KEY_OVERLAP_S: Final = 86_400  # a replaced key stays published so long
-JWKS_MAX_AGE_S: Final = 300  # how long receivers may keep the key set
+# -- Subscriptions
+SUBSCRIPTIONS_MAX: Final = 100_000  # Subscriptions of a server.
+SUBSCRIPTION_STREAMS_MAX: Final = 100_000  # Streams that a new subscription is linked to.
+SUBSCRIPTION_ID_BYTES_MAX: Final = 256  # Length of a subscription id.
+SUBSCRIPTION_BYTES_MAX: Final = MIB  # Size of a subscription document. A large one lists streams.
+SUBSCRIPTION_TEXT_BYTES_MAX: Final = 4096  # Length of a description or of the name of a worker.
+# Streams named in one wake. The next wake names the others.
+SUBSCRIPTION_SNAPSHOT_MAX: Final = 1000
+# Size at which the stream of the subscriptions is compacted.
+SUBSCRIPTION_LOG_BYTES: Final = 4 * MIB
+LEASE_MS_MIN: Final = 1000  # Shortest lease that the protocol allows.
+LEASE_MS_MAX: Final = 600_000  # Longest lease that the protocol allows.
+LEASE_MS: Final = 30_000  # Lease of a subscription that names none.
+GLOB_SEGMENTS_MAX: Final = 64  # Segments of a pattern.
+GLOB_STARS_MAX: Final = 4  # `**` in a pattern. Each multiplies the cost of a match.
+WEBHOOK_TIMEOUT_S: Final = 30  # Time for a webhook to respond. The end of the lease ends it, too.
+WEBHOOK_ANSWER_BYTES_MAX: Final = 64 * KIB  # Size of a webhook's response.
+WEBHOOK_DELIVERIES_MAX: Final = 64  # Webhook requests at a time.
+WEBHOOK_PER_HOST_MAX: Final = 16  # Webhook requests to one host at a time.
+WEBHOOK_RETRY_S: Final = 1  # Wait after the first failure. It doubles.
+WEBHOOK_RETRY_MAX_S: Final = 60  # Wait between two attempts to call a webhook.
+WEBHOOK_KEY_AGE_S: Final = 90 * 86_400  # Age at which a signing key is replaced.
+WEBHOOK_KEY_OVERLAP_S: Final = 86_400  # Time that a replaced key stays published.
+JWKS_MAX_AGE_S: Final = 300  # Time that receivers may cache the key set.

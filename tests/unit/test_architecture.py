@@ -19,11 +19,10 @@ CATALOGUES = {"errors.py", "limits.py", "config/settings.py"}
 
 # The one module that calls the operating system for the store's files.
 FILES = "log/disk/files.py"
-# Reads one settings file, writes the generated pages, keeps a reader's offset: not the store.
+# Read a settings file, keep a reader's offset, and the like: not the store.
 NOT_THE_STORE = {
-    "config/settings.py",
+    "config/load.py",
     "file_sync.py",  # syncs files that others have open
-    "cli/docs.py",
     "cli/system.py",
     "cli/commands/demo/pipeline.py",  # writes the pipeline.toml of the demo
     "client/checkpoint.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from penstock.cli import COMMANDS, docs, main
+from penstock.cli import COMMANDS, main
 from penstock.config.settings import SETTINGS
+from scripts import docs
 from tests.helpers.server import ROOT, ServerDidNotStart, running_server
 
 HEAVY = {
@@ -88,12 +90,33 @@ def test_config_shows_every_setting_and_who_set_it(runner: CliRunner, tmp_path: 
     (tmp_path / "penstock.toml").write_text('chunk_bytes = "1MiB"\n')
     result = runner.invoke(main, ["config", "--port", "9"], env={"PENSTOCK_MEMORY": "yes"})
     assert result.exit_code == 0
-    rows = {line.split()[0]: line.split() for line in result.output.splitlines()[1:]}
+    lines = result.output.splitlines()[1:]
+    rows = {line.split()[0]: line.split() for line in lines if line and not line.endswith(":")}
     assert rows.keys() == {setting.name for setting in SETTINGS}
     assert rows["port"][1:3] == ["9", "--port"]
     assert rows["memory"][1:3] == ["true", "PENSTOCK_MEMORY"]
     assert rows["chunk_bytes"][1:3] == ["1MiB", "penstock.toml"]
     assert rows["host"][1:3] == ["127.0.0.1", "default"]
+
+
+@pytest.mark.parametrize("arguments", [["config"], ["config", "--help"], ["serve", "--help"]])
+def test_common_settings_are_shown_before_the_advanced_ones(
+    runner: CliRunner, arguments: list[str]
+) -> None:
+    output = runner.invoke(main, arguments, terminal_width=200).output
+    _, common, advanced = re.split("^(?:Common|Advanced) settings:$", output, flags=re.MULTILINE)
+    for setting in SETTINGS:
+        shown = re.compile(rf"(^|\s){setting.flag}(\s|$)")
+        assert bool(shown.search(common)) is setting.common, setting.name
+        assert bool(shown.search(advanced)) is not setting.common, setting.name
+
+
+def test_config_as_json_names_the_tier_of_each_setting(runner: CliRunner) -> None:
+    rows = {
+        row["name"]: row for row in json.loads(runner.invoke(main, ["config", "--json"]).output)
+    }
+    assert rows["port"]["tier"] == "common"
+    assert rows["journal_file_bytes"]["tier"] == "advanced"
 
 
 def test_config_as_json_keeps_the_token_to_itself(runner: CliRunner) -> None:
@@ -107,10 +130,10 @@ def test_config_as_json_keeps_the_token_to_itself(runner: CliRunner) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "http"], "--port: 'http' is not valid for port: expected a whole number"),
-        (["--durability", "hope"], "expected one of fsync, buffered"),
+        (["--port", "http"], "Setting port must be a whole number, not 'http' (from --port)."),
+        (["--durability", "hope"], "must be one of fsync, buffered"),
         (["--max-body", "1GiB"], "receive_bytes_max must be at least body_bytes_max"),
-        (["--config", "absent.toml"], "absent.toml: there is no such settings file"),
+        (["--config", "absent.toml"], "There is no settings file absent.toml."),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_code_1(
@@ -166,7 +189,7 @@ def _refused(*arguments: str) -> str:
 
 def test_the_test_helper_reports_why_a_server_did_not_start() -> None:
     with (
-        pytest.raises(ServerDidNotStart, match="expected one of fsync"),
+        pytest.raises(ServerDidNotStart, match="must be one of fsync"),
         running_server(args=["--durability", "hope"]),
     ):
         pass
@@ -197,6 +220,9 @@ def test_generated_docs_are_up_to_date(name: str) -> None:
 
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
+    common, advanced = page.split("\n## Advanced settings\n")
     for setting in SETTINGS:
-        for word in (setting.name, setting.flag, setting.env, setting.help):
-            assert word in page
+        section = common if setting.common else advanced
+        for word in (setting.flag, setting.env, setting.help):
+            assert word in section
+        assert f"| `{setting.name}` |" in section

@@ -51,10 +51,10 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def test_the_setting_says_what_is_wrong() -> None:
-    from penstock.config.settings import load
+    from penstock.config.load import load
 
     assert load({"retention": " a/=1d   b=1KB "}, {}).retention == "a/=1d b=1KB"
-    with pytest.raises(InvalidSetting, match="expected rules such as"):
+    with pytest.raises(InvalidSetting, match="must be rules such as"):
         load({"retention": "a/=soon"}, {})
     assert Settings().retention == ""
 

@@ -1,13 +1,11 @@
-"""What is known about one setting besides its value, and how a dataclass field carries it.
-
-The settings themselves are in config.py; how values are written is in units.py.
-"""
+"""One setting apart from its value: its name, default, unit, bounds and help text, and how a
+dataclass field carries them. The settings themselves are in settings.py, units in units.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from penstock.errors import PenstockError
 from penstock.protocol.retention import RULES
@@ -29,18 +27,18 @@ from penstock.units import (
 )
 
 T = TypeVar("T")
-_TICK_S = 0.001  # the shortest time that a timer can keep
+_TICK_S: Final = 0.001  # the shortest time that a timer can measure
 
 
 class InvalidSetting(PenstockError):
-    """A setting that cannot be used; the message is one line and says which and why."""
+    """A setting that cannot be used. The message is one line and names the setting."""
 
     code, title = "invalid-setting", "Invalid setting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Name, default, unit, bounds and help of one setting."""
+    """Name, default, unit, bounds and help text of one setting."""
 
     name: str
     default: Any
@@ -51,9 +49,14 @@ class Setting:
     maximum: float
     flag: str
     env: str
+    common: bool  # an operator is likely to need it; the others are advanced
+
+    @property
+    def tier(self) -> str:
+        return "common" if self.common else "advanced"
 
     def parse(self, raw: object, origin: str) -> Any:
-        """The value of what a person wrote at `origin`, or InvalidSetting."""
+        """Return the value of the text that a person wrote at `origin`, or raise InvalidSetting."""
         # TOML has lists of its own; everywhere else they are written with commas.
         text = (
             ",".join(map(str, raw))
@@ -63,40 +66,35 @@ class Setting:
         try:
             value = self.kind.parse(text)
         except ValueError:
-            shown = "this" if self.kind in (SECRET, SECRETS) else repr(raw)
-            raise InvalidSetting(
-                f"{origin}: {shown} is not valid for {self.name}: expected {self.kind.expects}"
-            ) from None
+            shown = "" if self.kind in (SECRET, SECRETS) else f", not {raw!r}"
+            raise self._invalid(f"must be {self.kind.expects}{shown}", origin) from None
         self.check(value, origin)
         return value
 
     def check(self, value: Any, origin: str) -> None:
-        """Refuse a value of the wrong type or out of bounds."""
+        """Raise InvalidSetting for a value of the wrong type or out of bounds."""
         if value is None and self.default is None:
             return
         if not _is_a(value, self.kind.type):
-            raise InvalidSetting(
-                f"{origin}: {self.name} must be {self.kind.expects}, not {type(value).__name__}"
-            )
+            raise self._invalid(f"must be {self.kind.expects}, not {type(value).__name__}", origin)
         if self.kind.type not in (int, float):
             return
         if not value >= self.minimum:  # also refuses NaN
-            raise InvalidSetting(
-                f"{origin}: {self.name} must be at least {self.kind.show(self.minimum)}"
-            )
+            raise self._invalid(f"must be at least {self.kind.show(self.minimum)}", origin)
         if value > self.maximum:
-            raise InvalidSetting(
-                f"{origin}: {self.name} must be at most {self.kind.show(self.maximum)}"
-            )
+            raise self._invalid(f"must be at most {self.kind.show(self.maximum)}", origin)
 
     def show(self, value: Any) -> str:
         return "" if value is None else self.kind.show(value)
 
+    def _invalid(self, reason: str, origin: str) -> InvalidSetting:
+        return InvalidSetting(f"Setting {self.name} {reason} (from {origin}).")
 
-def _is_a(value: object, wanted: type) -> bool:
+
+def _is_a(value: object, expected: type) -> bool:
     if isinstance(value, bool):
-        return wanted is bool
-    return isinstance(value, int | float if wanted is float else wanted)
+        return expected is bool
+    return isinstance(value, int | float if expected is float else expected)
 
 
 class Group:
@@ -111,50 +109,67 @@ class Group:
         help: str,
         kind: Kind,
         *,
-        least: float = 0,
-        most: float = NUMBER_MAX,
+        common: bool,
+        minimum: float = 0,
+        maximum: float = NUMBER_MAX,
         flag: str = "",
         env: str = "",
     ) -> T:
         details = {"default": default, "help": help, "kind": kind, "group": self.title}
-        details |= {"minimum": least, "maximum": most, "flag": flag, "env": env}
-        return field(default=default, metadata=details)
+        details |= {"minimum": minimum, "maximum": maximum, "flag": flag, "env": env}
+        return field(default=default, metadata={**details, "common": common})
 
-    def size(self, default: int, help: str, *, least: int = 1, flag: str = "") -> int:
-        return self._field(default, help, SIZE, least=least, flag=flag)
+    def size(
+        self, default: int, help: str, *, minimum: int = 1, flag: str = "", common: bool = False
+    ) -> int:
+        return self._field(default, help, SIZE, minimum=minimum, flag=flag, common=common)
 
-    def count(self, default: int, help: str, *, least: int = 1, most: int = NUMBER_MAX) -> int:
-        return self._field(default, help, COUNT, least=least, most=most)
+    def count(
+        self,
+        default: int,
+        help: str,
+        *,
+        minimum: int = 1,
+        maximum: int = NUMBER_MAX,
+        common: bool = False,
+    ) -> int:
+        return self._field(default, help, COUNT, minimum=minimum, maximum=maximum, common=common)
 
-    def seconds(self, default: float, help: str, *, least: float = _TICK_S) -> float:
-        return self._field(float(default), help, SECONDS, least=least)
+    def seconds(
+        self, default: float, help: str, *, minimum: float = _TICK_S, common: bool = False
+    ) -> float:
+        return self._field(float(default), help, SECONDS, minimum=minimum, common=common)
 
-    def rate(self, default: float, help: str, *, flag: str) -> float:
-        return self._field(float(default), help, RATE, flag=flag)
+    def rate(self, default: float, help: str, *, flag: str, common: bool = False) -> float:
+        return self._field(float(default), help, RATE, flag=flag, common=common)
 
-    def switch(self, default: bool, help: str) -> bool:
-        return self._field(default, help, SWITCH)
+    def switch(self, default: bool, help: str, *, common: bool = False) -> bool:
+        return self._field(default, help, SWITCH, common=common)
 
-    def text(self, default: str, help: str) -> str:
-        return self._field(default, help, TEXT)
+    def text(self, default: str, help: str, *, common: bool = False) -> str:
+        return self._field(default, help, TEXT, common=common)
 
-    def rules(self, default: str, help: str) -> str:
-        return self._field(default, help, RULES)
+    def rules(self, default: str, help: str, *, common: bool = False) -> str:
+        return self._field(default, help, RULES, common=common)
 
-    def secret(self, help: str, *, flag: str = "", env: str = "") -> str | None:
-        return self._field(cast(str | None, None), help, SECRET, flag=flag, env=env)
+    def secret(
+        self, help: str, *, flag: str = "", env: str = "", common: bool = False
+    ) -> str | None:
+        return self._field(cast(str | None, None), help, SECRET, flag=flag, env=env, common=common)
 
-    def texts(self, help: str) -> tuple[str, ...]:
-        return self._field((), help, LIST)
+    def texts(self, help: str, *, common: bool = False) -> tuple[str, ...]:
+        return self._field((), help, LIST, common=common)
 
-    def secrets(self, help: str) -> tuple[str, ...]:
-        return self._field((), help, SECRETS)
+    def secrets(self, help: str, *, common: bool = False) -> tuple[str, ...]:
+        return self._field((), help, SECRETS, common=common)
 
-    def networks(self, help: str) -> tuple[str, ...]:
-        return self._field((), help, NETWORKS)
+    def networks(self, help: str, *, common: bool = False) -> tuple[str, ...]:
+        return self._field((), help, NETWORKS, common=common)
 
-    def folder(self, default: str, help: str) -> Path:
-        return self._field(Path(default), help, FOLDER)
+    def folder(self, default: str, help: str, *, common: bool = False) -> Path:
+        return self._field(Path(default), help, FOLDER, common=common)
 
-    def choice(self, default: str, help: str, *, among: tuple[str, ...]) -> str:
-        return self._field(default, help, choice(*among))
+    def choice(
+        self, default: str, help: str, *, choices: tuple[str, ...], common: bool = False
+    ) -> str:
+        return self._field(default, help, choice(*choices), common=common)

@@ -1,27 +1,19 @@
-"""Every setting of a server, with its default and help, and where its value comes from.
+"""The catalogue of settings: the default, the unit, the bounds and the help text of each.
 
-A flag wins over an environment variable, that over the TOML file, that over the default. What a
-setting does is known only to the code that reads it.
+Where values come from is in load.py. What a setting does is known only to the code that reads it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Final
 
 from penstock import limits
-from penstock.config.peers import PeerSettings
-from penstock.config.setting import Group, InvalidSetting, Setting
+from penstock.config.setting import Group, Setting
 
-TOML_NAME = "penstock.toml"
-ENV_PREFIX = "PENSTOCK_"
-ENV_CONFIG = "PENSTOCK_CONFIG"
-
-# Kubernetes sets these for a service called "penstock": they are not meant for us.
-_KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)", re.ASCII)
+ENV_PREFIX: Final = "PENSTOCK_"
 
 _SERVER = Group("Server")
 _READ = Group("Reading")
@@ -29,280 +21,371 @@ _HTTP = Group("Requests and connections")
 _STREAM = Group("Streams")
 _STORE = Group("Store")
 _ACCESS = Group("Access")
+_SUBSCRIPTIONS = Group("Subscriptions")
+_EGRESS = Group("Connections to other servers")
+_STP = Group("Notify and follow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(PeerSettings):
-    """All settings of one server. Sizes are in bytes, durations in seconds."""
+class Settings:
+    """All settings of one server. Sizes are in bytes, durations in seconds.
 
-    host: str = _SERVER.text("127.0.0.1", "Address to listen on.")
-    port: int = _SERVER.count(4437, "Port to listen on; 0 picks a free one.", least=0, most=65535)
-    data_dir: Path = _SERVER.folder("data", "Folder that holds the streams.")
-    memory: bool = _SERVER.switch(False, "Keep streams in memory only; nothing survives a stop.")
+    `common=True` marks the settings that an operator is likely to need; the others are advanced.
+    """
+
+    host: str = _SERVER.text("127.0.0.1", "Address to listen on.", common=True)
+    port: int = _SERVER.count(
+        4437, "Port to listen on. 0 picks a free port.", minimum=0, maximum=65535, common=True
+    )
+    data_dir: Path = _SERVER.folder("data", "Folder that holds the streams.", common=True)
+    memory: bool = _SERVER.switch(
+        False, "Keep streams in memory only. A stop deletes them.", common=True
+    )
     durability: str = _SERVER.choice(
         "fsync",
-        "Acknowledge after a sync to disk, or once the operating system has the bytes.",
-        among=("fsync", "buffered"),
+        "When an append is acknowledged: after a sync to disk (fsync), or as soon as the operating "
+        "system has the bytes (buffered).",
+        choices=("fsync", "buffered"),
+        common=True,
     )
     log_level: str = _SERVER.choice(
         "info",
-        "Least severe message that is logged.",
-        among=("debug", "info", "warning", "error"),
+        "Lowest severity of log messages.",
+        choices=("debug", "info", "warning", "error"),
+        common=True,
     )
     shutdown_timeout_s: float = _SERVER.seconds(
-        limits.SHUTDOWN_TIMEOUT_S, "Longest wait for requests in flight when stopping.", least=0
+        limits.SHUTDOWN_TIMEOUT_S,
+        "Maximum wait for requests in flight when the server stops.",
+        minimum=0,
+        common=True,
     )
 
     long_poll_timeout_s: float = _READ.seconds(
-        limits.LONG_POLL_TIMEOUT_S, "How long a long-poll read waits for new data."
+        limits.LONG_POLL_TIMEOUT_S, "Time that a long-poll read waits for new data.", common=True
     )
     sse_timeout_s: float = _READ.seconds(
-        limits.SSE_TIMEOUT_S, "How long an SSE response lasts before the client reconnects."
+        limits.SSE_TIMEOUT_S,
+        "Duration of an SSE response. The client reconnects afterwards.",
+        common=True,
     )
     sse_buffer_bytes_max: int = _READ.size(
         limits.SSE_BUFFER_BYTES_MAX, "Unsent bytes at which a slow SSE reader is disconnected."
     )
     table_timeout_s: float = _READ.seconds(
-        limits.TABLE_TIMEOUT_S, "How long a read of a table lasts before the client reconnects."
+        limits.TABLE_TIMEOUT_S, "Duration of a table read. The client reconnects afterwards."
     )
     table_idle_s: float = _READ.seconds(
-        limits.TABLE_IDLE_S, "How long a read of a table waits for the next row."
+        limits.TABLE_IDLE_S, "Time that a table read waits for the next row."
     )
     table_cache_bytes: int = _READ.size(
-        limits.TABLE_CACHE_BYTES, "Most bytes of encoded rows kept for the next readers.", least=0
+        limits.TABLE_CACHE_BYTES, "Size of the cache of encoded table rows.", minimum=0
     )
     chunk_bytes: int = _READ.size(
         limits.CHUNK_BYTES,
-        "Most bytes that one read returns, unless a single message is larger.",
+        "Maximum bytes in the response to one read, unless a single message is larger.",
         flag="--chunk-size",
     )
     compress_bytes_min: int = _READ.size(
-        limits.COMPRESS_BYTES_MIN, "Smallest response that is compressed on request.", least=0
+        limits.COMPRESS_BYTES_MIN,
+        "Minimum size of a response that is compressed for clients that accept it.",
+        minimum=0,
     )
     list_limit_max: int = _READ.count(
-        limits.LIST_LIMIT_MAX, "Most streams on one page of the listing."
+        limits.LIST_LIMIT_MAX, "Maximum streams on one page of the listing."
     )
     splits_max: int = _READ.count(
-        limits.SPLITS_MAX, "Most ranges that a stream is split into for parallel readers."
+        limits.SPLITS_MAX, "Maximum ranges that a stream is split into for parallel readers."
     )
 
     body_bytes_max: int = _HTTP.size(
-        limits.BODY_BYTES_MAX, "Largest request body.", flag="--max-body"
+        limits.BODY_BYTES_MAX, "Maximum size of a request body.", flag="--max-body", common=True
     )
     receive_bytes_max: int = _HTTP.size(
-        limits.RECEIVE_BYTES_MAX, "Most bytes of bodies being received, over all connections."
+        limits.RECEIVE_BYTES_MAX,
+        "Maximum bytes of request bodies in memory while they are received, over all connections.",
     )
     append_queue_bytes_max: int = _HTTP.size(
-        limits.APPEND_QUEUE_BYTES_MAX, "Most bytes of appends that wait for the disk."
+        limits.APPEND_QUEUE_BYTES_MAX, "Maximum bytes of appends that wait for the disk."
     )
-    request_line_bytes_max: int = _HTTP.size(limits.REQUEST_LINE_BYTES_MAX, "Longest request line.")
-    header_bytes_max: int = _HTTP.size(limits.HEADER_BYTES_MAX, "Most bytes of request headers.")
-    header_count_max: int = _HTTP.count(limits.HEADER_COUNT_MAX, "Most request headers.")
+    request_line_bytes_max: int = _HTTP.size(
+        limits.REQUEST_LINE_BYTES_MAX, "Maximum length of a request line."
+    )
+    header_bytes_max: int = _HTTP.size(
+        limits.HEADER_BYTES_MAX, "Maximum bytes of the headers of a request."
+    )
+    header_count_max: int = _HTTP.count(
+        limits.HEADER_COUNT_MAX, "Maximum number of headers of a request."
+    )
     header_timeout_s: float = _HTTP.seconds(
-        limits.HEADER_TIMEOUT_S, "Longest time for request headers to arrive."
+        limits.HEADER_TIMEOUT_S, "Maximum time for the headers of a request to arrive."
     )
     body_timeout_s: float = _HTTP.seconds(
-        limits.BODY_TIMEOUT_S, "Longest time for a request body to arrive."
+        limits.BODY_TIMEOUT_S, "Maximum time for the body of a request to arrive."
     )
     keepalive_timeout_s: float = _HTTP.seconds(
-        limits.KEEPALIVE_TIMEOUT_S, "How long an idle connection is kept open."
+        limits.KEEPALIVE_TIMEOUT_S, "Time that an idle connection stays open."
     )
     write_stall_timeout_s: float = _HTTP.seconds(
-        limits.WRITE_STALL_TIMEOUT_S, "How long a client may take no bytes of its response."
+        limits.WRITE_STALL_TIMEOUT_S,
+        "Time without progress after which a client that does not read its response is "
+        "disconnected.",
     )
     pipeline_max: int = _HTTP.count(
-        limits.PIPELINE_MAX, "Requests queued on one connection before reading from it pauses."
+        limits.PIPELINE_MAX,
+        "Number of queued requests at which the server stops reading from a connection.",
     )
-    connections_max: int = _HTTP.count(limits.CONNECTIONS_MAX, "Most open connections.")
+    connections_max: int = _HTTP.count(
+        limits.CONNECTIONS_MAX, "Maximum number of open connections.", common=True
+    )
 
-    path_bytes_max: int = _STREAM.size(limits.PATH_BYTES_MAX, "Longest stream path.")
-    producer_id_bytes_max: int = _STREAM.size(limits.PRODUCER_ID_BYTES_MAX, "Longest producer id.")
+    path_bytes_max: int = _STREAM.size(limits.PATH_BYTES_MAX, "Maximum length of a stream path.")
+    producer_id_bytes_max: int = _STREAM.size(
+        limits.PRODUCER_ID_BYTES_MAX, "Maximum length of a producer id."
+    )
     producers_per_stream_max: int = _STREAM.count(
-        limits.PRODUCERS_PER_STREAM_MAX, "Most producers that one stream remembers."
+        limits.PRODUCERS_PER_STREAM_MAX, "Maximum number of producers that one stream remembers."
     )
     stream_seq_bytes_max: int = _STREAM.size(
-        limits.STREAM_SEQ_BYTES_MAX, "Longest Stream-Seq value."
+        limits.STREAM_SEQ_BYTES_MAX, "Maximum length of a Stream-Seq value."
     )
     json_depth_max: int = _STREAM.count(
-        limits.JSON_DEPTH_MAX, "Deepest nesting of a JSON message.", most=512
+        limits.JSON_DEPTH_MAX, "Maximum nesting depth of a JSON message.", maximum=512
     )
     fork_depth_max: int = _STREAM.count(
-        limits.FORK_DEPTH_MAX, "Longest chain of forks of forks.", most=200
+        limits.FORK_DEPTH_MAX, "Maximum length of a chain of forks.", maximum=200
     )
     active_streams_max: int = _STREAM.count(
-        limits.ACTIVE_STREAMS_MAX, "Most idle streams that are kept in memory."
+        limits.ACTIVE_STREAMS_MAX, "Maximum number of idle streams in memory."
     )
     retention: str = _STREAM.rules(
         "",
-        "What is kept of streams without a policy of their own, by start of path or by pattern.",
+        "Retention of streams that have no policy of their own, by path prefix or pattern.",
+        common=True,
     )
     retention_interval_s: float = _STREAM.seconds(
-        limits.RETENTION_INTERVAL_S, "How often data that is kept too long is looked for."
+        limits.RETENTION_INTERVAL_S, "Time between two applications of the retention policies."
     )
     snapshot_bytes_max: int = _STREAM.size(
-        limits.SNAPSHOT_BYTES_MAX, "Largest state that a stream is compacted to."
+        limits.SNAPSHOT_BYTES_MAX, "Maximum size of a state that a stream is compacted to."
     )
     compact_bytes_min: int = _STREAM.size(
-        limits.COMPACT_BYTES_MIN, "Smallest log that a policy has compacted.", least=0
+        limits.COMPACT_BYTES_MIN,
+        "Minimum size of a stream that a retention policy compacts.",
+        minimum=0,
     )
     reap_interval_s: float = _STREAM.seconds(
-        limits.REAP_INTERVAL_S, "How often expired streams are looked for."
+        limits.REAP_INTERVAL_S, "Time between two searches for expired streams."
     )
 
     journal_file_bytes: int = _STORE.size(
-        limits.JOURNAL_FILE_BYTES, "Size of one journal file.", least=4096
+        limits.JOURNAL_FILE_BYTES, "Size of one journal file.", minimum=4096
     )
     journal_batch_bytes_max: int = _STORE.size(
-        limits.JOURNAL_BATCH_BYTES_MAX, "Size at which a batch of appends is closed."
+        limits.JOURNAL_BATCH_BYTES_MAX, "Maximum size of one batch of appends in the journal."
     )
     checkpoint_bytes: int = _STORE.size(
-        limits.CHECKPOINT_BYTES, "Journal bytes after which a checkpoint is made."
+        limits.CHECKPOINT_BYTES, "Bytes written to the journal that start a checkpoint."
     )
     checkpoint_interval_s: float = _STORE.seconds(
-        limits.CHECKPOINT_INTERVAL_S, "Longest time between checkpoints."
+        limits.CHECKPOINT_INTERVAL_S, "Maximum time between two checkpoints."
     )
     segment_bytes_max: int = _STORE.size(
-        limits.SEGMENT_BYTES_MAX, "Size at which a segment file is closed."
+        limits.SEGMENT_BYTES_MAX, "Maximum size of a segment file."
     )
     inline_bytes_max: int = _STORE.size(
-        limits.INLINE_BYTES_MAX, "Streams up to this size need no files of their own.", least=0
+        limits.INLINE_BYTES_MAX,
+        "Maximum size of a stream that is stored in the catalog, without files of its own.",
+        minimum=0,
     )
     tail_bytes_max: int = _STORE.size(
-        limits.TAIL_BYTES_MAX, "Most bytes in memory that no segment file holds yet."
+        limits.TAIL_BYTES_MAX,
+        "Maximum bytes of stream data in memory that are not in segment files yet.",
     )
     open_files_max: int = _STORE.count(
-        limits.OPEN_FILES_MAX, "Most segment files that are open at a time."
+        limits.OPEN_FILES_MAX, "Maximum number of open segment files."
     )
     disk_reserve_bytes: int = _STORE.size(
-        limits.DISK_RESERVE_BYTES, "Free disk space below which appends are refused.", least=0
+        limits.DISK_RESERVE_BYTES,
+        "Free disk space below which appends are refused.",
+        minimum=0,
+        common=True,
     )
 
     auth_token: str | None = _ACCESS.secret(
-        "Bearer token that requests must carry; a flag shows in the process list, so prefer "
-        "the environment.",
+        "Bearer token that requests must carry. A flag is visible in the process list: prefer "
+        "the environment variable.",
         flag="--token",
         env="PENSTOCK_TOKEN",
+        common=True,
     )
     rate_limit_per_s: float = _ACCESS.rate(
         limits.RATE_LIMIT_PER_S,
-        "Most requests a second from one address; 0 is no limit.",
+        "Maximum requests per second from one address. 0 means no limit.",
         flag="--rate-limit",
+        common=True,
     )
-    cors_origin: str = _ACCESS.text("*", "Origin that browsers may call from.")
+    cors_origin: str = _ACCESS.text(
+        "*", "Origin from which browsers may call the server.", common=True
+    )
+
+    subscriptions_max: int = _SUBSCRIPTIONS.count(
+        limits.SUBSCRIPTIONS_MAX, "Maximum number of subscriptions."
+    )
+    subscription_streams_max: int = _SUBSCRIPTIONS.count(
+        limits.SUBSCRIPTION_STREAMS_MAX,
+        "Maximum number of streams that a new subscription matches or names.",
+    )
+    subscription_bytes_max: int = _SUBSCRIPTIONS.size(
+        limits.SUBSCRIPTION_BYTES_MAX, "Maximum size of a subscription document."
+    )
+    subscription_snapshot_max: int = _SUBSCRIPTIONS.count(
+        limits.SUBSCRIPTION_SNAPSHOT_MAX,
+        "Maximum number of streams named in one wake. The next wake names the others.",
+    )
+    subscription_log_bytes: int = _SUBSCRIPTIONS.size(
+        limits.SUBSCRIPTION_LOG_BYTES,
+        "Size at which the server compacts the stream that stores the subscriptions.",
+    )
+    webhook_timeout_s: float = _SUBSCRIPTIONS.seconds(
+        limits.WEBHOOK_TIMEOUT_S, "Maximum time that a webhook may take to respond."
+    )
+    webhook_answer_bytes_max: int = _SUBSCRIPTIONS.size(
+        limits.WEBHOOK_ANSWER_BYTES_MAX, "Maximum size of a webhook's response."
+    )
+    webhook_deliveries_max: int = _SUBSCRIPTIONS.count(
+        limits.WEBHOOK_DELIVERIES_MAX, "Maximum number of webhook requests at a time."
+    )
+    webhook_per_host_max: int = _SUBSCRIPTIONS.count(
+        limits.WEBHOOK_PER_HOST_MAX, "Maximum number of webhook requests to one host at a time."
+    )
+    webhook_retry_s: float = _SUBSCRIPTIONS.seconds(
+        limits.WEBHOOK_RETRY_S,
+        "Wait after the first failure of a webhook. It doubles with each failure.",
+    )
+    webhook_retry_max_s: float = _SUBSCRIPTIONS.seconds(
+        limits.WEBHOOK_RETRY_MAX_S, "Maximum wait between two attempts to call a webhook."
+    )
+    webhook_key_age_s: float = _SUBSCRIPTIONS.seconds(
+        limits.WEBHOOK_KEY_AGE_S, "Age at which the key that signs webhooks is replaced."
+    )
+    webhook_key_overlap_s: float = _SUBSCRIPTIONS.seconds(
+        limits.WEBHOOK_KEY_OVERLAP_S, "Time that a replaced key stays published.", minimum=300
+    )
+
+    development: bool = _EGRESS.switch(
+        False,
+        "Allow connections to servers on loopback, also over plain http, and trust them as peers.",
+        common=True,
+    )
+    egress_networks: tuple[str, ...] = _EGRESS.networks(
+        "Private networks that the server may connect to.", common=True
+    )
+    egress_connect_timeout_s: float = _EGRESS.seconds(
+        limits.EGRESS_CONNECT_TIMEOUT_S, "Maximum time to resolve a host name and connect to it."
+    )
+    egress_timeout_s: float = _EGRESS.seconds(
+        limits.EGRESS_TIMEOUT_S, "Maximum duration of a request to another server."
+    )
+    egress_idle_timeout_s: float = _EGRESS.seconds(
+        limits.EGRESS_IDLE_TIMEOUT_S,
+        "Maximum time without a byte within a streamed response of another server.",
+    )
+    egress_stream_timeout_s: float = _EGRESS.seconds(
+        limits.EGRESS_STREAM_TIMEOUT_S,
+        "Maximum duration of a streamed response of another server.",
+    )
+    egress_answer_bytes_max: int = _EGRESS.size(
+        limits.EGRESS_ANSWER_BYTES_MAX, "Maximum size of a response of another server."
+    )
+    egress_stream_bytes_max: int = _EGRESS.size(
+        limits.EGRESS_STREAM_BYTES_MAX, "Maximum size of a streamed response of another server."
+    )
+    egress_connections_max: int = _EGRESS.count(
+        limits.EGRESS_CONNECTIONS_MAX,
+        "Maximum number of connections to other servers, not counting streamed responses.",
+    )
+
+    public_url: str = _STP.text(
+        "",
+        "URL under which other servers reach this one. By default it is the URL of their request.",
+        common=True,
+    )
+    stp_peers: tuple[str, ...] = _STP.texts(
+        "Hosts that a Notify may make this server follow or notify: names, *.suffixes, or *.",
+        common=True,
+    )
+    stp_peer_tokens: tuple[str, ...] = _STP.secrets(
+        "Bearer tokens for other servers, each as https://host=token. Prefer the environment "
+        "variable.",
+        common=True,
+    )
+    notify_token: str | None = _STP.secret(
+        "Bearer token that allows POST /v1/notify and nothing else. Prefer the environment "
+        "variable.",
+        common=True,
+    )
+    notify_secret: str | None = _STP.secret(
+        "Secret that signs Notify bodies, sent and received. Prefer the environment variable.",
+        common=True,
+    )
+    notify_bytes_max: int = _STP.size(limits.NOTIFY_BYTES_MAX, "Maximum size of a Notify form.")
+    notify_urls_max: int = _STP.count(
+        limits.NOTIFY_URLS_MAX, "Maximum number of URLs in one Notify form."
+    )
+    notify_listeners_max: int = _STP.count(
+        limits.NOTIFY_LISTENERS_MAX, "Maximum number of NURLs that are notified of changes."
+    )
+    notify_listeners_per_peer_max: int = _STP.count(
+        limits.NOTIFY_LISTENERS_PER_PEER_MAX,
+        "Maximum number of NURLs on one host that are notified of changes.",
+    )
+    notify_per_peer_max: int = _STP.count(
+        limits.NOTIFY_PER_PEER_MAX, "Maximum number of Notify requests to one host at a time."
+    )
+    notify_attempts_max: int = _STP.count(
+        limits.NOTIFY_ATTEMPTS_MAX,
+        "Number of consecutive failed requests after which a NURL is removed.",
+    )
+    notify_retry_s: float = _STP.seconds(
+        limits.NOTIFY_RETRY_S,
+        "Wait after the first failure of a Notify. It doubles with each failure.",
+    )
+    notify_retry_max_s: float = _STP.seconds(
+        limits.NOTIFY_RETRY_MAX_S, "Maximum wait between two attempts of a Notify."
+    )
+    follow_max: int = _STP.count(
+        limits.FOLLOW_MAX, "Maximum number of tables of other servers that are followed."
+    )
+    follow_per_peer_max: int = _STP.count(
+        limits.FOLLOW_PER_PEER_MAX, "Maximum number of tables of one host that are followed."
+    )
+    follow_poll_s: float = _STP.seconds(
+        limits.FOLLOW_POLL_S, "Time between two requests to a server that does not stream."
+    )
+    follow_retry_s: float = _STP.seconds(
+        limits.FOLLOW_RETRY_S,
+        "Wait after the first failure of a followed table. It doubles with each failure.",
+    )
+    follow_retry_max_s: float = _STP.seconds(
+        limits.FOLLOW_RETRY_MAX_S, "Maximum wait between two attempts to read a followed table."
+    )
+    follow_row_bytes_max: int = _STP.size(
+        limits.FOLLOW_ROW_BYTES_MAX, "Maximum length of a row of a followed table."
+    )
 
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             setting.check(getattr(self, setting.name), "Settings")
 
 
-def _describe() -> Iterable[Setting]:
-    shared = {each.name for each in fields(PeerSettings)}
-    for each in sorted(fields(Settings), key=lambda each: each.name in shared):
-        details = dict(each.metadata)
-        dashed = each.name.removesuffix("_s").replace("_", "-")
+def _describe() -> Iterator[Setting]:
+    for field in fields(Settings):
+        details = dict(field.metadata)
+        dashed = field.name.removesuffix("_s").replace("_", "-")
         details["flag"] = details["flag"] or f"--{dashed}"
-        details["env"] = details["env"] or ENV_PREFIX + each.name.upper()
-        yield Setting(name=each.name, **details)
+        details["env"] = details["env"] or ENV_PREFIX + field.name.upper()
+        yield Setting(name=field.name, **details)
 
 
-SETTINGS: tuple[Setting, ...] = tuple(_describe())
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
-_BY_ENV = {setting.env: setting for setting in SETTINGS}
-
-
-class Resolved(NamedTuple):
-    """Settings, and for each by name where its value came from ("default" if nobody set it)."""
-
-    settings: Settings
-    origins: dict[str, str]
-
-
-def load(
-    flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None
-) -> Settings:
-    """The settings in effect. `flags` maps setting names to what was typed; None is not given."""
-    return resolve(flags, environ, toml_path).settings
-
-
-def resolve(
-    flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None
-) -> Resolved:
-    """Like `load`, and says where each value came from."""
-    values: dict[str, Any] = {}
-    origins = {setting.name: "default" for setting in SETTINGS}
-    for setting, raw, origin in (
-        *_from_toml(environ, toml_path),
-        *_from_environ(environ),
-        *_from_flags(flags),
-    ):
-        if raw is not None:
-            values[setting.name] = setting.parse(raw, origin)
-            origins[setting.name] = origin
-    settings = Settings(**values)
-    _check_together(settings)
-    return Resolved(settings, origins)
-
-
-def _from_flags(flags: Mapping[str, object]) -> Iterable[tuple[Setting, object, str]]:
-    for name, raw in flags.items():
-        if name not in _BY_NAME:
-            raise InvalidSetting(f"unknown setting {name!r}{_closest(name, _BY_NAME)}")
-        yield _BY_NAME[name], raw, _BY_NAME[name].flag
-
-
-def _from_toml(
-    environ: Mapping[str, str], toml_path: Path | None
-) -> Iterable[tuple[Setting, object, str]]:
-    import tomllib  # here, so that `penstock --help` does not pay for it
-
-    if toml_path is None and environ.get(ENV_CONFIG):
-        toml_path = Path(environ[ENV_CONFIG])
-    path = toml_path or Path(TOML_NAME)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        if toml_path is None:
-            return
-        raise InvalidSetting(f"{path}: there is no such settings file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidSetting(f"{path}: cannot be read: {reason}") from None
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSetting(f"{path}: {error}") from None
-    for key, raw in table.items():
-        if key not in _BY_NAME:
-            raise InvalidSetting(f"{path}: unknown setting {key!r}{_closest(key, _BY_NAME)}")
-        yield _BY_NAME[key], raw, str(path)
-
-
-def _from_environ(environ: Mapping[str, str]) -> Iterable[tuple[Setting, object, str]]:
-    for name, raw in environ.items():
-        if not name.startswith(ENV_PREFIX) or name == ENV_CONFIG or _KUBERNETES.fullmatch(name):
-            continue
-        if name == "PENSTOCK_PORT" and raw.startswith(("tcp://", "udp://")):
-            continue  # Kubernetes again
-        if name in _BY_ENV:
-            yield _BY_ENV[name], raw, name
-        elif hint := _closest(name, _BY_ENV):
-            raise InvalidSetting(f"{name}: there is no such setting{hint}")
-
-
-def _closest(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    # Without the prefix: it would make every variable look like every other.
-    bare = {each.removeprefix(ENV_PREFIX).lower(): each for each in known}
-    matches = get_close_matches(name.removeprefix(ENV_PREFIX).lower(), bare, n=1)
-    return f"; did you mean {bare[matches[0]]}?" if matches else ""
-
-
-def _check_together(settings: Settings) -> None:
-    """Refuse values that are fine alone but would refuse every large append."""
-    for name in ("receive_bytes_max", "append_queue_bytes_max"):
-        if getattr(settings, name) < settings.body_bytes_max:
-            raise InvalidSetting(
-                f"{name} must be at least body_bytes_max "
-                f"({_BY_NAME['body_bytes_max'].show(settings.body_bytes_max)})"
-            )
+SETTINGS: Final[tuple[Setting, ...]] = tuple(_describe())

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import resolved, setting_flags
+from penstock.cli.options import SettingsCommand, resolved, setting_flags
 from penstock.config.settings import Settings
 from penstock.units import show_folder
 
 
-@click.command("serve")
+@click.command("serve", cls=SettingsCommand)
 @setting_flags
 def command(**options: Any) -> None:
     """Run the server. Prints one line with its URL when it is ready."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from penstock.config.settings import load
+from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi.events import gone, send_events
 from penstock.http.guard import fixed_headers, too_large
