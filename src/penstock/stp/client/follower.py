@@ -127,8 +127,8 @@ class Follower:
         last, position = self.reception.last_seqno, self.reception.deduplicator.position
         if self._is_confirmed and last is not None and last < position:
             raise StreamRecreated(
-                f"{self.reception.source.url} ends at SeqNo {last}, but {position} was read before: "
-                "it was recreated, or restored from an older copy. Read it from 0."
+                f"{self.reception.source.url} ends at SeqNo {last}, but {position} was read. "
+                "It was recreated, or restored from an older copy: read it from 0."
             )
 
     def _reset(self, error: Gone) -> Flow[None]:

@@ -179,7 +179,7 @@ class Mirror:
         )
         after = -1
         while True:
-            ask = partial(StateIndex.history, wanted=wanted, after=after)
+            ask = partial(StateIndex.history, query=wanted, after=after)
             steps = await self._keeper.answer(self._stream, end, ask)
             for step in steps[:HISTORY_MAX]:
                 event = await self._event(step.position, step.length)
