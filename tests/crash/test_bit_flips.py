@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import Damaged, StoreDamaged
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.journal import HEAD_BYTES
 from penstock.log.disk.reader import Readback
-from penstock.log.disk.recovery import stream_from_row
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.stream import Stream
 from tests.crash.engines import (

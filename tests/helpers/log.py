@@ -10,7 +10,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.config.settings import Settings
-from penstock.log import ranges, stream
+from penstock.log import memory_tail, ranges
 from penstock.log.disk import reader, recovery, segment
 from penstock.log.disk.store import DiskStore
 from penstock.log.memory import MemoryStore
@@ -36,7 +36,7 @@ def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (segment, reader, recovery):
         monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(ranges, "WINDOW_BYTES", 96)
-    monkeypatch.setattr(stream, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(memory_tail, "CHUNK_BYTES_MAX", 128)
 
 
 def open_store(kind: str, folder: Path, clock: ManualClock, **options: Any) -> Store:

@@ -373,7 +373,7 @@ def apply_snapshot(
     stream: Stream, change: SnapshotMutation | records.SnapshotRecord, lsn: int
 ) -> None:
     touched_us = stream.touched_us
-    stream.begin_segment()
+    stream.memory.open_segment()
     stream.add_bytes(change.payload, change.count, change.time_us)
     # A compaction is no use of the stream, and must not put off its expiry.
     stream.touched_us = touched_us

@@ -6,19 +6,16 @@ store advances the durable half, and nobody else writes to either.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.log.memory_tail import MemoryTail
 from penstock.protocol.headers import Producer, is_json, is_text
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
     from penstock.log.disk.segment import SegmentInfo
-    from penstock.log.stats import StoreStats
 
-CHUNK_BYTES_MAX = 16 * 1024
-"""Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 SUCCESSOR = "successor"
 """The name under which a stream carries the location of the one that it goes on in."""
 
@@ -29,22 +26,6 @@ class Watcher(Protocol):
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None: ...
 
     def ended(self) -> None: ...
-
-
-class Chunk:
-    """Consecutive bytes of a stream's memory tail, with the ordinal and time of their first one."""
-
-    __slots__ = ("data", "opens_segment", "ordinal", "sealed", "start", "time_us")
-
-    def __init__(
-        self, start: int, data: bytes, ordinal: int, time_us: int, *, opens_segment: bool = False
-    ) -> None:
-        self.start = start
-        self.data: bytes | bytearray = data
-        self.ordinal = ordinal
-        self.time_us = time_us
-        self.sealed = len(data) >= CHUNK_BYTES_MAX
-        self.opens_segment = opens_segment
 
 
 class StreamInfo(NamedTuple):
@@ -87,13 +68,10 @@ class Stream:
     __slots__ = (
         "__weakref__",
         "applied_lsn",
-        "begins_segment",
-        "chunks",
         "closed",
         "closed_by",
         "config",
         "count",
-        "counted_in",
         "created_us",
         "deleted",
         "deleting",
@@ -101,7 +79,6 @@ class Stream:
         "durable",
         "earliest",
         "earliest_ordinal",
-        "flushed",
         "fork",
         "forks",
         "hot",
@@ -111,6 +88,7 @@ class Stream:
         "is_dirty",
         "is_json",
         "is_text",
+        "memory",
         "meta",
         "own_start",
         "path",
@@ -196,10 +174,7 @@ class Stream:
         self.stored_producers = False
         self.producer_total = 0
 
-        self.chunks: list[Chunk] = []
-        self.counted_in: StoreStats | None = None
-        self.begins_segment = False
-        self.flushed = self.own_start
+        self.memory = MemoryTail(self.own_start)
         self.segments: tuple[SegmentInfo, ...] = ()
         self.is_dirty = False
         self.in_checkpoint = False
@@ -267,87 +242,16 @@ class Stream:
         self.pending_producers = {}
 
     def add_bytes(self, data: bytes, count: int, time_us: int) -> None:
-        """Durable bytes enter the memory tail."""
+        """Advance the tail by bytes that have become durable, and keep them in memory."""
         if data:
-            last = self.chunks[-1] if self.chunks else None
-            if last is None or last.sealed or len(data) >= CHUNK_BYTES_MAX:
-                self.chunks.append(
-                    Chunk(
-                        *(self.tail, data, self.count, time_us), opens_segment=self.begins_segment
-                    )
-                )
-                self.begins_segment = False
-            else:
-                if isinstance(last.data, bytes):
-                    last.data = bytearray(last.data)
-                last.data += data
-                last.sealed = len(last.data) >= CHUNK_BYTES_MAX
+            self.memory.add(self.tail, data, self.count, time_us)
             self.tail += len(data)
             self.count += count
-            if self.counted_in is not None:
-                self.counted_in.memory_bytes += len(data)
-        self.touched_us = max(self.touched_us, time_us)
-
-    def begin_segment(self) -> None:
-        """What comes next starts a segment file, so that those before it can go without it."""
-        if self.chunks:
-            self.chunks[-1].sealed = True
-        self.begins_segment = True
+        if time_us > self.touched_us:
+            self.touched_us = time_us
 
     def set_producer(self, producer: Producer) -> None:
         if producer.id not in self.producers:
             self.producer_total += 1
         self.producers[producer.id] = ProducerState(producer.epoch, producer.seq)
         self.dirty_producers.add(producer.id)
-
-    def memory_bytes(self) -> int:
-        return self.tail - self.flushed
-
-    def count_memory(self, stats: StoreStats) -> None:
-        """Add the memory tail to `stats` and keep the sum true until `discount_memory`."""
-        if self.counted_in is None:
-            self.counted_in = stats
-            stats.memory_bytes += self.memory_bytes()
-
-    def discount_memory(self) -> None:
-        if self.counted_in is not None:
-            self.counted_in.memory_bytes -= self.memory_bytes()
-            self.counted_in = None
-
-    def read_memory(self, start: int, end: int) -> bytes:
-        """Bytes [start, end), all of them at or after `flushed`."""
-        chunks = self.chunks
-        index = bisect_right(chunks, start, key=_start) - 1
-        parts: list[memoryview] = []
-        while start < end:
-            chunk = chunks[index]
-            offset = start - chunk.start
-            # Views, so that the bytes are copied once; gone before a chunk can grow again.
-            part = memoryview(chunk.data)[offset : offset + end - start]
-            parts.append(part)
-            start += len(part)
-            index += 1
-        return b"".join(parts)
-
-    def drop_memory(self, flushed: int) -> None:
-        """Bytes before `flushed` are in segments now."""
-        if self.counted_in is not None:
-            self.counted_in.memory_bytes -= flushed - self.flushed
-        self.flushed = flushed
-        del self.chunks[: self._whole_chunks(flushed)]
-
-    def drop_chunks(self, position: int) -> None:
-        """Drop the chunks that end at or before `position`; the others stay whole."""
-        index = self._whole_chunks(position)
-        self.drop_memory(self.chunks[index].start if index < len(self.chunks) else position)
-
-    def _whole_chunks(self, position: int) -> int:
-        """Return how many chunks end at or before `position`."""
-        index = bisect_right(self.chunks, position, key=_start)
-        if index and self.chunks[index - 1].start + len(self.chunks[index - 1].data) > position:
-            index -= 1
-        return index
-
-
-def _start(chunk: Chunk) -> int:
-    return chunk.start

@@ -186,7 +186,7 @@ class Upkeep:
                 self._on_trimmed(stream.id, item.dropped)
             stream.stored_producers = stream.stored_producers or bool(item.producers)
             if stream.segments:
-                stream.drop_memory(stream.segments[-1].end)
+                stream.memory.drop(stream.segments[-1].end)
         for stream in self._in_checkpoint.values():
             stream.in_checkpoint = False
         self._in_checkpoint, self._in_purge = {}, {}

@@ -11,10 +11,10 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import Damaged, StoreDamaged, StoreTooNew
+from penstock.errors import StoreDamaged, StoreTooNew
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog
-from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.files import Files
 from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.mutations import (
@@ -37,7 +37,7 @@ from penstock.log.records import (
     TrimRecord,
     decode_records,
 )
-from penstock.log.stream import Chunk, Stream
+from penstock.log.stream import Stream
 
 FORMAT = 1
 FORMAT_FILE = "PENSTOCK"
@@ -72,47 +72,6 @@ def read_format(files: Files, root: Path) -> dict[str, object]:
         )
     assert isinstance(content, dict)
     return content
-
-
-def stream_from_row(row: Row) -> Stream:
-    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
-    stream.durable = True
-    stream.touched_us = row.touched_us
-    stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
-    stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
-    stream.tail, stream.count = row.tail, row.messages
-    stream.closed, stream.closed_by = row.closed, row.closed_by
-    stream.stream_seq = row.stream_seq
-    stream.producer_total = row.producer_total
-    stream.stored_producers = row.producer_total > 0
-    stream.meta = row.meta
-    stream.applied_lsn = row.applied_lsn
-    stream.segments = row.segments
-    _check_reach(row)
-    inline = row.inline or b""
-    stream.flushed = row.tail - len(inline)
-    if inline:
-        ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
-        stream.chunks = [Chunk(stream.flushed, inline, ordinal, row.touched_us)]
-        stream.chunks[0].sealed = True
-    stream.reset_pending()
-    return stream
-
-
-def _check_reach(row: Row) -> None:
-    """The bytes a row promises are all somewhere, without a gap."""
-    # A trim takes whole segments, so the first may begin before what is promised.
-    first = row.keep_from
-    position = min(first, row.segments[0].base) if row.segments else first + len(row.inline or b"")
-    for info in row.segments:
-        if info.base != position:
-            break
-        position = info.end
-    if position != row.tail:
-        raise Damaged(
-            f"stream {row.path!r} should reach byte {row.tail} but its data ends at {position}; "
-            "run `penstock verify` and restore from a backup"
-        )
 
 
 def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:

@@ -17,12 +17,13 @@ from penstock.config.settings import Settings
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog, Changes, as_damage
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.checkpoint import Checkpointer
 from penstock.log.disk.checkpoint_schedule import Position, Upkeep
 from penstock.log.disk.committer import Committed, Committer
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.reader import Readback
-from penstock.log.disk.recovery import Recovered, check_format, recover, stream_from_row
+from penstock.log.disk.recovery import Recovered, check_format, recover
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
@@ -134,7 +135,7 @@ class DiskStore:
             self._upkeep.changed(stream)
         for stream in found.deleted.values():
             self._upkeep.deleted(stream)
-        self._upkeep.wrote(sum(stream.memory_bytes() for stream in found.streams.values()))
+        self._upkeep.wrote(sum(stream.memory.size for stream in found.streams.values()))
         self._committer.start()
 
     async def close(self) -> None:

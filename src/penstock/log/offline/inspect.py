@@ -14,9 +14,9 @@ from pathlib import Path
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import Damaged, StoreDamaged, StreamNotFound
 from penstock.log.disk.catalog import CATALOG_ERRORS
-from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.files import Files
-from penstock.log.disk.recovery import read_format, stream_from_row
+from penstock.log.disk.recovery import read_format
 from penstock.log.disk.store import CATALOG_FILE
 from penstock.log.lineage import token
 from penstock.log.offline.folder import Folder, file_bytes, open_folder

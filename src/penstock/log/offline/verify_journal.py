@@ -263,7 +263,7 @@ class JournalCheck:
             return str(error)
         stream = replay.streams.get(record.stream_id)
         if stream is not None and stream.path not in self._keep:
-            stream.drop_memory(stream.tail)
+            stream.memory.drop(stream.tail)
         return _payload_fault(record, stream)
 
     def _note_source(self, stream_id: int, place: Place) -> None:
