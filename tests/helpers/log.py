@@ -51,11 +51,11 @@ async def abandon(store: DiskStore) -> None:
 
     Work that a thread has already begun is waited for, so that two stores never share a folder.
     """
-    store._upkeep_task.cancel()
-    await asyncio.gather(store._upkeep_task, return_exceptions=True)
-    store._upkeep._thread.shutdown()
+    store._schedule_task.cancel()
+    await asyncio.gather(store._schedule_task, return_exceptions=True)
+    store._schedule._thread.shutdown()
     store._committer.stop()
     store._journal.close()
-    store._readback.close()
+    store._reader.close()
     store._catalog.close()
     store._lock.close()

@@ -17,7 +17,7 @@ READERS = 4
 """Threads that wait for the disk, so that the event loop never does."""
 
 
-class Readback:
+class StreamReader:
     def __init__(self, segments: SegmentReader) -> None:
         self._segments = segments
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")

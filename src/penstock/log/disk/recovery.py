@@ -18,23 +18,18 @@ from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.files import Files
 from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.mutations import (
-    apply_append,
     apply_create,
     apply_forked,
-    apply_meta,
+    apply_record,
     apply_released,
-    apply_snapshot,
     apply_soft_delete,
-    apply_trim,
 )
 from penstock.log.records import (
     AppendRecord,
     CreateRecord,
     DeleteRecord,
-    MetaRecord,
     Record,
     SnapshotRecord,
-    TrimRecord,
     decode_records,
 )
 from penstock.log.stream import Stream
@@ -122,27 +117,21 @@ class Replay:
         self.next_id = max(self.next_id, record.stream_id + 1)
         if isinstance(record, CreateRecord):
             self._create(record, lsn)
-            return
-        if isinstance(record, DeleteRecord):
+        elif isinstance(record, DeleteRecord):
             self._delete(record, lsn)
-            return
-        stream = self.stream(record.stream_id)
-        if stream is None or lsn <= stream.applied_lsn:
-            return
-        if isinstance(record, TrimRecord):
-            apply_trim(stream, record, lsn)
-        elif isinstance(record, MetaRecord):
-            apply_meta(stream, record, lsn)
-        elif isinstance(record, SnapshotRecord):
-            _check_start(stream, record)
-            apply_snapshot(stream, record, lsn)
         else:
-            self._append(stream, record, lsn)
+            stream = self.stream(record.stream_id)
+            if stream is not None and lsn > stream.applied_lsn:
+                if isinstance(record, AppendRecord | SnapshotRecord):
+                    _check_start(stream, record)
+                if isinstance(record, AppendRecord):
+                    self._load_producer(stream, record)
+                apply_record(stream, record, lsn)
 
     def _create(self, record: CreateRecord, lsn: int) -> None:
-        if record.meta.replaces is not None:
-            self._remove(record.meta.replaces)
         meta = record.meta
+        for stream_id in record.ended_ids:
+            self._remove(stream_id)
         if self.stream(record.stream_id) is None:
             stream = Stream(
                 record.stream_id, meta.path, meta.config, meta.created_us, fork=meta.fork
@@ -154,13 +143,13 @@ class Replay:
             if source is not None and lsn > source.applied_lsn:
                 apply_forked(source, meta, lsn)
 
-    def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
-        _check_start(stream, record)
-        if record.producer is not None and record.producer.id not in stream.producers:
-            known = self._catalog.producer(stream.id, record.producer.id)
-            if known is not None:
-                stream.producers[record.producer.id] = known
-        apply_append(stream, record, lsn)
+    def _load_producer(self, stream: Stream, record: AppendRecord) -> None:
+        """Bring the producer of an append into memory, so that it is not counted twice."""
+        producer = record.producer
+        if producer is not None and producer.id not in stream.producers:
+            state = self._catalog.producer(stream.id, producer.id)
+            if state is not None:
+                stream.producers[producer.id] = state
 
     def _delete(self, record: DeleteRecord, lsn: int) -> None:
         if record.soft:
@@ -168,7 +157,7 @@ class Replay:
             if stream is not None and lsn > stream.applied_lsn:
                 apply_soft_delete(stream, lsn)
             return
-        for stream_id in (record.stream_id, *record.cascade):
+        for stream_id in record.ended_ids:
             self._remove(stream_id)
         source = self.stream(record.released) if record.released else None
         if source is not None and lsn > source.applied_lsn:
