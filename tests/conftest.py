@@ -10,6 +10,10 @@ from hypothesis import settings
 
 from tests.helpers.java_classes import java_options
 
+# Read when the log is imported, here and in every server that a test starts: the invariants of a
+# stream are checked after each batch that concerns it.
+os.environ["CHECK_PENSTOCK_INVARIANTS"] = "1"
+
 # Tests run side by side on few cores: how long one example takes says nothing.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")

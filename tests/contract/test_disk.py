@@ -32,7 +32,7 @@ async def test_a_stream_that_outgrows_its_row_moves_to_a_segment_whole(rig: Rig)
     await rig.settle()
     assert len(rig.files("segments", ".segment")) == 1
     assert (stream.segments[0].base, stream.segments[0].length) == (0, stream.tail)
-    assert stream.chunks == []
+    assert stream.memory.chunks == []
     await rig.reopen()
     assert await rig.content(rig.find("a")) == wire([b"1" * 90, b"2" * 20])
 
@@ -276,7 +276,7 @@ async def test_checkpoints_start_by_themselves_when_the_journal_has_grown(rig: R
     stream = await rig.create("a", config=BYTES)
     while rig.store.stats.checkpoints < 3:
         await rig.append(stream, [b"x" * 500])
-    assert stream.flushed > 0
+    assert stream.memory.start > 0
     assert await rig.content(stream) == b"x" * stream.tail
 
 

@@ -31,8 +31,8 @@ async def test_every_range_reads_the_bytes_that_were_appended(rig: Rig) -> None:
     stream, messages = await long_stream(rig)
     data = wire(messages)
     assert stream.tail == len(data)
-    borders = {0, stream.flushed, stream.tail, *(info.base for info in stream.segments)}
-    borders |= {chunk.start for chunk in stream.chunks}
+    borders = {0, stream.memory.start, stream.tail, *(info.base for info in stream.segments)}
+    borders |= {chunk.start for chunk in stream.memory.chunks}
     places = sorted(
         {place + d for place in borders for d in (-1, 0, 1) if 0 <= place + d <= len(data)}
         | set(range(0, len(data), BLOCK_BYTES))
@@ -50,7 +50,7 @@ async def test_a_long_stream_stands_in_several_segments_and_in_memory(rig: Rig) 
     stream, _ = await long_stream(rig)
     assert len(stream.segments) > 3
     assert max(info.length for info in stream.segments) > 2 * BLOCK_BYTES
-    assert 0 < stream.flushed < stream.tail
+    assert 0 < stream.memory.start < stream.tail
     assert all(a.end == b.base for a, b in zip(stream.segments, stream.segments[1:], strict=False))
 
 
@@ -60,7 +60,7 @@ async def test_an_empty_range_is_empty_everywhere(rig: Rig) -> None:
     assert await rig.store.read(stream, 0, 0) == b""
     assert rig.store.read_now(stream, 0, 0) == b""
     stream, _ = await long_stream(rig)
-    for place in (0, stream.flushed, stream.tail):
+    for place in (0, stream.memory.start, stream.tail):
         assert await rig.store.read(stream, place, place) == b""
 
 

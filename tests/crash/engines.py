@@ -139,11 +139,11 @@ async def abandon(engine: Engine) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     store._committer.stop()
-    store._upkeep.broke()  # no last checkpoint
-    store._upkeep.stop()
-    await store._upkeep_task
+    store._schedule.broke()  # no last checkpoint
+    store._schedule.stop()
+    await store._schedule_task
     store._journal.close()
-    store._readback.close()
+    store._reader.close()
     store._catalog.close()
     store._lock.close()
 

@@ -91,4 +91,4 @@ class Bench:
 
 
 def _payload(stream: Any) -> bytes:
-    return bytes(stream.read_memory(0, stream.tail)) if stream.tail else b""
+    return bytes(stream.memory.read(0, stream.tail)) if stream.tail else b""

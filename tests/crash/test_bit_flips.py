@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import Damaged, StoreDamaged
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.journal import HEAD_BYTES
-from penstock.log.disk.reader import Readback
-from penstock.log.disk.recovery import stream_from_row
+from penstock.log.disk.reader import StreamReader
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.stream import Stream
 from tests.crash.engines import (
@@ -158,7 +158,7 @@ class Shelf:
     def read(self, start: int, end: int) -> bytes:
         reader = SegmentReader(UnsyncedFiles(), self._folder, open_files_max=8)
         try:
-            data = Readback(reader)._read(self.stream, start, end, wait=True)
+            data = StreamReader(reader)._read(self.stream, start, end, wait=True)
         finally:
             reader.close()
         assert data is not None

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.config.settings import Settings
-from penstock.log import ranges, stream
+from penstock.log import memory_tail, ranges
 from penstock.log.disk import reader, recovery, segment
 from penstock.log.disk.store import DiskStore
 from penstock.log.memory import MemoryStore
@@ -36,7 +36,7 @@ def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (segment, reader, recovery):
         monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(ranges, "WINDOW_BYTES", 96)
-    monkeypatch.setattr(stream, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(memory_tail, "CHUNK_BYTES_MAX", 128)
 
 
 def open_store(kind: str, folder: Path, clock: ManualClock, **options: Any) -> Store:
@@ -51,11 +51,11 @@ async def abandon(store: DiskStore) -> None:
 
     Work that a thread has already begun is waited for, so that two stores never share a folder.
     """
-    store._upkeep_task.cancel()
-    await asyncio.gather(store._upkeep_task, return_exceptions=True)
-    store._upkeep._thread.shutdown()
+    store._schedule_task.cancel()
+    await asyncio.gather(store._schedule_task, return_exceptions=True)
+    store._schedule._thread.shutdown()
     store._committer.stop()
     store._journal.close()
-    store._readback.close()
+    store._reader.close()
     store._catalog.close()
     store._lock.close()

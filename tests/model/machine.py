@@ -301,7 +301,7 @@ class Trio:
 
     def agree_on_generations(self) -> None:
         """A creation that failed may use up a generation, one that was acknowledged has its own."""
-        next_id = self.store._position.next_id
+        next_id = self.store._counters.next_id
         assert next_id > self.reference.last_generation, "a generation would be given out again"
         self.reference.next_generation = next_id
         store = self.memory.store

@@ -71,7 +71,7 @@ class ActiveStreams:
 
     def add(self, stream: Stream) -> None:
         self._by_path[stream.path] = stream
-        stream.count_memory(self._store.stats)
+        stream.memory.count_in(self._store.stats)
         deadline = self.deadline(stream)
         if deadline is not None:
             self._schedule(deadline, stream)
@@ -104,7 +104,7 @@ class ActiveStreams:
             del self._by_path[stream.path]
         if self._let_go.get(stream.path) is stream:
             del self._let_go[stream.path]
-        stream.discount_memory()
+        stream.memory.discount()
         self._stats.active_streams = len(self._by_path)
 
     def undo(self, stream: Stream) -> None:
@@ -128,7 +128,7 @@ class ActiveStreams:
                 self._by_path[path] = stream
             else:
                 self._let_go[path] = stream
-                stream.discount_memory()
+                stream.memory.discount()
 
     # -- expiry
 

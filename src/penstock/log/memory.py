@@ -12,10 +12,11 @@ from collections.abc import Callable
 from penstock.config.settings import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
+from penstock.log.memory_tail import Chunk
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
 from penstock.log.store import Health, Observer
-from penstock.log.stream import Chunk, Deadline, Stream, StreamInfo
+from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.protocol.producer import ProducerState
 
 
@@ -73,12 +74,12 @@ class MemoryStore:
             if mutation.creates:
                 self._streams[stream.path] = stream
             if mutation.trims:
-                stream.drop_chunks(stream.keep_from)
+                stream.memory.drop_chunks(stream.keep_from)
             for each in mutation.ended:
                 if each.deleted and self._streams.get(each.path) is each:
                     del self._streams[each.path]
             for each in mutation.related:
-                each.drop_chunks(each.keep_from)
+                each.memory.drop_chunks(each.keep_from)
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
         self._queued_bytes = 0
@@ -95,9 +96,9 @@ class MemoryStore:
         return b"".join([self._read(*span) for span in spans(stream, start, end)])
 
     def _read(self, stream: Stream, start: int, end: int) -> bytes:
-        if start < stream.flushed:
+        if start < stream.memory.start:
             raise trimmed(stream)
-        return stream.read_memory(start, end)
+        return stream.memory.read(start, end)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         return self.read_now(stream, start, end)
@@ -114,9 +115,9 @@ class MemoryStore:
 
     def _seek(self, stream: Stream, wanted: int, key: Callable[[Chunk], int]) -> tuple[int, int]:
         """(position, ordinal) of the last chunk before `wanted`, else of the first."""
-        if not stream.chunks:
+        if not stream.memory.chunks:
             return stream.tail, stream.count
-        chunk = stream.chunks[max(bisect_left(stream.chunks, wanted, key=key) - 1, 0)]
+        chunk = stream.memory.chunks[max(bisect_left(stream.memory.chunks, wanted, key=key) - 1, 0)]
         return chunk.start, chunk.ordinal
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:

@@ -7,7 +7,7 @@ its stream, by the same code live and at recovery. Each is atomic, and they keep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.log import records
@@ -132,10 +132,7 @@ class AppendMutation(TailMutation):
         stats.appends += 1
         stats.append_messages += self.count
         stats.append_bytes += len(self.payload)
-        stream = self.stream
-        stream.in_flight -= 1
-        if not stream.in_flight and stream.pending_producers:
-            stream.pending_producers = {}
+        self.stream.landed()
 
 
 class CreateMutation(Mutation):
@@ -373,7 +370,7 @@ def apply_snapshot(
     stream: Stream, change: SnapshotMutation | records.SnapshotRecord, lsn: int
 ) -> None:
     touched_us = stream.touched_us
-    stream.begin_segment()
+    stream.memory.open_segment()
     stream.add_bytes(change.payload, change.count, change.time_us)
     # A compaction is no use of the stream, and must not put off its expiry.
     stream.touched_us = touched_us
@@ -390,3 +387,16 @@ def with_meta(meta: dict[str, bytes], name: str, value: bytes | None) -> dict[st
     """Return a new dict, because the plan of a running checkpoint may hold the old one."""
     others = {key: other for key, other in meta.items() if key != name}
     return others if value is None else {**others, name: value}
+
+
+_APPLY: dict[type, Callable[[Stream, Any, int], None]] = {
+    records.AppendRecord: apply_append,
+    records.MetaRecord: apply_meta,
+    records.SnapshotRecord: apply_snapshot,
+    records.TrimRecord: apply_trim,
+}
+
+
+def apply_record(stream: Stream, record: records.Record, lsn: int) -> None:
+    """Apply a record that changes one stream and neither creates nor deletes it."""
+    _APPLY[type(record)](stream, record, lsn)

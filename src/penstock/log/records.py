@@ -62,14 +62,36 @@ class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         return StreamConfig(self.content_type, self.ttl_s, self.expires_at_us)
 
 
-class CreateRecord(msgspec.Struct, frozen=True):
+class StreamRecord(msgspec.Struct, frozen=True):
+    """What all records have: the stream that they are about."""
+
     stream_id: int
+
+    @property
+    def required_ids(self) -> tuple[int, ...]:
+        """The streams that have to exist before this record."""
+        return (self.stream_id,)
+
+    @property
+    def ended_ids(self) -> tuple[int, ...]:
+        """The streams that nobody may use any more after this record."""
+        return ()
+
+
+class CreateRecord(StreamRecord, frozen=True):
     meta: CreateMeta
     payload: bytes
 
+    @property
+    def required_ids(self) -> tuple[int, ...]:
+        return () if self.meta.source_id is None else (self.meta.source_id,)
 
-class AppendRecord(msgspec.Struct, frozen=True):
-    stream_id: int
+    @property
+    def ended_ids(self) -> tuple[int, ...]:
+        return () if self.meta.replaces is None else (self.meta.replaces,)
+
+
+class AppendRecord(StreamRecord, frozen=True):
     start: int
     count: int
     time_us: int
@@ -79,40 +101,45 @@ class AppendRecord(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class DeleteRecord(msgspec.Struct, frozen=True):
+class DeleteRecord(StreamRecord, frozen=True):
     """`soft` keeps the bytes for forks. Otherwise `cascade` are soft-deleted streams that go with
     it, and `released` is the one left whose number of forks goes down (0: none)."""
 
-    stream_id: int
     time_us: int
     expired: bool
     soft: bool = False
     released: int = 0
     cascade: tuple[int, ...] = ()
 
+    @property
+    def required_ids(self) -> tuple[int, ...]:
+        """None: the row and the first records of a stream may be gone when it is deleted."""
+        return ()
 
-class TrimRecord(msgspec.Struct, frozen=True):
+    @property
+    def ended_ids(self) -> tuple[int, ...]:
+        return (self.stream_id, *self.cascade)
+
+
+class TrimRecord(StreamRecord, frozen=True):
     """Everything before `position`, message `ordinal` of a JSON stream, is retained no more."""
 
-    stream_id: int
     position: int
     ordinal: int
     time_us: int
 
 
-class MetaRecord(msgspec.Struct, frozen=True):
+class MetaRecord(StreamRecord, frozen=True):
     """A named value kept with a stream; None takes it away."""
 
-    stream_id: int
     name: str
     value: bytes | None
 
 
-class SnapshotRecord(msgspec.Struct, frozen=True):
+class SnapshotRecord(StreamRecord, frozen=True):
     """Messages that stand for all before them: appended at `start`, as number `ordinal` and on, and
     nothing before `start` is retained any more."""
 
-    stream_id: int
     start: int
     count: int
     time_us: int

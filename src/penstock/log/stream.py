@@ -6,19 +6,17 @@ store advances the durable half, and nobody else writes to either.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.log.memory_tail import MemoryTail
 from penstock.protocol.headers import Producer, is_json, is_text
 from penstock.protocol.lifecycle import StreamConfig
 from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
     from penstock.log.disk.segment import SegmentInfo
-    from penstock.log.stats import StoreStats
 
-CHUNK_BYTES_MAX = 16 * 1024
-"""Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 SUCCESSOR = "successor"
 """The name under which a stream carries the location of the one that it goes on in."""
 
@@ -29,22 +27,6 @@ class Watcher(Protocol):
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None: ...
 
     def ended(self) -> None: ...
-
-
-class Chunk:
-    """Consecutive bytes of a stream's memory tail, with the ordinal and time of their first one."""
-
-    __slots__ = ("data", "opens_segment", "ordinal", "sealed", "start", "time_us")
-
-    def __init__(
-        self, start: int, data: bytes, ordinal: int, time_us: int, *, opens_segment: bool = False
-    ) -> None:
-        self.start = start
-        self.data: bytes | bytearray = data
-        self.ordinal = ordinal
-        self.time_us = time_us
-        self.sealed = len(data) >= CHUNK_BYTES_MAX
-        self.opens_segment = opens_segment
 
 
 class StreamInfo(NamedTuple):
@@ -83,128 +65,125 @@ class Deadline(NamedTuple):
     path: str
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Stream:
-    __slots__ = (
-        "__weakref__",
-        "applied_lsn",
-        "begins_segment",
-        "chunks",
-        "closed",
-        "closed_by",
-        "config",
-        "count",
-        "counted_in",
-        "created_us",
-        "deleted",
-        "deleting",
-        "dirty_producers",
-        "durable",
-        "earliest",
-        "earliest_ordinal",
-        "flushed",
-        "fork",
-        "forks",
-        "hot",
-        "id",
-        "in_checkpoint",
-        "in_flight",
-        "is_dirty",
-        "is_json",
-        "is_text",
-        "meta",
-        "own_start",
-        "path",
-        "pending_closed",
-        "pending_closed_by",
-        "pending_count",
-        "pending_earliest",
-        "pending_earliest_ordinal",
-        "pending_forks",
-        "pending_meta",
-        "pending_producers",
-        "pending_seq",
-        "pending_soft_deleted",
-        "pending_tail",
-        "pinned",
-        "previous",
-        "producer_total",
-        "producers",
-        "segments",
-        "soft_deleted",
-        "source",
-        "stored_producers",
-        "stream_seq",
-        "tail",
-        "touched_us",
-        "watchers",
-    )
+    """One stream in memory, in two halves.
 
-    def __init__(
-        self,
-        stream_id: int,
-        path: str,
-        config: StreamConfig,
-        created_us: int,
-        *,
-        fork: ForkPoint | None = None,
-    ) -> None:
-        self.id = stream_id
-        self.path = path
-        self.config = config
-        self.is_json = is_json(config.content_type)
-        self.is_text = is_text(config.content_type)
-        self.created_us = created_us
-        self.touched_us = created_us
+    The durable half is what the store has made durable and applied; readers see it. The pending
+    half (`pending_…`, `deleting`, `in_flight`) is what has been decided; decisions rest on it.
+    `check_invariants` checks what the comments below say of the fields.
+    """
 
-        self.durable = False
-        self.deleted = False
-        # A fork's own bytes begin where it left its source; before there it reads the source's.
-        # The object is found when the fork becomes active.
-        self.fork = fork
-        self.source: Stream | None = None
-        self.own_start = 0 if fork is None else fork.position
-        self.forks = 0
-        self.pinned: int | None = None
-        self.soft_deleted = False
-        self.earliest = 0
-        self.earliest_ordinal = 0
-        self.tail = self.own_start
-        self.count = 0 if fork is None else fork.ordinal
-        self.closed = False
-        self.closed_by: Producer | None = None
-        self.stream_seq: str | None = None
-        self.meta: dict[str, bytes] = {}
-        self.applied_lsn = 0
+    # -- what never changes
 
-        self.deleting = False
-        self.in_flight = 0
-        self.pending_forks = 0
-        self.pending_soft_deleted = False
-        self.pending_earliest = 0
-        self.pending_earliest_ordinal = 0
-        self.pending_tail = self.tail
-        self.pending_count = self.count
-        self.pending_closed = False
-        self.pending_closed_by: Producer | None = None
-        self.pending_seq: str | None = None
+    id: int
+    """The generation: never used before in this store. A fork's is greater than its source's."""
+    path: str
+    config: StreamConfig
+    created_us: int
+    fork: ForkPoint | None = field(default=None, kw_only=True)
+    """Where a fork left its source, None for any other stream."""
+    is_json: bool = field(init=False)
+    is_text: bool = field(init=False)
+    own_start: int = field(init=False)
+    """Position where a fork's own bytes begin; those before it are its source's. Else 0."""
+
+    # -- the durable half, advanced by `Mutation.apply` alone
+    #    0 <= earliest <= tail, own_start <= tail, 0 <= earliest_ordinal <= count
+
+    durable: bool = field(default=False, init=False)
+    """Whether the creation is durable. Nothing else of this half means anything before."""
+    deleted: bool = field(default=False, init=False)
+    """Whether the stream is gone for good. Nothing else means anything afterwards."""
+    soft_deleted: bool = field(default=False, init=False)
+    """Whether it was deleted, and is kept for its forks: forks > 0."""
+    forks: int = field(default=0, init=False)
+    """Number of forks that read from this stream."""
+    pinned: int | None = field(default=None, init=False)
+    """Position from which forks may read, whatever was trimmed; None if and only if forks == 0."""
+    earliest: int = field(default=0, init=False)
+    """Position of the first byte that readers may have: what was trimmed is before it."""
+    earliest_ordinal: int = field(default=0, init=False)
+    """Ordinal of the message at `earliest`; 0 in a stream of bytes."""
+    tail: int = field(init=False)
+    """Position after the last byte."""
+    count: int = field(init=False)
+    """Number of messages ever appended (of appends in a stream of bytes), the trimmed and the
+    inherited ones included: the ordinal of the next one."""
+    closed: bool = field(default=False, init=False)
+    closed_by: Producer | None = field(default=None, init=False)
+    """The producer and sequence that closed the stream, if they are known."""
+    stream_seq: str | None = field(default=None, init=False)
+    """The last Stream-Seq."""
+    meta: dict[str, bytes] = field(default_factory=dict, init=False)
+    """Named values. Replaced and never changed, because a checkpoint may hold the dict."""
+    touched_us: int = field(init=False)
+    """Time of the last use, from which a TTL counts. Slides in memory between checkpoints."""
+    applied_lsn: int = field(default=0, init=False)
+    """LSN of the last record that this half has; replay skips those up to it."""
+
+    # -- the pending half, the engine's alone
+    #    earliest <= pending_earliest <= pending_tail, tail <= pending_tail, count <= pending_count;
+    #    equal to the durable half when in_flight == 0 (but for forks, which belong to a mutation of
+    #    the fork)
+
+    in_flight: int = field(default=0, init=False)
+    """Number of mutations that were submitted and are neither durable nor failed."""
+    deleting: bool = field(default=False, init=False)
+    """Whether the end of the stream was decided: it takes no more changes."""
+    pending_soft_deleted: bool = field(default=False, init=False)
+    pending_forks: int = field(default=0, init=False)
+    pending_earliest: int = field(default=0, init=False)
+    pending_earliest_ordinal: int = field(default=0, init=False)
+    pending_tail: int = field(init=False)
+    pending_count: int = field(init=False)
+    pending_closed: bool = field(default=False, init=False)
+    pending_closed_by: Producer | None = field(default=None, init=False)
+    pending_seq: str | None = field(default=None, init=False)
+    pending_meta: dict[str, bytes] = field(init=False)
+    pending_producers: dict[str, ProducerState] = field(default_factory=dict, init=False)
+    """The producers that mutations in flight have changed; the others are in `producers`."""
+    previous: Stream | None = field(default=None, init=False)
+    """What was at the path before, until the creation is durable: readers still see that."""
+
+    # -- producers
+
+    producers: dict[str, ProducerState] = field(default_factory=dict, init=False)
+    """The durable states that are in memory; the catalog may have more."""
+    dirty_producers: set[str] = field(default_factory=set, init=False)
+    """Those of `producers` that the catalog does not have as they are."""
+    producer_total: int = field(default=0, init=False)
+    """Number of durable producers, in memory or not: len(producers) <= producer_total."""
+    stored_producers: bool = field(default=False, init=False)
+    """Whether the catalog has any producer of this stream."""
+
+    # -- where the bytes are: segments, then memory, without a gap
+    #    segments[-1].end == memory.start, if there are segments; memory.end == tail
+
+    segments: tuple[SegmentInfo, ...] = field(default=(), init=False)
+    memory: MemoryTail = field(init=False)
+    source: Stream | None = field(default=None, init=False)
+    """The stream that a fork reads inherited bytes from, set while the fork is active."""
+
+    # -- who uses it
+
+    is_dirty: bool = field(default=False, init=False)
+    """Whether its catalog row is behind the durable half."""
+    in_checkpoint: bool = field(default=False, init=False)
+    """Whether a checkpoint that runs writes its row."""
+    hot: bool = field(default=True, init=False)
+    """Whether it was used since the last round of eviction."""
+    watchers: dict[Watcher, None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.is_json = is_json(self.config.content_type)
+        self.is_text = is_text(self.config.content_type)
+        fork = self.fork
+        self.own_start = self.tail = self.pending_tail = 0 if fork is None else fork.position
+        self.count = self.pending_count = 0 if fork is None else fork.ordinal
+        self.touched_us = self.created_us
         self.pending_meta = self.meta
-        self.pending_producers: dict[str, ProducerState] = {}
-        self.previous: Stream | None = None
-
-        self.producers: dict[str, ProducerState] = {}
-        self.dirty_producers: set[str] = set()
-        self.stored_producers = False
-        self.producer_total = 0
-
-        self.chunks: list[Chunk] = []
-        self.counted_in: StoreStats | None = None
-        self.begins_segment = False
-        self.flushed = self.own_start
-        self.segments: tuple[SegmentInfo, ...] = ()
-        self.is_dirty = False
-        self.in_checkpoint = False
-        self.hot = True
-        self.watchers: dict[Watcher, None] = {}
+        self.memory = MemoryTail(self.own_start)
 
     def info(self) -> StreamInfo:
         return StreamInfo(
@@ -267,32 +246,13 @@ class Stream:
         self.pending_producers = {}
 
     def add_bytes(self, data: bytes, count: int, time_us: int) -> None:
-        """Durable bytes enter the memory tail."""
+        """Advance the tail by bytes that have become durable, and keep them in memory."""
         if data:
-            last = self.chunks[-1] if self.chunks else None
-            if last is None or last.sealed or len(data) >= CHUNK_BYTES_MAX:
-                self.chunks.append(
-                    Chunk(
-                        *(self.tail, data, self.count, time_us), opens_segment=self.begins_segment
-                    )
-                )
-                self.begins_segment = False
-            else:
-                if isinstance(last.data, bytes):
-                    last.data = bytearray(last.data)
-                last.data += data
-                last.sealed = len(last.data) >= CHUNK_BYTES_MAX
+            self.memory.add(self.tail, data, self.count, time_us)
             self.tail += len(data)
             self.count += count
-            if self.counted_in is not None:
-                self.counted_in.memory_bytes += len(data)
-        self.touched_us = max(self.touched_us, time_us)
-
-    def begin_segment(self) -> None:
-        """What comes next starts a segment file, so that those before it can go without it."""
-        if self.chunks:
-            self.chunks[-1].sealed = True
-        self.begins_segment = True
+        if time_us > self.touched_us:
+            self.touched_us = time_us
 
     def set_producer(self, producer: Producer) -> None:
         if producer.id not in self.producers:
@@ -300,54 +260,67 @@ class Stream:
         self.producers[producer.id] = ProducerState(producer.epoch, producer.seq)
         self.dirty_producers.add(producer.id)
 
-    def memory_bytes(self) -> int:
-        return self.tail - self.flushed
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fields contradict each other."""
+        if self.deleted:
+            return
+        broken = [name for name, holds in self._invariants().items() if not holds]
+        if broken:
+            raise AssertionError(
+                f"Stream {self.path!r} breaks {broken}. Pending: {self._pending()}, durable: "
+                f"{self._durable()}, memory from {self.memory.start} to {self.memory.end}."
+            )
 
-    def count_memory(self, stats: StoreStats) -> None:
-        """Add the memory tail to `stats` and keep the sum true until `discount_memory`."""
-        if self.counted_in is None:
-            self.counted_in = stats
-            stats.memory_bytes += self.memory_bytes()
+    def _invariants(self) -> dict[str, bool]:
+        segments, memory = self.segments, self.memory
+        holds = {
+            "0 <= earliest <= tail": 0 <= self.earliest <= self.tail,
+            "own_start <= memory.start": self.own_start <= memory.start,
+            "memory.start <= memory.end == tail": memory.start <= memory.end == self.tail,
+            "segments end at memory": not segments or segments[-1].end == memory.start,
+            "0 <= earliest_ordinal <= count": 0 <= self.earliest_ordinal <= self.count,
+            "tail <= pending_tail": self.tail <= self.pending_tail,
+            "count <= pending_count": self.count <= self.pending_count,
+            "earliest <= pending_earliest <= pending_tail": self.earliest
+            <= self.pending_earliest
+            <= self.pending_tail,
+            "closed: pending_closed": self.pending_closed or not self.closed,
+            "0 <= in_flight": self.in_flight >= 0,
+            "0 <= forks, pending_forks": self.forks >= 0 and self.pending_forks >= 0,
+            "forks: pinned": (self.forks > 0) == (self.pinned is not None),
+            "soft_deleted: forks": self.forks > 0 or not self.soft_deleted,
+            "producers <= producer_total": len(self.producers) <= self.producer_total,
+        }
+        if self.in_flight == 0:
+            holds["pending is durable"] = self._pending() == self._durable()
+        return holds
 
-    def discount_memory(self) -> None:
-        if self.counted_in is not None:
-            self.counted_in.memory_bytes -= self.memory_bytes()
-            self.counted_in = None
+    def _pending(self) -> tuple[object, ...]:
+        return (
+            self.deleting,
+            self.pending_soft_deleted,
+            self.pending_earliest,
+            self.pending_earliest_ordinal,
+            self.pending_tail,
+            self.pending_count,
+            self.pending_closed,
+            self.pending_closed_by,
+            self.pending_seq,
+            self.pending_meta,
+            self.pending_producers,
+        )
 
-    def read_memory(self, start: int, end: int) -> bytes:
-        """Bytes [start, end), all of them at or after `flushed`."""
-        chunks = self.chunks
-        index = bisect_right(chunks, start, key=_start) - 1
-        parts: list[memoryview] = []
-        while start < end:
-            chunk = chunks[index]
-            offset = start - chunk.start
-            # Views, so that the bytes are copied once; gone before a chunk can grow again.
-            part = memoryview(chunk.data)[offset : offset + end - start]
-            parts.append(part)
-            start += len(part)
-            index += 1
-        return b"".join(parts)
-
-    def drop_memory(self, flushed: int) -> None:
-        """Bytes before `flushed` are in segments now."""
-        if self.counted_in is not None:
-            self.counted_in.memory_bytes -= flushed - self.flushed
-        self.flushed = flushed
-        del self.chunks[: self._whole_chunks(flushed)]
-
-    def drop_chunks(self, position: int) -> None:
-        """Drop the chunks that end at or before `position`; the others stay whole."""
-        index = self._whole_chunks(position)
-        self.drop_memory(self.chunks[index].start if index < len(self.chunks) else position)
-
-    def _whole_chunks(self, position: int) -> int:
-        """Return how many chunks end at or before `position`."""
-        index = bisect_right(self.chunks, position, key=_start)
-        if index and self.chunks[index - 1].start + len(self.chunks[index - 1].data) > position:
-            index -= 1
-        return index
-
-
-def _start(chunk: Chunk) -> int:
-    return chunk.start
+    def _durable(self) -> tuple[object, ...]:
+        return (
+            self.soft_deleted,
+            self.soft_deleted,
+            self.earliest,
+            self.earliest_ordinal,
+            self.tail,
+            self.count,
+            self.closed,
+            self.closed_by,
+            self.stream_seq,
+            self.meta,
+            {},
+        )

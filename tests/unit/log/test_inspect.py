@@ -11,8 +11,14 @@ from penstock.clock import ManualClock
 from penstock.errors import StoreDamaged, StoreError, StreamNotFound
 from penstock.log import open_engine
 from penstock.log.disk.store import CATALOG_FILE
-from penstock.log.offline.inspect import Overview, ProducerLine, StreamView, overview, stream_view
-from penstock.log.offline.preview import CHARACTERS_MAX
+from penstock.log.offline.inspect import (
+    CHARACTERS_MAX,
+    Overview,
+    ProducerLine,
+    StreamView,
+    overview,
+    stream_view,
+)
 from penstock.protocol.lifecycle import StreamConfig
 from tests.helpers.folders import (
     JSON,

@@ -43,7 +43,7 @@ OPERATIONS = {
 def in_memory(engine: Engine) -> int:
     """The bytes of all chunks of active streams, counted one by one."""
     streams = engine._streams._by_path.values()
-    return sum(len(chunk.data) for stream in streams for chunk in stream.chunks)
+    return sum(len(chunk.data) for stream in streams for chunk in stream.memory.chunks)
 
 
 class Random:

@@ -18,7 +18,7 @@ from penstock.log.disk.segment import (
     decode_entry,
     encode_entry,
 )
-from penstock.log.stream import Chunk
+from penstock.log.memory_tail import Chunk
 from tests.helpers.log import BLOCK_BYTES, shrink_blocks
 
 LINE = b'"0123456789"'  # 14 bytes on the wire

@@ -6,6 +6,7 @@ Runs on the event loop, before the futures of the batch are resolved.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 
 from penstock.errors import PenstockError
@@ -18,6 +19,11 @@ log = logging.getLogger("penstock.log")
 
 Listener = Callable[[Sequence[Mutation]], None]
 """Called with every batch when it is durable and applied, before its futures are resolved."""
+
+
+CHECKS_INVARIANTS = bool(os.environ.get("CHECK_PENSTOCK_INVARIANTS"))
+"""Whether the invariants of every stream are checked after every batch that concerns it: a switch
+for tests, which costs a server that does without it one look per batch."""
 
 
 class Commits:
@@ -53,11 +59,15 @@ class Commits:
                 listener(batch)
             except Exception:
                 # The batch is durable: its writers get their answer, and others their call.
-                log.exception("a listener failed on a committed batch")
+                log.exception("A listener failed on a committed batch.")
+        if CHECKS_INVARIANTS:
+            check_invariants(batch)
 
     def failed(self, batch: Sequence[Mutation], error: PenstockError) -> None:
         for mutation in reversed(batch):
             mutation.undo(self._streams)
+        if CHECKS_INVARIANTS:
+            check_invariants(batch)
 
     def _end(self, stream: Stream) -> None:
         if stream.deleted:
@@ -66,3 +76,11 @@ class Commits:
         self._stats.watchers -= len(watchers)
         for watcher in watchers:
             watcher.ended()
+
+
+def check_invariants(batch: Sequence[Mutation]) -> None:
+    """Raise AssertionError if a stream that the batch concerns contradicts itself."""
+    for mutation in batch:
+        for stream in (mutation.stream, *mutation.ended, *mutation.related):
+            if stream is not None:
+                stream.check_invariants()

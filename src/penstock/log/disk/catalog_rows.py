@@ -1,6 +1,6 @@
-"""A stream's row as the catalog keeps it: its columns, their values, and the checksum over them.
+"""A stream's row in the catalog: its columns, its checksum, and the stream that it describes.
 
-Knows no SQLite; `catalog` asks and writes.
+Knows no SQLite, which is `catalog`'s.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.errors import Damaged
 from penstock.log.disk.segment import SegmentInfo
-from penstock.log.stream import ForkPoint
+from penstock.log.memory_tail import MemoryTail
+from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.headers import Producer
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.protocol.lifecycle import StreamConfig, expires_at_us
 
 COLUMNS = (
     "id, path, content_type, ttl_s, expires_at_us, created_us, touched_us, deadline_us, earliest, "
@@ -74,6 +76,75 @@ class Row(NamedTuple):
         """From where on there must be bytes; there may be more."""
         wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
         return max(wanted, self.own_start)
+
+
+def stream_from_row(row: Row) -> Stream:
+    """Return the stream that a row describes; Damaged if some of its bytes are nowhere."""
+    _check_extent(row)
+    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
+    stream.durable = True
+    stream.touched_us = row.touched_us
+    stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
+    stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
+    stream.tail, stream.count = row.tail, row.messages
+    stream.closed, stream.closed_by = row.closed, row.closed_by
+    stream.stream_seq = row.stream_seq
+    stream.producer_total = row.producer_total
+    stream.stored_producers = row.producer_total > 0
+    stream.meta = row.meta
+    stream.applied_lsn = row.applied_lsn
+    stream.segments = row.segments
+    inline = row.inline or b""
+    stream.memory = MemoryTail(row.tail - len(inline))
+    if inline:
+        ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
+        stream.memory.load(inline, ordinal, row.touched_us)
+    stream.reset_pending()
+    return stream
+
+
+def row_from_stream(stream: Stream, inline: bytes | None, segments: tuple[SegmentInfo, ...]) -> Row:
+    """Return the row that describes the durable half of a stream whose payload is there."""
+    return Row(
+        stream.id,
+        stream.path,
+        stream.config,
+        stream.created_us,
+        stream.touched_us,
+        None if stream.soft_deleted else expires_at_us(stream.config, stream.touched_us),
+        stream.earliest,
+        stream.tail,
+        stream.count,
+        stream.closed,
+        stream.closed_by,
+        stream.stream_seq,
+        stream.producer_total,
+        stream.applied_lsn,
+        stream.meta,
+        inline,
+        segments,
+        stream.fork,
+        stream.soft_deleted,
+        stream.forks,
+        stream.pinned,
+        stream.earliest_ordinal,
+    )
+
+
+def _check_extent(row: Row) -> None:
+    """Raise Damaged unless all bytes that a row promises are somewhere, without a gap."""
+    # A trim takes whole segments, so the first may begin before what is promised.
+    first = row.keep_from
+    position = min(first, row.segments[0].base) if row.segments else first + len(row.inline or b"")
+    for info in row.segments:
+        if info.base != position:
+            break
+        position = info.end
+    if position != row.tail:
+        raise Damaged(
+            f"Stream {row.path!r} should reach byte {row.tail} but its data ends at {position}. "
+            "Run `penstock verify` and restore from a backup."
+        )
 
 
 def _values(row: Row) -> list[object]:

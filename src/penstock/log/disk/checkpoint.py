@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.log.disk.catalog import Catalog, Changes
-from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.catalog_rows import Row, row_from_stream
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.journal import JournalWriter
 from penstock.log.disk.segment import SegmentFolder, SegmentInfo, SegmentWriter
-from penstock.log.stream import Chunk, Stream
-from penstock.protocol.lifecycle import expires_at_us
+from penstock.log.memory_tail import Chunk
+from penstock.log.stream import Stream
 from penstock.protocol.producer import ProducerState
 
 SYNC_SINGLY_MAX = 64
@@ -57,38 +57,15 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
     first = stream.keep_from
     segments = tuple([info for info in stream.segments if info.end > first])
     if not stream.segments and stream.tail - first <= inline_bytes_max:
-        inline = stream.read_memory(first, stream.tail) if stream.tail > first else b""
+        inline = stream.memory.read(first, stream.tail) if stream.tail > first else b""
     else:
-        chunks = [chunk for chunk in stream.chunks if chunk.start + len(chunk.data) > first]
+        chunks = [chunk for chunk in stream.memory.chunks if chunk.end > first]
         if chunks:
             chunks[-1].sealed = True
         elif not segments:  # trimmed up to the tail
             inline = b""
     producers = [(name, stream.producers[name]) for name in stream.dirty_producers]
-    row = Row(
-        stream.id,
-        stream.path,
-        stream.config,
-        stream.created_us,
-        stream.touched_us,
-        None if stream.soft_deleted else expires_at_us(stream.config, stream.touched_us),
-        stream.earliest,
-        stream.tail,
-        stream.count,
-        stream.closed,
-        stream.closed_by,
-        stream.stream_seq,
-        stream.producer_total,
-        stream.applied_lsn,
-        stream.meta,
-        inline,
-        segments,
-        stream.fork,
-        stream.soft_deleted,
-        stream.forks,
-        stream.pinned,
-        stream.earliest_ordinal,
-    )
+    row = row_from_stream(stream, inline, segments)
     dropped = stream.segments[: len(stream.segments) - len(segments)]
     return StreamPlan(row, dropped, chunks, stream.is_json, producers)
 

@@ -30,8 +30,9 @@ LOOK_S = 1.0
 """How often free space, age and failed checkpoints are looked at."""
 
 
-class Position:
-    """How far the store has got: what a checkpoint records beside the streams."""
+class StoreCounters:
+    """The numbers that a checkpoint records beside the streams: the last durable LSN, and the next
+    stream id."""
 
     __slots__ = ("durable_lsn", "next_id")
 
@@ -40,12 +41,12 @@ class Position:
         self.next_id = next_id
 
 
-class Upkeep:
+class CheckpointSchedule:
     def __init__(
         self,
         checkpointer: Checkpointer,
         settings: Settings,
-        position: Position,
+        counters: StoreCounters,
         stats: StoreStats,
         *,
         files: Files,
@@ -56,7 +57,7 @@ class Upkeep:
     ) -> None:
         self._checkpointer = checkpointer
         self._settings = settings
-        self._position = position
+        self._counters = counters
         self._stats = stats
         self._files = files
         self._root = root
@@ -157,7 +158,7 @@ class Upkeep:
 
     async def _plan(self) -> Plan:
         # Every stream is described at this LSN or a later one: the journal up to it can go.
-        release_lsn = self._position.durable_lsn
+        release_lsn = self._counters.durable_lsn
         self._in_checkpoint, self._dirty = self._dirty, {}
         self._in_purge, self._deleted = self._deleted, {}
         self._bytes_in_checkpoint, self._bytes_since = self._bytes_since, 0
@@ -172,7 +173,7 @@ class Upkeep:
                 await asyncio.sleep(0)
         meta: dict[str, int | str] = {
             "checkpoint_lsn": release_lsn,
-            "next_id": self._position.next_id,
+            "next_id": self._counters.next_id,
             "clean": int(self._is_stopping),
         }
         deleted = [(stream.id, stream.segments) for stream in self._in_purge.values()]
@@ -186,7 +187,7 @@ class Upkeep:
                 self._on_trimmed(stream.id, item.dropped)
             stream.stored_producers = stream.stored_producers or bool(item.producers)
             if stream.segments:
-                stream.drop_memory(stream.segments[-1].end)
+                stream.memory.drop(stream.segments[-1].end)
         for stream in self._in_checkpoint.values():
             stream.in_checkpoint = False
         self._in_checkpoint, self._in_purge = {}, {}

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.errors import Damaged, StreamNotFound
 from penstock.log.disk.segment import BLOCK_BYTES, IndexEntry, SegmentInfo, SegmentReader
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
-from penstock.log.stream import Chunk, Stream
+from penstock.log.memory_tail import Chunk
+from penstock.log.stream import Stream
 
 READERS = 4
 """Threads that wait for the disk, so that the event loop never does."""
 
 
-class Readback:
+class StreamReader:
     def __init__(self, segments: SegmentReader) -> None:
         self._segments = segments
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
@@ -50,8 +51,8 @@ class Readback:
     def _read(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
         if start >= end:
             return b""
-        if start >= stream.flushed:
-            return stream.read_memory(start, end)
+        if start >= stream.memory.start:
+            return stream.memory.read(start, end)
         if start >= stream.own_start:
             return self._read_own(stream, start, end, wait=wait)
         parts: list[bytes] = []
@@ -66,7 +67,7 @@ class Readback:
         parts: list[bytes] = []
         segments = stream.segments
         index = bisect_right(segments, start, key=_base) - 1
-        position, stop = start, min(end, stream.flushed)
+        position, stop = start, min(end, stream.memory.start)
         while position < stop:
             if not 0 <= index < len(segments) or position >= segments[index].end:
                 if position < stream.earliest:
@@ -88,7 +89,7 @@ class Readback:
             position += len(part)
             index += 1
         if end > position:
-            parts.append(stream.read_memory(position, end))
+            parts.append(stream.memory.read(position, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
@@ -112,13 +113,17 @@ class Readback:
                 return self._segments.entry(stream.id, info, block).time_us
             if index + 1 < len(segments):
                 return self._segments.entry(stream.id, segments[index + 1], 0).time_us
-        later = bisect_right(stream.chunks, position, key=lambda each: each.start)
-        return stream.chunks[later].time_us if later < len(stream.chunks) else stream.touched_us
+        later = bisect_right(stream.memory.chunks, position, key=lambda each: each.start)
+        return (
+            stream.memory.chunks[later].time_us
+            if later < len(stream.memory.chunks)
+            else stream.touched_us
+        )
 
     def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
         """(position, ordinal) of the last indexed place before `position`, else of the first."""
         stream = owner(stream, position)
-        chunks, segments = stream.chunks, stream.segments
+        chunks, segments = stream.memory.chunks, stream.segments
         if chunks and (chunks[0].start < position or not segments):
             chunk = chunks[max(bisect_left(chunks, position, key=lambda each: each.start) - 1, 0)]
             return chunk.start, chunk.ordinal
@@ -132,7 +137,7 @@ class Readback:
         self, stream: Stream, wanted: int, key: Callable[[Chunk | IndexEntry], int]
     ) -> tuple[int, int]:
         """(position, ordinal) of the last indexed place before `wanted`, else of the first."""
-        chunks, segments = stream.chunks, stream.segments
+        chunks, segments = stream.memory.chunks, stream.segments
         if chunks and (key(chunks[0]) < wanted or not segments):
             chunk = chunks[max(bisect_left(chunks, wanted, key=key) - 1, 0)]
             return chunk.start, chunk.ordinal

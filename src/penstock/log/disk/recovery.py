@@ -11,33 +11,28 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import Damaged, StoreDamaged, StoreTooNew
+from penstock.errors import StoreDamaged, StoreTooNew
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog
-from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.files import Files
 from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.mutations import (
-    apply_append,
     apply_create,
     apply_forked,
-    apply_meta,
+    apply_record,
     apply_released,
-    apply_snapshot,
     apply_soft_delete,
-    apply_trim,
 )
 from penstock.log.records import (
     AppendRecord,
     CreateRecord,
     DeleteRecord,
-    MetaRecord,
     Record,
     SnapshotRecord,
-    TrimRecord,
     decode_records,
 )
-from penstock.log.stream import Chunk, Stream
+from penstock.log.stream import Stream
 
 FORMAT = 1
 FORMAT_FILE = "PENSTOCK"
@@ -72,47 +67,6 @@ def read_format(files: Files, root: Path) -> dict[str, object]:
         )
     assert isinstance(content, dict)
     return content
-
-
-def stream_from_row(row: Row) -> Stream:
-    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
-    stream.durable = True
-    stream.touched_us = row.touched_us
-    stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
-    stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
-    stream.tail, stream.count = row.tail, row.messages
-    stream.closed, stream.closed_by = row.closed, row.closed_by
-    stream.stream_seq = row.stream_seq
-    stream.producer_total = row.producer_total
-    stream.stored_producers = row.producer_total > 0
-    stream.meta = row.meta
-    stream.applied_lsn = row.applied_lsn
-    stream.segments = row.segments
-    _check_reach(row)
-    inline = row.inline or b""
-    stream.flushed = row.tail - len(inline)
-    if inline:
-        ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
-        stream.chunks = [Chunk(stream.flushed, inline, ordinal, row.touched_us)]
-        stream.chunks[0].sealed = True
-    stream.reset_pending()
-    return stream
-
-
-def _check_reach(row: Row) -> None:
-    """The bytes a row promises are all somewhere, without a gap."""
-    # A trim takes whole segments, so the first may begin before what is promised.
-    first = row.keep_from
-    position = min(first, row.segments[0].base) if row.segments else first + len(row.inline or b"")
-    for info in row.segments:
-        if info.base != position:
-            break
-        position = info.end
-    if position != row.tail:
-        raise Damaged(
-            f"stream {row.path!r} should reach byte {row.tail} but its data ends at {position}; "
-            "run `penstock verify` and restore from a backup"
-        )
 
 
 def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:
@@ -163,27 +117,21 @@ class Replay:
         self.next_id = max(self.next_id, record.stream_id + 1)
         if isinstance(record, CreateRecord):
             self._create(record, lsn)
-            return
-        if isinstance(record, DeleteRecord):
+        elif isinstance(record, DeleteRecord):
             self._delete(record, lsn)
-            return
-        stream = self.stream(record.stream_id)
-        if stream is None or lsn <= stream.applied_lsn:
-            return
-        if isinstance(record, TrimRecord):
-            apply_trim(stream, record, lsn)
-        elif isinstance(record, MetaRecord):
-            apply_meta(stream, record, lsn)
-        elif isinstance(record, SnapshotRecord):
-            _check_start(stream, record)
-            apply_snapshot(stream, record, lsn)
         else:
-            self._append(stream, record, lsn)
+            stream = self.stream(record.stream_id)
+            if stream is not None and lsn > stream.applied_lsn:
+                if isinstance(record, AppendRecord | SnapshotRecord):
+                    _check_start(stream, record)
+                if isinstance(record, AppendRecord):
+                    self._load_producer(stream, record)
+                apply_record(stream, record, lsn)
 
     def _create(self, record: CreateRecord, lsn: int) -> None:
-        if record.meta.replaces is not None:
-            self._remove(record.meta.replaces)
         meta = record.meta
+        for stream_id in record.ended_ids:
+            self._remove(stream_id)
         if self.stream(record.stream_id) is None:
             stream = Stream(
                 record.stream_id, meta.path, meta.config, meta.created_us, fork=meta.fork
@@ -195,13 +143,13 @@ class Replay:
             if source is not None and lsn > source.applied_lsn:
                 apply_forked(source, meta, lsn)
 
-    def _append(self, stream: Stream, record: AppendRecord, lsn: int) -> None:
-        _check_start(stream, record)
-        if record.producer is not None and record.producer.id not in stream.producers:
-            known = self._catalog.producer(stream.id, record.producer.id)
-            if known is not None:
-                stream.producers[record.producer.id] = known
-        apply_append(stream, record, lsn)
+    def _load_producer(self, stream: Stream, record: AppendRecord) -> None:
+        """Bring the producer of an append into memory, so that it is not counted twice."""
+        producer = record.producer
+        if producer is not None and producer.id not in stream.producers:
+            state = self._catalog.producer(stream.id, producer.id)
+            if state is not None:
+                stream.producers[producer.id] = state
 
     def _delete(self, record: DeleteRecord, lsn: int) -> None:
         if record.soft:
@@ -209,7 +157,7 @@ class Replay:
             if stream is not None and lsn > stream.applied_lsn:
                 apply_soft_delete(stream, lsn)
             return
-        for stream_id in (record.stream_id, *record.cascade):
+        for stream_id in record.ended_ids:
             self._remove(stream_id)
         source = self.stream(record.released) if record.released else None
         if source is not None and lsn > source.applied_lsn:

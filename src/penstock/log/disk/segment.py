@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from penstock.errors import Damaged
 from penstock.log.disk.files import File, Files
-from penstock.log.stream import Chunk
+from penstock.log.memory_tail import Chunk
 
 BLOCK_BYTES = 64 * 1024
 ENTRY = struct.Struct("<QQII")

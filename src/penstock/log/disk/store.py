@@ -17,12 +17,13 @@ from penstock.config.settings import Settings
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog, Changes, as_damage
+from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.checkpoint import Checkpointer
-from penstock.log.disk.checkpoint_schedule import Position, Upkeep
+from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
 from penstock.log.disk.committer import Committed, Committer
 from penstock.log.disk.files import File, Files
-from penstock.log.disk.reader import Readback
-from penstock.log.disk.recovery import Recovered, check_format, recover, stream_from_row
+from penstock.log.disk.reader import StreamReader
+from penstock.log.disk.recovery import Recovered, check_format, recover
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
@@ -84,7 +85,7 @@ class DiskStore:
         self._start_writing(found, sweep=not is_clean)
         for path, last_lsn in found.files:
             self._journal.adopt(path, last_lsn)
-        self._upkeep_task = asyncio.create_task(self._upkeep.run())
+        self._schedule_task = asyncio.create_task(self._schedule.run())
         return list(found.streams.values())
 
     def open_catalog(self) -> Catalog:
@@ -109,7 +110,7 @@ class DiskStore:
             on_committed=self._on_committed,
             on_failed=self._on_failed,
         )
-        self._position = Position(found.next_lsn - 1, found.next_id)
+        self._counters = StoreCounters(found.next_lsn - 1, found.next_id)
         checkpointer = Checkpointer(
             self._files,
             self._root,
@@ -118,10 +119,10 @@ class DiskStore:
             self._journal,
             segment_bytes_max=settings.segment_bytes_max,
         )
-        self._upkeep = Upkeep(
+        self._schedule = CheckpointSchedule(
             checkpointer,
             settings,
-            self._position,
+            self._counters,
             self.stats,
             files=self._files,
             root=self._root,
@@ -129,34 +130,34 @@ class DiskStore:
             on_broken=self._go_read_only,
             on_trimmed=self._segments.forget_some,
         )
-        self._readback = Readback(self._segments)
+        self._reader = StreamReader(self._segments)
         for stream in found.streams.values():
-            self._upkeep.changed(stream)
+            self._schedule.changed(stream)
         for stream in found.deleted.values():
-            self._upkeep.deleted(stream)
-        self._upkeep.wrote(sum(stream.memory_bytes() for stream in found.streams.values()))
+            self._schedule.deleted(stream)
+        self._schedule.wrote(sum(stream.memory.size for stream in found.streams.values()))
         self._committer.start()
 
     async def close(self) -> None:
         await self._committer.drain()
         self._committer.stop()
-        self._upkeep.stop()
-        await self._upkeep_task
+        self._schedule.stop()
+        await self._schedule_task
         self._journal.close()
-        self._readback.close()
+        self._reader.close()
         self._catalog.close()
         self._lock.close()
 
     # -- writing
 
     def next_id(self) -> int:
-        self._position.next_id += 1
-        return self._position.next_id - 1
+        self._counters.next_id += 1
+        return self._counters.next_id - 1
 
     def admit(self, size: int) -> None:
         if self._read_only is not None:
             raise StoreReadOnly(self._read_only)
-        if self._upkeep.is_disk_full:
+        if self._schedule.is_disk_full:
             raise DiskFull(
                 f"less than {self._settings.disk_reserve_bytes} bytes are free on the disk of the "
                 "data folder; free some, or delete streams"
@@ -164,7 +165,7 @@ class DiskStore:
         queued = self._committer.queued_bytes
         if queued and queued + size > self._settings.append_queue_bytes_max:
             raise Overloaded("too many bytes wait for the disk; try again", Retry_After="1")
-        if self._upkeep.is_behind():
+        if self._schedule.is_behind():
             raise Overloaded("the checkpoint cannot keep up; try again", Retry_After="1")
 
     def submit(self, mutation: Mutation) -> None:
@@ -180,14 +181,14 @@ class DiskStore:
             lsn += 1
             for each in mutation.ended:
                 if each.deleted:
-                    self._upkeep.deleted(each)
+                    self._schedule.deleted(each)
                     self._segments.forget(each.id)
             for each in mutation.related:
-                self._upkeep.changed(each)
+                self._schedule.changed(each)
             if not stream.deleted:
-                self._upkeep.changed(stream)
-        self._position.durable_lsn = lsn - 1
-        self._upkeep.wrote(batch.bytes)
+                self._schedule.changed(stream)
+        self._counters.durable_lsn = lsn - 1
+        self._schedule.wrote(batch.bytes)
         stats = self.stats
         stats.commits += 1
         stats.commit_records.add(len(batch.entries))
@@ -203,7 +204,7 @@ class DiskStore:
     def _on_failed(self, entries: list[Mutation], error: PenstockError) -> None:
         self.stats.commit_failures += 1
         if isinstance(error, StoreReadOnly):
-            self._upkeep.broke()
+            self._schedule.broke()
             self._go_read_only(error.detail)
         self._observer.failed(entries, error)
         for mutation in entries:
@@ -222,7 +223,7 @@ class DiskStore:
     def load(self, path: str) -> Stream | None:
         with as_damage():
             row = self._catalog.by_path(path)
-        if row is None or self._upkeep.is_gone(row.id):
+        if row is None or self._schedule.is_gone(row.id):
             return None
         return stream_from_row(row)
 
@@ -233,22 +234,22 @@ class DiskStore:
             return self._catalog.producer(stream.id, producer_id)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
-        return self._readback.read_now(stream, start, end)
+        return self._reader.read_now(stream, start, end)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
-        return await self._readback.read(stream, start, end)
+        return await self._reader.read(stream, start, end)
 
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
-        return self._readback.seek_ordinal(stream, ordinal)
+        return self._reader.seek_ordinal(stream, ordinal)
 
     async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
-        return self._readback.seek_position(stream, position)
+        return self._reader.seek_position(stream, position)
 
     async def seek_time(self, stream: Stream, time_us: int) -> int:
-        return self._readback.seek_time(stream, time_us)
+        return self._reader.seek_time(stream, time_us)
 
     async def time_after(self, stream: Stream, position: int) -> int:
-        return self._readback.time_after(stream, position)
+        return self._reader.time_after(stream, position)
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         return self._list(prefix, after, limit, filed=False)
@@ -257,7 +258,7 @@ class DiskStore:
         return self._list(prefix, after, limit, filed=True)
 
     def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
-        fresh = self._upkeep.fresh()
+        fresh = self._schedule.fresh()
         changed = sorted(
             stream.info()
             for stream in fresh.values()
@@ -268,7 +269,9 @@ class DiskStore:
             with as_damage():
                 page = self._catalog.list_streams(prefix, after, limit, filed=filed)
             stored += [
-                info for info in page if info.id not in fresh and not self._upkeep.is_gone(info.id)
+                info
+                for info in page
+                if info.id not in fresh and not self._schedule.is_gone(info.id)
             ]
             if len(page) < limit:
                 break
@@ -276,7 +279,7 @@ class DiskStore:
         return list(islice(merge(changed, stored), limit))
 
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
-        fresh = self._upkeep.fresh()
+        fresh = self._schedule.fresh()
         changed = sorted(
             stream.path
             for stream in fresh.values()
@@ -287,7 +290,7 @@ class DiskStore:
             with as_damage():
                 page = self._catalog.list_meta(name, after, limit)
             stored += [
-                path for id, path in page if id not in fresh and not self._upkeep.is_gone(id)
+                path for id, path in page if id not in fresh and not self._schedule.is_gone(id)
             ]
             if len(page) < limit:
                 break
@@ -304,7 +307,7 @@ class DiskStore:
 
     def touched(self, stream: Stream) -> None:
         if stream.durable and not stream.deleted:
-            self._upkeep.changed(stream)
+            self._schedule.changed(stream)
 
     def release(self, stream: Stream) -> bool:
         return not stream.is_dirty and not stream.in_checkpoint
@@ -312,7 +315,7 @@ class DiskStore:
     def health(self) -> Health:
         if self._read_only is not None:
             return Health(True, False, self._read_only)
-        if self._upkeep.is_disk_full:
+        if self._schedule.is_disk_full:
             return Health(True, False, "the disk of the data folder is nearly full")
         return Health(True, True, None)
 
@@ -324,4 +327,4 @@ class DiskStore:
 
     async def checkpoint(self) -> bool:
         """Run a checkpoint now, beside those that run by themselves."""
-        return await self._upkeep.checkpoint()
+        return await self._schedule.checkpoint()

@@ -7,20 +7,21 @@ start. Reads only; whether the bytes are sound is the business of `verify`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import Damaged, StoreDamaged, StreamNotFound
 from penstock.log.disk.catalog import CATALOG_ERRORS
-from penstock.log.disk.catalog_rows import Row
+from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.files import Files
-from penstock.log.disk.recovery import read_format, stream_from_row
+from penstock.log.disk.reader import StreamReader
+from penstock.log.disk.recovery import read_format
+from penstock.log.disk.segment import SegmentReader
 from penstock.log.disk.store import CATALOG_FILE
 from penstock.log.lineage import token
 from penstock.log.offline.folder import Folder, file_bytes, open_folder
-from penstock.log.offline.preview import Preview, preview
 from penstock.log.offline.report import Progress, Report
 from penstock.log.offline.verify_journal import JournalCheck, JournalFile
 from penstock.log.stream import Stream
@@ -29,6 +30,11 @@ from penstock.protocol.lifecycle import expires_at_us
 
 LARGEST = 10
 PRODUCERS = 20
+MESSAGES = 3
+WINDOW_BYTES = 4096
+BYTES_SHOWN = 64
+CHARACTERS_MAX = 160
+CUT = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,15 @@ class ProducerLine:
     id: str
     epoch: int
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`last` has nothing that `first` shows already. `fault` says why there is nothing to see."""
+
+    first: list[str]
+    last: list[str]
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +260,7 @@ def _view(
         journal_bytes=stream.tail - (stream.own_start if row is None else row.tail),
         journal_messages=stream.count - (inherited if row is None else row.messages),
         journal_problems=problems,
-        preview=preview(folder, stream),
+        preview=_preview(folder, stream),
     )
 
 
@@ -289,3 +304,51 @@ def _replayed(folder: Folder, keep: Collection[str]) -> tuple[JournalCheck, int]
     journal = JournalCheck(folder, report, Progress(), keep=keep)
     journal.run()
     return journal, report.problem_count
+
+
+def _preview(folder: Folder, stream: Stream) -> Preview:
+    segments = SegmentReader(folder.files, folder.segments, open_files_max=4)
+    window = WINDOW_BYTES if stream.is_json else BYTES_SHOWN
+    with closing(StreamReader(segments)) as reader:
+        try:
+            head_end = min(stream.earliest + window, stream.tail)
+            tail_start = max(stream.earliest, stream.tail - window)
+            head = reader.read_waiting(stream, stream.earliest, head_end)
+            tail = reader.read_waiting(stream, tail_start, stream.tail)
+        except (Damaged, OSError) as error:
+            return Preview([], [], str(error))
+    is_all = head_end == stream.tail
+    if stream.is_json:
+        return _messages(head, tail, stream.count, is_all=is_all)
+    if is_all:
+        return Preview([_printable(head)] if head else [], [])
+    return Preview([_printable(head) + CUT], [CUT + _printable(tail)])
+
+
+def _messages(head: bytes, tail: bytes, count: int, *, is_all: bool) -> Preview:
+    """`head` starts with a message and `tail` ends with one; each may cut one at its other end."""
+    *whole, rest = head.split(b"\n")
+    first = [_shown(line) for line in whole[:MESSAGES]]
+    if rest and not first:
+        first = [_shown(rest)[:CHARACTERS_MAX] + CUT]
+    if is_all:
+        return Preview(first, [_shown(line) for line in whole[MESSAGES:]][-MESSAGES:])
+    cut, *lines = tail[:-1].split(b"\n")
+    unseen = max(count - len(first), 0)
+    last = [_shown(line) for line in lines[-MESSAGES:]][-unseen:] if unseen else []
+    if unseen and not last:
+        last = [CUT + _printable(cut.removesuffix(b",")[-CHARACTERS_MAX:])]
+    return Preview(first, last)
+
+
+def _shown(line: bytes) -> str:
+    text = _printable(line.removesuffix(b","))
+    return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + CUT
+
+
+def _printable(data: bytes) -> str:
+    """No byte of a stream reaches a terminal as anything but a character."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

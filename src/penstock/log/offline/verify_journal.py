@@ -20,7 +20,6 @@ from penstock.log.offline.report import Progress, Report
 from penstock.log.records import (
     AppendRecord,
     CreateRecord,
-    DeleteRecord,
     Record,
     SnapshotRecord,
     TrimRecord,
@@ -42,11 +41,11 @@ class JournalFile:
     batches: int
 
 
-class Place(NamedTuple):
-    """Where a batch stands."""
+class JournalPosition(NamedTuple):
+    """The file of a batch, and the byte where it begins."""
 
     file: str
-    position: int
+    byte: int
 
 
 class JournalCheck:
@@ -72,7 +71,7 @@ class JournalCheck:
         self._previous: JournalFile | None = None
         self._can_replay = True
         self._skipped: set[int] = set()
-        self._unknown: dict[int, Place] = {}
+        self._unknown: dict[int, JournalPosition] = {}
         self.files: list[JournalFile] = []
 
     @property
@@ -110,13 +109,13 @@ class JournalCheck:
         except OSError as error:
             self._stop_replay()
             self._report.problem("journal-unreadable", "journal", str(error), advice=NOT_STARTING)
-        for stream_id, place in self._unknown.items():
+        for stream_id, position in self._unknown.items():
             self._report.problem(
                 "journal-unknown-stream",
-                place.file,
+                position.file,
                 f"the batch here names stream {stream_id}, which neither the catalog nor an "
                 "earlier record knows",
-                position=place.position,
+                position=position.byte,
             )
         self._report.last_lsn = self.last_lsn
 
@@ -130,11 +129,13 @@ class JournalCheck:
         name = self._folder.name(path)
         self._report.journal_files += 1
         if not path.stem.isdecimal():
-            self._problem("journal-name", Place(name, 0), "this is not the name of a journal file")
+            self._problem(
+                "journal-name", JournalPosition(name, 0), "this is not the name of a journal file"
+            )
             return
         scan = journal.find_batches(data, path.name)
         if scan is None:
-            self._headless(Place(name, 0), data)
+            self._headless(JournalPosition(name, 0), data)
             return
         if scan.head.number != int(path.stem):
             self._report.note(
@@ -150,26 +151,26 @@ class JournalCheck:
         self.files.append(file)
         position = journal.HEAD_BYTES
         for batch in batches:
-            self._batch(batch, Place(name, position))
+            self._batch(batch, JournalPosition(name, position))
             position += journal.batch_bytes(batch)
         self._next_lsn = max(self._next_lsn, last_lsn + 1)
         self._previous = file
         self._check_end(file, scan)
 
-    def _headless(self, place: Place, data: bytes) -> None:
+    def _headless(self, position: JournalPosition, data: bytes) -> None:
         if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
-            self._problem("journal-damaged", place, "its head is unreadable but batches follow")
+            self._problem("journal-damaged", position, "its head is unreadable but batches follow")
             self._stop_replay()
         else:
-            self._report.note(f"{place.file} was never finished and is empty")
+            self._report.note(f"{position.file} was never finished and is empty")
 
     def _check_order(self, file: JournalFile) -> None:
-        place = Place(file.name, 0)
+        position = JournalPosition(file.name, 0)
         previous = self._previous
         if previous is not None and file.first_lsn <= previous.last_lsn:
             self._problem(
                 "journal-overlap",
-                place,
+                position,
                 f"it starts with record {file.first_lsn}, but {previous.name} has records up to "
                 f"{previous.last_lsn}",
             )
@@ -180,7 +181,7 @@ class JournalCheck:
             return
         missing = f"records {self._next_lsn} to {file.first_lsn - 1} are missing before it"
         if file.durability == "fsync":
-            self._problem("journal-gap", place, missing)
+            self._problem("journal-gap", position, missing)
         elif self._can_replay:
             self._report.note(
                 f"{file.name}: {missing}; the journal is buffered, so the next start cuts it here"
@@ -191,7 +192,7 @@ class JournalCheck:
         if scan.later is not None and file.durability == "fsync":
             self._problem(
                 "journal-damaged",
-                Place(file.name, scan.end),
+                JournalPosition(file.name, scan.end),
                 f"the batch here is unreadable but a whole one follows at byte {scan.later}",
             )
             self._stop_replay()
@@ -208,54 +209,52 @@ class JournalCheck:
 
     # -- batches and records
 
-    def _batch(self, batch: journal.Batch, place: Place) -> None:
+    def _batch(self, batch: journal.Batch, position: JournalPosition) -> None:
         self._report.journal_batches += 1
         lsn = batch.first_lsn
         try:
             for record in decode_records(batch.body):
-                self._record(record, lsn, place)
+                self._record(record, lsn, position)
                 lsn += 1
         except ValueError as error:
-            self._problem("journal-record", place, f"record {lsn} cannot be read: {error}")
+            self._problem("journal-record", position, f"record {lsn} cannot be read: {error}")
             self._stop_replay()
         else:
             if lsn != batch.first_lsn + batch.records:
                 found = lsn - batch.first_lsn
                 what = f"the batch here has {found} records, its head says {batch.records}"
-                self._problem("journal-record", place, what)
+                self._problem("journal-record", position, what)
                 self._stop_replay()
         self._report.journal_records += lsn - batch.first_lsn
 
-    def _record(self, record: Record, lsn: int, place: Place) -> None:
+    def _record(self, record: Record, lsn: int, position: JournalPosition) -> None:
         is_due = self._can_replay and lsn > self._checkpoint_lsn
         if not is_due or record.stream_id in self._skipped:
             return
         try:
-            fault = self._apply(record, lsn, place)
+            fault = self._apply(record, lsn, position)
         except (Damaged, *CATALOG_ERRORS):
             # The check of the catalog says what is wrong with the row.
             self._skipped.add(record.stream_id)
             return
         if fault is not None:
             self._skipped.add(record.stream_id)
-            self._problem("journal-append", place, f"record {lsn}: {fault}", record.stream_id)
+            self._problem("journal-append", position, f"record {lsn}: {fault}", record.stream_id)
 
-    def _apply(self, record: Record, lsn: int, place: Place) -> str | None:
+    def _apply(self, record: Record, lsn: int, position: JournalPosition) -> str | None:
         """What keeps the record from following the ones before it, if anything does."""
         replay = self._replay
-        if isinstance(record, CreateRecord):
-            if record.meta.replaces is not None:
-                self._unknown.pop(record.meta.replaces, None)
-            if record.meta.source_id is not None:
-                self._note_source(record.meta.source_id, place)
-        else:
-            before = replay.stream(record.stream_id)
-            if isinstance(record, DeleteRecord):
-                for stream_id in (record.stream_id, *record.cascade):
-                    self._unknown.pop(stream_id, None)
-            elif before is None:
-                self._note_source(record.stream_id, place)
-            elif lsn > before.applied_lsn and (fault := _fault(before, record)):
+        for stream_id in record.ended_ids:
+            self._unknown.pop(stream_id, None)
+        for stream_id in record.required_ids:
+            self._note_required(stream_id, position)
+        if record.stream_id in record.required_ids:
+            stream = replay.stream(record.stream_id)
+            if (
+                stream is not None
+                and lsn > stream.applied_lsn
+                and (fault := _fault(stream, record))
+            ):
                 return fault
         try:
             replay.apply(record, lsn)
@@ -263,23 +262,25 @@ class JournalCheck:
             return str(error)
         stream = replay.streams.get(record.stream_id)
         if stream is not None and stream.path not in self._keep:
-            stream.drop_memory(stream.tail)
+            stream.memory.drop(stream.tail)
         return _payload_fault(record, stream)
 
-    def _note_source(self, stream_id: int, place: Place) -> None:
-        """A stream that a record needs. One that is deleted later may have lost its row and its
-        first records already."""
+    def _note_required(self, stream_id: int, position: JournalPosition) -> None:
+        """Note a stream that a record needs and nobody knows. One that is deleted later may have
+        lost its row and its first records already."""
         replay = self._replay
         if stream_id not in replay.deleted and replay.stream(stream_id) is None:
-            self._unknown.setdefault(stream_id, place)
+            self._unknown.setdefault(stream_id, position)
 
-    def _problem(self, code: str, place: Place, what: str, stream_id: int | None = None) -> None:
+    def _problem(
+        self, code: str, position: JournalPosition, what: str, stream_id: int | None = None
+    ) -> None:
         stream = None if stream_id is None else self._replay.streams.get(stream_id)
         self._report.problem(
             code,
-            place.file,
+            position.file,
             what,
-            position=place.position,
+            position=position.byte,
             stream=None if stream is None else stream.path,
             advice=NOT_STARTING,
         )

@@ -81,10 +81,10 @@ async def test_after_a_failed_checkpoint_everything_it_covered_is_dirty_again(be
     await bench.append("large", LARGE)
     await bench.engine.delete("gone")
     stream = bench.engine.find("large", touch=False)
-    before = stream.segments, stream.flushed
+    before = stream.segments, stream.memory.start
     commit.errors = [FULL]
     assert not await bench.store.checkpoint()
-    assert (stream.segments, stream.flushed) == before
+    assert (stream.segments, stream.memory.start) == before
     assert not bench.store.release(stream)
     assert bench.store.stats.checkpoint_failures == 1
     await bench.checkpoint()
@@ -93,7 +93,7 @@ async def test_after_a_failed_checkpoint_everything_it_covered_is_dirty_again(be
     assert repeated.producers == failed.producers
     assert repeated.deleted == failed.deleted
     assert repeated.segments == failed.segments
-    assert stream.flushed == stream.tail
+    assert stream.memory.start == stream.tail
     assert await saved(bench, "large") == (LARGE + b",\n") * 2
 
 
@@ -126,12 +126,12 @@ async def test_what_is_appended_while_a_checkpoint_runs_is_covered_by_the_next(
     assert await checkpoint
     stream = bench.engine.find("a", touch=False)
     assert not bench.store.release(stream)
-    assert stream.flushed == len(LARGE) + 2
+    assert stream.memory.start == len(LARGE) + 2
     assert await bench.content("a") == LARGE + b",\n1,\n" + LARGE + b",\n"
     assert not bench.store.release(stream)
     await bench.checkpoint()
     assert commit.changes[-1].producers == [(stream.id, "p", (0, 0))]
-    assert stream.chunks == []
+    assert stream.memory.chunks == []
     assert await saved(bench, "a") == LARGE + b",\n1,\n" + LARGE + b",\n"
 
 
@@ -294,7 +294,7 @@ async def test_a_checkpoint_that_cannot_clear_up_is_in_force_all_the_same(bench:
     await bench.checkpoint()
     bench.files.rename, bench.files.remove = rename, remove  # type: ignore[method-assign]
     stream = bench.engine.find("a", touch=False)
-    assert stream.flushed == stream.tail
+    assert stream.memory.start == stream.tail
     assert bench.store.release(stream)
     await bench.append("a", b"1")
     await bench.checkpoint()
@@ -322,7 +322,7 @@ async def test_a_checkpoint_with_a_failing_disk_makes_the_store_read_only(bench:
 async def test_a_full_disk_refuses_appends_and_allows_deletes(bench: Bench) -> None:
     await bench.create("a", b"[1]")
     bench.files.free_bytes = lambda path: -1  # type: ignore[method-assign]
-    bench.store._upkeep._look_at_space()
+    bench.store._schedule._look_at_space()
     with pytest.raises(DiskFull):
         await bench.append("a", b"2")
     with pytest.raises(DiskFull):
@@ -332,7 +332,7 @@ async def test_a_full_disk_refuses_appends_and_allows_deletes(bench: Bench) -> N
     await bench.checkpoint()
     await bench.engine.delete("a")
     del bench.files.free_bytes
-    bench.store._upkeep._look_at_space()
+    bench.store._schedule._look_at_space()
     await bench.create("a")
 
 
@@ -346,7 +346,7 @@ async def test_a_checkpoint_starts_when_enough_was_written(bench: Bench) -> None
     await bench.append("a", LARGE)
     await bench.append("a", LARGE)
     await commit.reached()
-    async with bench.store._upkeep._running:
+    async with bench.store._schedule._running:
         assert len(commit.changes) == 1
 
 
