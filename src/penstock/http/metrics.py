@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from penstock.http.headers import NO_STORE
 from penstock.http.message import Request, Response
-from penstock.http.streams.resource import NO_STORE
 
 if TYPE_CHECKING:
     from penstock.http.traffic import Traffic

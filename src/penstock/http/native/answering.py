@@ -11,11 +11,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from penstock.http.message import EventBody, Later, RangeBody, Response
-from penstock.http.native.connections import failed, log
+from penstock.http.native.connections import log
 from penstock.http.native.request_head import Received
 from penstock.http.native.request_parser import Reader
-from penstock.http.native.response_encoder import CLOSE, KEEP, KEEP_HTTP_1_0, unsafe_headers
+from penstock.http.native.response_encoder import CLOSE, KEEP, KEEP_HTTP_1_0
 from penstock.http.native.sse_connection import EventConnection
+from penstock.http.problems import error_response, unsafe_headers
 
 if TYPE_CHECKING:
     from penstock.http.native.connections import Hub
@@ -78,7 +79,7 @@ class Answering(asyncio.Protocol):
             try:
                 answer = self._hub.app.handle(request)
             except Exception as error:  # noqa: BLE001 - becomes the answer
-                answer = failed(request, error)
+                answer = error_response(error, request)
             request.body = b""
             if answer.__class__ is Later:
                 assert isinstance(answer, Later)
@@ -107,7 +108,7 @@ class Answering(asyncio.Protocol):
         try:
             response = await answer
         except Exception as error:  # noqa: BLE001 - becomes the answer
-            response = failed(request, error)
+            response = error_response(error, request)
         self._task = None
         if self._transport is not None:
             self._respond(response)
@@ -149,7 +150,7 @@ class Answering(asyncio.Protocol):
             first = body.first()
         except Exception as error:  # noqa: BLE001 - becomes the answer
             body.close()
-            self._respond(failed(self._current, error))
+            self._respond(error_response(error, self._current))
             return
         if first is not None and len(first) == body.length:
             body.close()
@@ -187,7 +188,7 @@ class Answering(asyncio.Protocol):
                         await self._room()
                     piece = await anext(pieces, b"")
         except Exception as error:  # noqa: BLE001 - becomes the answer
-            failure = failed(request, error)
+            failure = error_response(error, request)
         finally:
             body.close()
             if hasattr(pieces, "aclose"):

@@ -9,13 +9,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import InternalError, PenstockError
 from penstock.http.guard import fixed_headers
 from penstock.http.message import Application, Request, Response
 from penstock.http.native.head_cache import Heads
 from penstock.http.native.request_parser import Limits
 from penstock.http.native.response_encoder import Encoder
-from penstock.http.problems import problem
+from penstock.http.problems import error_response
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -115,7 +114,7 @@ class Hub:
         try:
             return self.app.refuse(head)
         except Exception as error:  # noqa: BLE001 - becomes the answer
-            return failed(head, error)
+            return error_response(error, head)
 
     # The table of connections.
 
@@ -201,11 +200,3 @@ class Hub:
             elif deadline <= self.now:
                 self._starved.pop(connection, None)
                 connection.overloaded()
-
-
-def failed(request: Request, error: Exception) -> Response:
-    """The answer to a request that `error` has ended. Bugs are logged, never shown."""
-    if isinstance(error, PenstockError):
-        return problem(error)
-    log.error("failed to answer %s %r", request.method, request.path, exc_info=error)
-    return problem(InternalError("The server failed to answer; its log says why."))

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -30,9 +29,6 @@ log = logging.getLogger("penstock.http")
 BACKLOG = 4096
 # What the kernel may hold for a client beyond what is on its way to it.
 UNSENT_BYTES = 256 * 1024
-# The commit thread and the loop hand the interpreter to each other; at the default of 5 ms the
-# hand-over dominates the latency of an append.
-SWITCH_INTERVAL_S = 0.0005
 # Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
 DRAIN_SHARE = 0.6
 # OPEN_MAX of macOS: what a process may always ask for.
@@ -41,8 +37,10 @@ OPEN_FILES_MACOS = 10_240
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
+    from penstock.http.app import shorten_switch_interval
+
     configure(settings.log_level)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    shorten_switch_interval()
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, on_ready))
@@ -58,15 +56,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    from penstock.http.app import App
-    from penstock.log import open_engine
+    from penstock.http.app import open_app
 
     stop = asyncio.Event()
     _on_signals(asyncio.get_running_loop(), stop)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
-        engine = open_engine(settings)
-        await engine.start()
-        app = App(engine, settings)
+        app = await open_app(settings)
         try:
             server = Server(app, settings)
             url = await server.start(listening)
@@ -77,8 +72,7 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
             await stop.wait()
             await server.stop()
         finally:
-            app.close()
-            await engine.stop()
+            await app.stop()
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -9,13 +9,11 @@ import hmac
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from penstock.errors import BodyTooLarge, InvalidUrl, PenstockError
+from penstock.errors import BodyTooLarge, PenstockError
+from penstock.http.documents import document
+from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
 from penstock.http.problems import problem
-from penstock.http.streams.resource import NO_STORE
-from penstock.protocol.outbound import parse_url
 from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signature, parse_form
 
 if TYPE_CHECKING:
@@ -60,12 +58,11 @@ class Notify:
         content_type = request.headers.get(b"content-type")
         check_form_type(None if content_type is None else content_type.decode("latin-1"))
         notice = parse_form(request.body, self._hub.egress.check, urls_max=self._urls_max)
-        return self._accept(path, notice, own_url(request, self._public_url))
+        return self._accept(path, notice, server_url(request, self._public_url))
 
     async def _accept(self, path: str, notice: Notice, base: str) -> Response:
         said = await self._hub.notify(path, notice, base)
-        headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(202, headers, msgspec.json.encode(said))
+        return document(said, 202)
 
     def _authorize(self, request: Request) -> None:
         if not self._tokens and not self._secret:
@@ -85,15 +82,3 @@ class Notify:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"A Notify has at most {self._bytes_max} bytes; send several.")
-
-
-def own_url(request: Request, public_url: str) -> str:
-    """This server as the client knows it; empty if that cannot be told."""
-    if public_url:
-        return public_url
-    host = request.headers.get(b"host", b"").decode("latin-1")
-    secure = request.headers.get(b"x-forwarded-proto") == b"https"
-    try:
-        return parse_url(f"{'https' if secure else 'http'}://{host}/").origin
-    except InvalidUrl:
-        return ""

@@ -16,12 +16,11 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidParameter, NotDeclared
+from penstock.http.documents import not_modified, tagged
+from penstock.http.headers import NO_CACHE, UP_TO_DATE, closed_headers
 from penstock.http.message import Headers, Request, Response
-from penstock.http.packing import not_modified, packed
 from penstock.http.query import parse_count, parse_query
 from penstock.http.state.schema import need_json
-from penstock.http.streams.read import NO_CACHE, UP_TO_DATE
-from penstock.http.streams.resource import closed
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
 from penstock.state.events import OPERATIONS, ChangeEvent, parse
@@ -79,7 +78,7 @@ class State:
         else:
             at, body = await self._page(stream, wanted, query.get("after"))
         headers, tag = self._headers(stream, at), _tag(stream, at)
-        return await packed(self._compressor, request, headers, tag, body)
+        return await tagged(self._compressor, request, headers, tag, body)
 
     def _headers(self, stream: Stream, at: int) -> Headers:
         headers: Headers = [
@@ -89,7 +88,7 @@ class State:
         if at == stream.tail:
             headers.append(UP_TO_DATE)
             if stream.closed:
-                headers.extend(closed(stream))
+                headers.extend(closed_headers(stream))
         return headers
 
     async def _page(

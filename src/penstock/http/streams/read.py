@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from penstock.errors import InvalidParameter
 from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
 from penstock.http.compression import EncodedBody, encode
+from penstock.http.documents import document
+from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE, VARY, has_tag, weak
 from penstock.http.message import Body, Headers, Request, Response
 from penstock.http.query import parse_count
-from penstock.http.streams.resource import CLOSED, NO_STORE
 from penstock.protocol import etag
 from penstock.protocol.offsets import NOW, START
 
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
 MAX_AGE_S = 60
 STALE_S = 300
-
-UP_TO_DATE = (b"stream-up-to-date", b"true")
-VARY = (b"vary", b"Accept-Encoding")
-NO_CACHE = (b"cache-control", b"no-cache")
 
 Answer = Response | Coroutine[Any, Any, Response]
 
@@ -98,9 +93,7 @@ class Reads:
             coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
         else:
             coding = None
-        seen = request.headers.get(b"if-none-match")
-        if seen is not None and etag.matches(seen.decode("latin-1"), tag):
-            # Whichever encoding the client holds, its tag is the weak or strong form of this one.
+        if has_tag(request, tag):
             headers.append((b"etag", tag.encode()))
             return Response(304, headers)
         headers.append((b"content-type", stream.config.content_type.encode("latin-1")))
@@ -181,8 +174,7 @@ class Reads:
     ) -> Response:
         self._traffic.bytes_out += len(packed)
         headers.append((b"content-encoding", coding.encode()))
-        # The same message in other bytes: only the weak comparison may call them equal.
-        headers.append((b"etag", b"W/" + tag.encode()))
+        headers.append((b"etag", weak(tag)))
         return Response(200, headers, body)
 
     def _now(self, stream: Stream) -> Response:
@@ -228,8 +220,7 @@ class Reads:
         if stream.is_json:
             ordinals = [await self._engine.ordinal(stream, position) for position in positions]
             content["ordinals"] = ordinals
-        headers: Headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(200, headers, msgspec.json.encode(content))
+        return document(content)
 
     async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:
         """The range to split: up to `until`, and at most `bytes` and `count` messages long."""
