@@ -19,6 +19,7 @@ from penstock.stp.server.mirrors import not_followed
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.stp.server.notify_hub import Hub
 
 
@@ -31,10 +32,11 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Follow:
-    __slots__ = ("_hub", "_public_url")
+    __slots__ = ("_check", "_hub", "_public_url")
 
-    def __init__(self, hub: Hub, settings: Settings) -> None:
+    def __init__(self, hub: Hub, settings: Settings, egress: Egress) -> None:
         self._hub = hub
+        self._check = egress.check
         self._public_url = settings.public_url.rstrip("/")
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
@@ -49,9 +51,8 @@ class Follow:
         return self._put(path, follow, server_url(request, self._public_url))
 
     async def _put(self, path: str, follow: Document, base: str) -> Response:
-        check = self._hub.egress.check
-        surl = check_surl(follow.surl, check)
-        nurl = None if follow.nurl is None else check(follow.nurl)
+        surl = check_surl(follow.surl, self._check)
+        nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
         created = await self._hub.followings.follow(
             path, surl, nurl=nurl, adopt=follow.adopt, base=base

@@ -19,16 +19,32 @@ from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signat
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.stp.server.notify_hub import Hub
 
 PREFIX = b"/v1/notify/"
 
 
-class Notify:
-    __slots__ = ("_bytes_max", "_clock", "_hub", "_public_url", "_secret", "_tokens", "_urls_max")
+def is_notify(head: Request) -> bool:
+    """Whether a request is a Notify, which may carry other tokens than the server's."""
+    return head.path.startswith(PREFIX)
 
-    def __init__(self, hub: Hub, settings: Settings, *, clock: Clock) -> None:
+
+class Notify:
+    __slots__ = (
+        "_bytes_max",
+        "_clock",
+        "_egress",
+        "_hub",
+        "_public_url",
+        "_secret",
+        "_tokens",
+        "_urls_max",
+    )
+
+    def __init__(self, hub: Hub, settings: Settings, egress: Egress, *, clock: Clock) -> None:
         self._hub = hub
+        self._egress = egress
         self._clock = clock
         self._bytes_max = settings.notify_bytes_max
         self._urls_max = settings.notify_urls_max
@@ -39,7 +55,9 @@ class Notify:
         )
 
     def refuse(self, head: Request) -> Response | None:
-        """What the head alone is refused for: its size, or a key that no body can replace."""
+        """Refuse a Notify by its head alone: its size, or a token that no signature can replace."""
+        if not is_notify(head):
+            return None
         length = head.headers.get(b"content-length")
         try:
             if length is not None and length.isdigit() and int(length) > self._bytes_max:
@@ -57,7 +75,7 @@ class Notify:
         self._authorize(request)
         content_type = request.headers.get(b"content-type")
         check_form_type(None if content_type is None else content_type.decode("latin-1"))
-        notice = parse_form(request.body, self._hub.egress.check, urls_max=self._urls_max)
+        notice = parse_form(request.body, self._egress.check, urls_max=self._urls_max)
         return self._accept(path, notice, server_url(request, self._public_url))
 
     async def _accept(self, path: str, notice: Notice, base: str) -> Response:

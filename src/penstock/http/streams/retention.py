@@ -41,7 +41,7 @@ class CompactRequest(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-class Keeping:
+class Retention:
     __slots__ = ("_compactor", "_engine")
 
     def __init__(self, engine: Engine, compactor: Compactor) -> None:

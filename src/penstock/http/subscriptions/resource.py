@@ -38,7 +38,7 @@ from penstock.subscriptions.workers import no_token
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.subscriptions.service import Subscriptions as Service
+    from penstock.subscriptions.service import Subscriptions
 
 LIST = b"/v1/stream/__ds/subscriptions"
 PREFIX = LIST + b"/"
@@ -71,8 +71,8 @@ def is_public(head: Request) -> bool:
     return action in _OWN_TOKENS
 
 
-class Subscriptions:
-    def __init__(self, service: Service, settings: Settings) -> None:
+class SubscriptionResource:
+    def __init__(self, service: Subscriptions, settings: Settings) -> None:
         self._service = service
         self._settings = settings
         self._public_url = settings.public_url.rstrip("/")
