@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.http.message import Request, Response
     from penstock.http.traffic import Traffic
-    from penstock.log.decide.append import Check, Overtakes
+    from penstock.log.decide.checks import Check, Overtakes
     from penstock.log.engine import Engine
 
 

@@ -25,7 +25,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Encoder:
+class ResponseEncoder:
     """Encodes heads. Status line, Date and fixed headers are built once a second per status."""
 
     __slots__ = ("_fixed", "_prefixes", "_second", "_wall")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.http.log_format import configure
 from penstock.http.message import Application
 from penstock.http.native.connection import Connection
-from penstock.http.native.connections import Hub
+from penstock.http.native.connections import ConnectionTable
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -130,19 +130,21 @@ def raise_open_files() -> None:
 class Server:
     """The native transport for one Application on one event loop."""
 
-    __slots__ = ("_app", "_server", "_settings", "hub")
+    __slots__ = ("_app", "_server", "_settings", "table")
 
     def __init__(self, app: Application, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._server: asyncio.Server | None = None
-        self.hub: Hub
+        self.table: ConnectionTable
 
     async def start(self, sock: socket.socket) -> str:
         """Accept connections on `sock`; returns the URL."""
         loop = asyncio.get_running_loop()
-        hub = self.hub = Hub(self._app, self._settings, loop)
-        self._server = await loop.create_server(lambda: Connection(hub), sock=sock, backlog=BACKLOG)
+        table = self.table = ConnectionTable(self._app, self._settings, loop)
+        self._server = await loop.create_server(
+            lambda: Connection(table), sock=sock, backlog=BACKLOG
+        )
         host, port = sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -150,10 +152,10 @@ class Server:
         """Accept no more, let requests in flight finish, end live readers, cut the rest."""
         if self._server is not None:
             self._server.close()
-        self.hub.drain()
+        self.table.drain()
         timeout_s = self._settings.shutdown_timeout_s * DRAIN_SHARE
         try:
-            await asyncio.wait_for(self.hub.empty.wait(), timeout_s)
+            await asyncio.wait_for(self.table.empty.wait(), timeout_s)
         except TimeoutError:
-            log.warning("cut %d connections that did not finish in time", self.hub.count())
-        self.hub.stop()
+            log.warning("cut %d connections that did not finish in time", self.table.count())
+        self.table.stop()

@@ -104,8 +104,8 @@ class Streams:
                 content_type,
                 close,
                 producer,
-                stream_seq_from(headers, self._settings),
-                expected_offset(headers),
+                stream_seq_from(headers, self._settings) if b"stream-seq" in headers else None,
+                expected_offset(headers) if b"if-match" in headers else None,
             ),
         )
         return Later(future, self._appended if body else self._closed)
