@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from penstock.config.settings import Settings
-from penstock.http.app import App
+from penstock.http.app import open_app
 from penstock.http.native.server import Server, listen, new_event_loop
-from penstock.log import open_engine
 
 START_TIMEOUT_S = 30.0
 
@@ -82,9 +81,7 @@ class _Running:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         with contextlib.closing(listen(self._settings.host, self._settings.port)) as listening:
-            engine = open_engine(self._settings)
-            await engine.start()
-            app = App(engine, self._settings)
+            app = await open_app(self._settings)
             try:
                 transport = Server(app, self._settings)
                 self._url = await transport.start(listening)
@@ -92,8 +89,7 @@ class _Running:
                 await self._stop.wait()
                 await transport.stop()
             finally:
-                app.close()
-                await engine.stop()
+                await app.stop()
 
 
 try:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import DiskFull, Overloaded
 from penstock.http.message import Later, RangeBody, Request, Response
-from penstock.http.native.response_encoder import Encoder, chunk
+from penstock.http.native.response_encoder import ResponseEncoder, chunk
 from penstock.http.problems import problem
 from tests.http.wire import FakeApp, chunked, get, native, on_loop, post, until
 
@@ -174,7 +174,7 @@ async def test_reading_stops_above_pipeline_max_and_goes_on_after() -> None:
         count = 20_000
         client.writer.write(get("/first") + b"".join(get(f"/{n}") for n in range(count)))
         await until(lambda: len(server.app.heads) > 4)
-        (connection,) = server.hub.connections
+        (connection,) = server.table.connections
         await until(lambda: not connection._reading)
         queued = len(server.app.heads)
         assert queued < 1000  # one slice of input, not all of it
@@ -191,8 +191,8 @@ async def test_client_that_sends_but_never_reads_is_not_served_without_end() -> 
         server.app.routes[b"/big"] = lambda _: Response(200, [], bytes(1 << 20))
         client = await server.connect()
         client.writer.write(get("/big") * 1000)
-        await until(lambda: server.hub._stalled)
-        (connection,) = server.hub.connections
+        await until(lambda: server.table._stalled)
+        (connection,) = server.table.connections
         assert len(server.app.requests) < 20
         assert connection._transport.get_write_buffer_size() < 4 << 20
 
@@ -261,7 +261,7 @@ async def test_later_that_fails_after_its_client_left_is_not_reported_as_unhandl
         await client.send(get("/x"))
         await until(lambda: server.app.requests)
         client.reset()
-        await until(lambda: not server.hub.connections)
+        await until(lambda: not server.table.connections)
         called = asyncio.Event()
         futures[0].add_done_callback(lambda _: called.set())  # after the connection's own
         futures[0].set_exception(DiskFull("no room"))
@@ -420,8 +420,8 @@ async def test_range_is_not_read_ahead_of_a_stalled_reader() -> None:
         client = await server.connect()
         client.reader._limit = 1024  # type: ignore[attr-defined]
         await client.send(get("/x"))
-        await until(lambda: server.hub._stalled)
-        (connection,) = server.hub.connections
+        await until(lambda: server.table._stalled)
+        (connection,) = server.table.connections
         assert connection._transport.get_write_buffer_size() <= 3 * 65536
         assert body.pieces_made < 1000
         client.reset()
@@ -477,7 +477,7 @@ def test_chunk_of_the_same_object_is_encoded_once() -> None:
 
 def test_date_is_renewed_each_second() -> None:
     now = [0.0]
-    encoder = Encoder([], wall=lambda: now[0])
+    encoder = ResponseEncoder([], wall=lambda: now[0])
     first = encoder.whole(Response(200), b"")
     assert b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n" in first
     now[0] = 1.5

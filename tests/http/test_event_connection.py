@@ -37,7 +37,7 @@ async def test_each_write_is_one_chunk_and_close_is_the_last() -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "content-length" not in answer.headers
         assert await client.rest() == b""
-        await until(lambda: not server.hub.events)
+        await until(lambda: not server.table.events)
         assert not events.detached.is_set()
 
 
@@ -71,8 +71,8 @@ async def test_reader_keeps_no_parser_request_or_connection() -> None:
         _, events = await subscribe(server)
         sink: Sink = events.sink
         assert isinstance(sink, EventConnection)
-        assert not server.hub.connections
-        assert server.hub.events == {sink}
+        assert not server.table.connections
+        assert server.table.events == {sink}
         assert not hasattr(sink, "__dict__")
 
 
@@ -84,7 +84,7 @@ async def test_body_is_told_when_its_reader_leaves(how: str) -> None:
         client.reset() if how == "reset" else await client.close()
         await events.detached.wait()
         events.sink.write(b"data: nobody\n\n")
-        assert not server.hub.events
+        assert not server.table.events
 
 
 @on_loop
@@ -115,7 +115,7 @@ async def test_slow_reader_is_congested_until_it_catches_up() -> None:
         for _ in range(written):
             assert await client.chunk() == frame
         await events.room.wait()
-        await until(lambda: not events.sink.congested and not server.hub._stalled)
+        await until(lambda: not events.sink.congested and not server.table._stalled)
 
 
 @pytest.mark.parametrize("ending", ["stays", "closes"])
@@ -129,7 +129,7 @@ async def test_reader_that_takes_nothing_is_cut_off(ending: str) -> None:
             await asyncio.sleep(0)
         if ending == "closes":
             events.sink.close()
-        await until(lambda: not server.hub.events)
+        await until(lambda: not server.table.events)
         assert events.detached.is_set() is (ending == "stays")
 
 
@@ -139,7 +139,7 @@ async def test_abort_cuts_the_response_short() -> None:
         client, events = await subscribe(server)
         events.sink.abort()
         assert b"0\r\n\r\n" not in await client.rest()
-        await until(lambda: not server.hub.events)
+        await until(lambda: not server.table.events)
         assert not events.detached.is_set()
 
 

@@ -107,3 +107,83 @@ async def test_a_bug_is_answered_with_500_and_nothing_more(client: Client) -> No
     assert (answer.status, answer.json()["code"]) == (500, "internal")
     assert b"secret" not in answer.body
     assert (await scrape(client))["penstock_errors_total{code=internal}"] == 1
+
+
+NAMES = [
+    "requests_total",
+    "errors_total",
+    "live_readers",
+    "sse_events_total",
+    "sse_dropped_total",
+    "bytes_out_total",
+    "appends_total",
+    "append_messages_total",
+    "bytes_in_total",
+    "duplicates_total",
+    "creates_total",
+    "forks_total",
+    "trims_total",
+    "compactions_total",
+    "compacted_bytes_total",
+    "deletes_total",
+    "expired_total",
+    "open_streams",
+    "commit_batch_size",
+    "commit_seconds",
+    "fsync_seconds",
+    "commit_failures_total",
+    "journal_bytes",
+    "journal_written_bytes_total",
+    "checkpoints_total",
+    "checkpoint_failures_total",
+    "checkpoint_seconds",
+    "tail_bytes",
+    "state_lag_streams",
+    "state_lag_bytes",
+    "state_indexed_bytes_total",
+    "state_skipped_total",
+    "state_refused_total",
+    "state_warnings_total",
+    "stp_notices_total",
+    "stp_notices_ignored_total",
+    "stp_notifies_total",
+    "stp_notify_failures_total",
+    "stp_notify_given_up_total",
+    "stp_notifies_pending",
+    "stp_listeners",
+    "stp_follows",
+    "stp_follow_rows_total",
+    "stp_follow_unchanged_total",
+    "stp_follow_conflicts_total",
+    "stp_follow_requests_total",
+    "egress_requests_total",
+    "egress_failures_total",
+    "egress_refused_total",
+    "subscriptions",
+    "subscriptions_pending",
+    "webhooks_in_flight",
+    "subscription_wakes_total",
+    "subscription_claims_total",
+    "subscription_acks_total",
+    "subscription_releases_total",
+    "subscription_fenced_total",
+    "subscription_leases_expired_total",
+    "webhook_deliveries_total",
+    "webhook_failures_total",
+    "table_readers",
+    "table_readers_dropped_total",
+    "table_bytes_out_total",
+    "table_rows_written_total",
+    "table_refused_total",
+    "table_resets_total",
+    "table_cache_bytes",
+    "table_blocks_total",
+]
+
+
+@with_app()
+async def test_the_names_that_dashboards_use_do_not_change(client: Client) -> None:
+    text = (await client.send("GET", "/metrics")).body.decode()
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE penstock_")]
+    assert sorted(names) == sorted(f"penstock_{name}" for name in NAMES)
+    assert "# TYPE process_cpu_seconds_total counter" in text

@@ -41,7 +41,7 @@ async def test_drain_ends_event_streams_with_their_last_frame() -> None:
         stopping = asyncio.ensure_future(server.server.stop())
         assert (await client.answer()).chunks == [b"data: bye\n\n"]
         await stopping
-        assert not server.hub.count()
+        assert not server.table.count()
 
 
 @on_loop
@@ -79,7 +79,7 @@ async def test_idle_connection_is_closed_after_the_keep_alive_time() -> None:
         assert (await client.ask(get("/"))).status == 200
         await client.send(b"\r\n\r\n")  # empty lines between requests are no request
         assert await client.rest() == b""
-        await until(lambda: not server.hub.connections)
+        await until(lambda: not server.table.connections)
 
 
 @on_loop
@@ -118,13 +118,13 @@ async def test_bodies_above_the_receive_budget_wait_and_then_get_503() -> None:
     async with native(receive_bytes_max=100_000, body_bytes_max=90_000) as server:
         first, second = await server.connect(), await server.connect()
         await first.send(post("/a", bytes(80_000))[:-10])
-        await until(lambda: server.hub._receive_bytes >= 79_990)
+        await until(lambda: server.table._receive_bytes >= 79_990)
         await second.send(post("/b", bytes(80_000))[:-10])
-        await until(lambda: server.hub._starved)
+        await until(lambda: server.table._waiting)
         answer = await second.answer()
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert (await first.ask(bytes(10))).status == 200
-        await until(lambda: server.hub._receive_bytes == 0)
+        await until(lambda: server.table._receive_bytes == 0)
 
 
 @on_loop
@@ -132,12 +132,12 @@ async def test_waiting_body_goes_on_as_soon_as_there_is_room() -> None:
     async with native(receive_bytes_max=100_000, body_bytes_max=90_000) as server:
         first, second = await server.connect(), await server.connect()
         await first.send(post("/a", bytes(80_000))[:-10])
-        await until(lambda: server.hub._receive_bytes >= 79_990)
+        await until(lambda: server.table._receive_bytes >= 79_990)
         await second.send(post("/b", bytes(80_000))[:-10])
-        await until(lambda: server.hub._starved)
+        await until(lambda: server.table._waiting)
         assert (await first.ask(bytes(10))).status == 200
         assert (await second.ask(bytes(10))).status == 200
-        assert server.hub._receive_bytes == 0
+        assert server.table._receive_bytes == 0
 
 
 @pytest.mark.parametrize("how", ["reset", "bad"])
@@ -148,9 +148,9 @@ async def test_budget_is_given_back_when_a_body_never_completes(how: str) -> Non
         await client.send(
             b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
         )
-        await until(lambda: server.hub._receive_bytes == 3)
+        await until(lambda: server.table._receive_bytes == 3)
         if how == "reset":
             client.reset()
         else:
             assert (await client.ask(b"no chunk\r\n")).status == 400
-        await until(lambda: server.hub._receive_bytes == 0)
+        await until(lambda: server.table._receive_bytes == 0)

@@ -347,7 +347,7 @@ def test_encoded_bodies_share_a_memory_bound() -> None:
 @with_app()
 async def test_a_sent_body_gives_its_memory_back(client: Client) -> None:
     await client.put("a", numbered(3000, 100), content_type=JSON)
-    compressor = client.app._compressor
+    compressor = client.app.compressor
     response = await client.respond("GET", "/v1/stream/a", accept_encoding="gzip")
     assert isinstance(response.body, RangeBody)
     assert compressor.held_bytes == response.body.length

@@ -176,8 +176,8 @@ class Native:
         self.clients: list[Client] = []
 
     @property
-    def hub(self) -> Any:
-        return self.server.hub
+    def table(self) -> Any:
+        return self.server.table
 
     async def connect(self) -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port))

@@ -10,8 +10,8 @@ from tests.http.wire import Client, Native, chunked, get, native, on_loop, post,
 
 
 async def next_tick(server: Native) -> None:
-    tick = server.hub.now
-    await until(lambda: server.hub.now != tick)
+    tick = server.table.now
+    await until(lambda: server.table.now != tick)
 
 
 async def send_until_answered(client: Client, pieces: int, piece: bytes) -> int:
@@ -126,8 +126,8 @@ async def test_drip_fed_request_gets_408(start: bytes, piece: bytes) -> None:
         client = await server.connect()
         await client.send(start)
         answer = asyncio.ensure_future(client.answer())
-        connection = next(iter(server.hub.connections))
-        await until(lambda: connection._mark)
+        connection = next(iter(server.table.connections))
+        await until(lambda: connection._phase)
         try:
             while piece and not answer.done():
                 await client.send(piece)
@@ -138,7 +138,7 @@ async def test_drip_fed_request_gets_408(start: bytes, piece: bytes) -> None:
         assert (await answer).status == 408
         assert (await answer).headers["connection"] == "close"
         await client.close()
-        await until(lambda: not server.hub.connections)
+        await until(lambda: not server.table.connections)
         assert server.app.requests == []
 
 
@@ -152,8 +152,8 @@ async def test_connection_that_says_nothing_is_closed_without_an_answer() -> Non
 @on_loop
 async def test_client_that_lingers_after_its_error_is_cut() -> None:
     async with native() as server:
-        server.hub.linger_s = 0.02
+        server.table.linger_s = 0.02
         client = await server.connect()
         answer = await client.ask(b"nonsense\r\n\r\n")
         assert answer.status == 400
-        await until(lambda: not server.hub.connections)
+        await until(lambda: not server.table.connections)

@@ -42,8 +42,8 @@ async def test_healthy_clients_are_served_while_500_readers_stall() -> None:
         server.app.routes[b"/large"] = lambda _: Response(200, [], Large())
         stalled = [stalled_client(server.port, get("/large")) for _ in range(STALLED)]
         try:
-            await until(lambda: len(server.hub._stalled) == STALLED)
-            held = sum(-each.taken() for each in server.hub._stalled)
+            await until(lambda: len(server.table._stalled) == STALLED)
+            held = sum(-each.taken() for each in server.table._stalled)
             assert held <= STALLED * 2 * len(PIECE)
             client = await server.connect()
             for n in range(200):
@@ -51,7 +51,7 @@ async def test_healthy_clients_are_served_while_500_readers_stall() -> None:
         finally:
             for each in stalled:
                 each.close()
-        await until(lambda: not server.hub._stalled)
+        await until(lambda: not server.table._stalled)
 
 
 @on_loop
@@ -63,8 +63,8 @@ async def test_stalled_readers_are_cut_and_healthy_ones_are_not() -> None:
         try:
             await healthy.send(get("/large"))
             await healthy.head()
-            await until(lambda: len(server.hub._stalled) >= 20)
-            while len(server.hub.connections) > 1:
+            await until(lambda: len(server.table._stalled) >= 20)
+            while len(server.table.connections) > 1:
                 assert await healthy.reader.read(65536)
             assert await healthy.reader.readexactly(1 << 20)
         finally:

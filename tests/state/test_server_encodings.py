@@ -66,7 +66,7 @@ async def test_small_answers_and_answers_that_do_not_fit_in_memory_go_out_as_the
     await filled(client, entities=2000)
     one = "/v1/state/s?type=user&key=0001"
     assert "content-encoding" not in (await client.send("GET", one, accept_encoding="gzip")).headers
-    compressor = client.app._compressor
+    compressor = client.app.compressor
     held = compressor._held_max
     assert compressor.reserve(held)
     full: Answer = await client.send("GET", "/v1/state/s?limit=10000", accept_encoding="gzip")

@@ -187,7 +187,7 @@ async def test_an_unchanged_state_is_answered_with_304(client: Client) -> None:
 async def test_the_index_follows_appends_before_anybody_asks(client: Client) -> None:
     await client.put("s", content_type=JSON)
     await declare(client, "s", ANY)
-    while client.app._keeper._follows:  # the declaration itself has it looked at
+    while client.app.state.indexer._follows:  # the declaration itself has it looked at
         await asyncio.sleep(0)
     for number in range(3):
         await post(client, "s", change("user", str(number), number))

@@ -20,7 +20,7 @@ async def undeclare(client: Client, path: str) -> Answer:
 
 async def indexed(client: Client) -> list[Any]:
     """The paths that the index has rows of, once it has nothing left to do."""
-    indexer = client.app._keeper
+    indexer = client.app.state.indexer
     while indexer._task is not None and not indexer._task.done():
         await indexer._task
     return [path for _, path in await indexer._ask(lambda index: index.streams())]

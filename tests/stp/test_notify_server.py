@@ -131,7 +131,7 @@ async def test_strangers_are_accepted_and_ignored() -> None:
         reason = "its host is not among the peers of this server"
         assert got.status_code == 202
         assert got.json() == {"ignored": {"surl": reason, "x": reason}}
-        assert hub.app.hub.egress.requests == 0
+        assert hub.app.egress.requests == 0
         assert hub.app.hub.ignored == 2
         plain = await hub.notify("t", x="http://127.0.0.1:1234/n")
         assert (plain.status_code, plain.json()["code"]) == (403, "egress-refused")

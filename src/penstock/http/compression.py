@@ -11,6 +11,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import zstandard
 
@@ -62,10 +63,39 @@ def compressible(content_type: str) -> bool:
 
 
 def encode(coding: str, data: bytes) -> bytes:
+    """Return `data` in one of CODINGS."""
     if coding == "zstd":
+        # Unlike the pieces of an encoder, whole data is written with its size in the frame.
         return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP if coding == "gzip" else zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
+    encoder = _encoder(coding)
+    encoded: bytes = encoder.compress(data) + encoder.flush()
+    return encoded
+
+
+def _encoder(coding: str) -> Any:
+    if coding == "zstd":
+        return zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+    window = _GZIP if coding == "gzip" else zlib.MAX_WBITS
+    return zlib.compressobj(_LEVEL, zlib.DEFLATED, window)
+
+
+class StreamEncoder:
+    """Encodes the pieces of one response in order, each off the loop, as one encoded body."""
+
+    __slots__ = ("_encoder",)
+
+    def __init__(self, coding: str) -> None:
+        self._encoder = _encoder(coding)
+
+    async def pack(self, data: bytes) -> bytes:
+        """Return the encoded bytes that are complete after `data`; there may be none yet."""
+        packed: bytes = await asyncio.to_thread(self._encoder.compress, data)
+        return packed
+
+    def end(self) -> bytes:
+        """Return what is left of the encoded body."""
+        packed: bytes = self._encoder.flush()
+        return packed
 
 
 class EncodedBody(RangeBody):

@@ -1,15 +1,25 @@
-"""`/healthz` (the process answers), `/readyz` (recovered and writable) and the index at `/`."""
+"""The resources about the server itself: the index at `/`, `/healthz` (the process answers),
+`/readyz` (recovered and writable) and `/metrics`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.http.dialect import Dialect, Routes, Services, readable
 from penstock.http.documents import document
 from penstock.http.message import Request, Response
+from penstock.http.metrics import (
+    Metrics,
+    egress_metrics,
+    log_metrics,
+    request_metrics,
+    store_metrics,
+)
 
 if TYPE_CHECKING:
-    from penstock.log.engine import Engine
+    from prometheus_client.core import Metric
 
 _INDEX = {
     "name": "penstock",
@@ -27,22 +37,47 @@ _INDEX = {
     "ready": "/readyz",
     "metrics": "/metrics",
 }
+_PUBLIC = frozenset({b"/healthz", b"/readyz"})
 
 
-class Health:
-    __slots__ = ("_engine", "draining")
+class Health(Dialect):
+    """`others` are the dialects whose metrics are shown beside those of the server itself."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.draining = False
+    def __init__(self, services: Services, others: Iterable[Dialect]) -> None:
+        self._services = services
+        self._metrics = Metrics([self.metrics, *(dialect.metrics for dialect in others)])
+        self._draining = False
+
+    def routes(self) -> Routes:
+        return Routes(
+            fixed={
+                b"/": readable(self.index),
+                b"/healthz": readable(self.alive),
+                b"/readyz": readable(self.ready),
+                b"/metrics": readable(self._metrics.get),
+            }
+        )
+
+    def metrics(self) -> Iterable[Metric]:
+        services = self._services
+        yield from request_metrics(services.traffic)
+        yield from log_metrics(services.engine)
+        yield from store_metrics(services.engine)
+        yield from egress_metrics(services.egress)
+
+    def public(self) -> Iterable[Callable[[Request], bool]]:
+        return [lambda head: head.path in _PUBLIC]
+
+    def drain(self) -> None:
+        self._draining = True
 
     def alive(self, path: str, request: Request) -> Response:
         return document({"status": "ok"})
 
     def ready(self, path: str, request: Request) -> Response:
         """503 takes the server out of rotation; reads may well still work."""
-        health = self._engine.health()
-        if self.draining:
+        health = self._services.engine.health()
+        if self._draining:
             return document({"status": "unavailable", "reason": "The server is stopping."}, 503)
         if not (health.ready and health.writable):
             return document({"status": "unavailable", "reason": health.reason}, 503)

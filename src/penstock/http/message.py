@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
+# The status codes whose responses have no body, and so no Content-Length.
+BODILESS = frozenset({204, 304})
+
 
 class Request:
     """One request. `path` and `query` are raw: still percent-encoded, without the `?`.

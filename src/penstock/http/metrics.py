@@ -1,11 +1,12 @@
-"""`/metrics`: the plain counters of engine, store and HTTP layer in Prometheus' text format.
+"""`/metrics`: the plain counters of every part of the server in Prometheus' text format.
 
 Nothing is counted here; everything is read when a scrape asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -19,122 +20,220 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from penstock.http.headers import NO_STORE
 from penstock.http.message import Request, Response
-from penstock.http.streams.resource import NO_STORE
 
 if TYPE_CHECKING:
+    from penstock.egress import Egress
+    from penstock.http.tables.live import TableLive
+    from penstock.http.tables.resource import Tables
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
     from penstock.state.server.indexer import StateIndexer
+    from penstock.stp.server.checks import TableChecks
+    from penstock.stp.server.notify_hub import Hub
+    from penstock.stp.server.row_cache import BlockCache
+    from penstock.subscriptions.service import Subscriptions
+
+Source = Callable[[], Iterable[Metric]]
+
+_SUBSCRIPTION_COUNTERS = {
+    "wakes": ("subscription_wakes", "Wakes issued."),
+    "claims": ("subscription_claims", "Wakes claimed by workers."),
+    "acks": ("subscription_acks", "Cursors moved by acks."),
+    "releases": ("subscription_releases", "Wakes given back."),
+    "fenced": ("subscription_fenced", "Requests about a wake that was over."),
+    "expired": ("subscription_leases_expired", "Leases that ran out."),
+    "deliveries": ("webhook_deliveries", "Webhooks that were accepted."),
+    "failures": ("webhook_failures", "Webhooks that failed."),
+}
 
 
 class Metrics:
+    """The resource: the metrics of all sources, and those of the process."""
+
     __slots__ = ("_registry",)
 
-    def __init__(
-        self, engine: Engine, traffic: Traffic, keeper: StateIndexer, checks: Checks
-    ) -> None:
+    def __init__(self, sources: Iterable[Source]) -> None:
         # A registry of our own: an application that mounts the server may have its own too.
         self._registry = CollectorRegistry()
-        self._registry.register(ServerCollector(engine, traffic, keeper, checks))
         ProcessCollector(registry=self._registry)
-
-    def add(self, collector: Collector) -> None:
-        """Let a part of the server tell its own numbers."""
-        self._registry.register(collector)
+        self._registry.register(_Sources(sources))
 
     def get(self, path: str, request: Request) -> Response:
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE]
         return Response(200, headers, generate_latest(self._registry))
 
 
-class ServerCollector(Collector):
-    def __init__(
-        self, engine: Engine, traffic: Traffic, keeper: StateIndexer, checks: Checks
-    ) -> None:
-        self._engine = engine
-        self._traffic = traffic
-        self._keeper = keeper
-        self._checks = checks
+class _Sources(Collector):
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = tuple(sources)
 
     def describe(self) -> list[Metric]:
         return []  # so that registering does not collect
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._requests()
-        yield from self._log()
-        yield from self._store()
-        yield from self._state()
+        for source in self._sources:
+            yield from source()
 
-    def _requests(self) -> Iterator[Metric]:
-        traffic = self._traffic
-        requests = CounterMetricFamily(
-            "penstock_requests", "Requests answered.", labels=["method", "status"]
-        )
-        for method, row in traffic.requests.items():
-            for status, value in enumerate(row):
-                if value:
-                    requests.add_metric([method, f"{status}xx"], value)
-        yield requests
-        errors = CounterMetricFamily("penstock_errors", "Error answers by code.", labels=["code"])
-        for code, value in sorted(traffic.errors.items()):
-            errors.add_metric([code], value)
-        yield errors
-        readers = GaugeMetricFamily(
-            "penstock_live_readers", "Readers waiting for new data.", labels=["mode"]
-        )
-        readers.add_metric(["long-poll"], traffic.long_polls)
-        readers.add_metric(["sse"], traffic.sse_readers)
-        yield readers
-        yield _counter("sse_events", "Data events written to SSE readers.", traffic.events)
-        yield _counter("sse_dropped", "SSE readers ended for being slow.", traffic.sse_dropped)
-        yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
 
-    def _log(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        yield _counter("appends", "Appends accepted.", stats.appends)
-        yield _counter("append_messages", "Messages appended.", stats.append_messages)
-        yield _counter("bytes_in", "Bytes appended, as stored.", stats.append_bytes)
-        yield _counter("duplicates", "Appends a producer had sent before.", stats.duplicates)
-        yield _counter("creates", "Streams created.", stats.creates)
-        yield _counter("forks", "Streams created as forks.", stats.forks)
-        yield _counter("trims", "Times that a stream lost its beginning.", stats.trims)
-        yield _counter("compactions", "Snapshots put in place of history.", stats.compactions)
-        yield _counter(
-            "compacted_bytes", "Bytes that snapshots took the place of.", stats.compacted_bytes
-        )
-        yield _counter("deletes", "Streams deleted.", stats.deletes)
-        yield _counter("expired", "Streams removed by TTL or expiry.", stats.expired)
-        yield _gauge("open_streams", "Streams held in memory.", stats.active_streams)
+# The sources, one for each part of the server.
 
-    def _store(self) -> Iterator[Metric]:
-        stats = self._engine.store.stats
-        yield _histogram("commit_batch_size", "Mutations a commit.", stats.commit_records)
-        yield _histogram("commit_seconds", "Time of a commit, sync included.", stats.commit_seconds)
-        yield _histogram("fsync_seconds", "Time of a journal sync.", stats.sync_seconds)
-        yield _counter("commit_failures", "Commits that failed.", stats.commit_failures)
-        yield _gauge("journal_bytes", "Journal bytes on disk.", stats.journal_bytes)
-        yield _counter("journal_written_bytes", "Bytes journaled.", stats.journal_bytes_written)
-        yield _counter("checkpoints", "Checkpoints made.", stats.checkpoints)
-        yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
-        yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)
-        yield _gauge(
-            "tail_bytes", "Bytes of open streams that no segment file holds.", stats.memory_bytes
-        )
 
-    def _state(self) -> Iterator[Metric]:
-        keeper, checks = self._keeper, self._checks
-        streams, behind = keeper.lag()
-        yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
-        yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", behind)
-        yield _counter(
-            "state_indexed_bytes", "Bytes of state streams indexed.", keeper.indexed_bytes
-        )
-        yield _counter("state_skipped", "Messages skipped: no state events.", keeper.skipped)
-        yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
-        yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
+def request_metrics(traffic: Traffic) -> Iterator[Metric]:
+    yield _labelled(
+        CounterMetricFamily,
+        "requests",
+        "Requests answered.",
+        ("method", "status"),
+        [
+            ((method, f"{status}xx"), value)
+            for method, row in traffic.requests.items()
+            for status, value in enumerate(row)
+            if value
+        ],
+    )
+    errors = [((code,), value) for code, value in sorted(traffic.errors.items())]
+    yield _labelled(CounterMetricFamily, "errors", "Error answers by code.", ("code",), errors)
+    yield _labelled(
+        GaugeMetricFamily,
+        "live_readers",
+        "Readers waiting for new data.",
+        ("mode",),
+        [(("long-poll",), traffic.long_polls), (("sse",), traffic.sse_readers)],
+    )
+    yield _counter("sse_events", "Data events written to SSE readers.", traffic.events)
+    yield _counter("sse_dropped", "SSE readers ended for being slow.", traffic.sse_dropped)
+    yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
+
+
+def log_metrics(engine: Engine) -> Iterator[Metric]:
+    stats = engine.stats
+    yield _counter("appends", "Appends accepted.", stats.appends)
+    yield _counter("append_messages", "Messages appended.", stats.append_messages)
+    yield _counter("bytes_in", "Bytes appended, as stored.", stats.append_bytes)
+    yield _counter("duplicates", "Appends a producer had sent before.", stats.duplicates)
+    yield _counter("creates", "Streams created.", stats.creates)
+    yield _counter("forks", "Streams created as forks.", stats.forks)
+    yield _counter("trims", "Times that a stream lost its beginning.", stats.trims)
+    yield _counter("compactions", "Snapshots put in place of history.", stats.compactions)
+    yield _counter(
+        "compacted_bytes", "Bytes that snapshots took the place of.", stats.compacted_bytes
+    )
+    yield _counter("deletes", "Streams deleted.", stats.deletes)
+    yield _counter("expired", "Streams removed by TTL or expiry.", stats.expired)
+    yield _gauge("open_streams", "Streams held in memory.", stats.active_streams)
+
+
+def store_metrics(engine: Engine) -> Iterator[Metric]:
+    stats = engine.store.stats
+    yield _histogram("commit_batch_size", "Mutations a commit.", stats.commit_records)
+    yield _histogram("commit_seconds", "Time of a commit, sync included.", stats.commit_seconds)
+    yield _histogram("fsync_seconds", "Time of a journal sync.", stats.sync_seconds)
+    yield _counter("commit_failures", "Commits that failed.", stats.commit_failures)
+    yield _gauge("journal_bytes", "Journal bytes on disk.", stats.journal_bytes)
+    yield _counter("journal_written_bytes", "Bytes journaled.", stats.journal_bytes_written)
+    yield _counter("checkpoints", "Checkpoints made.", stats.checkpoints)
+    yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
+    yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)
+    yield _gauge(
+        "tail_bytes", "Bytes of open streams that no segment file holds.", stats.memory_bytes
+    )
+
+
+def state_metrics(indexer: StateIndexer, checks: Checks) -> Iterator[Metric]:
+    streams, lag_bytes = indexer.lag()
+    yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
+    yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", lag_bytes)
+    yield _counter("state_indexed_bytes", "Bytes of state streams indexed.", indexer.indexed_bytes)
+    yield _counter("state_skipped", "Messages skipped: no state events.", indexer.skipped)
+    yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
+    yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
+
+
+def table_metrics(
+    tables: Tables, live: TableLive, checks: TableChecks, cache: BlockCache
+) -> Iterator[Metric]:
+    yield _gauge("table_readers", "Streamed answers of tables.", live.readers)
+    yield _counter("table_readers_dropped", "Table readers ended for being slow.", live.dropped)
+    yield _counter("table_bytes_out", "Bytes of rows streamed to readers.", live.rows_bytes)
+    yield _counter("table_rows_written", "Rows written to tables.", tables.rows_written)
+    yield _counter("table_refused", "Appends refused because of a table.", checks.refused)
+    yield _counter("table_resets", "Resets turned into deletes.", checks.resets)
+    yield _gauge("table_cache_bytes", "Bytes of encoded rows kept.", cache.size)
+    yield _labelled(
+        CounterMetricFamily,
+        "table_blocks",
+        "Blocks of encoded rows asked for.",
+        ("cache",),
+        [(("hit",), cache.hits), (("miss",), cache.misses)],
+    )
+
+
+def peer_metrics(hub: Hub) -> Iterator[Metric]:
+    notifier = hub.teller
+    yield _counter("stp_notices", "Notify POSTs accepted.", hub.notices)
+    yield _counter("stp_notices_ignored", "URLs in Notify POSTs nothing came of.", hub.ignored)
+    yield _counter("stp_notifies", "Notify POSTs that a peer has accepted.", notifier.sent)
+    yield _counter("stp_notify_failures", "Notify POSTs that failed.", notifier.failed)
+    yield _counter("stp_notify_given_up", "NURLs given up after failures.", notifier.given_up)
+    yield _gauge(
+        "stp_notifies_pending", "NURLs being told, or to be tried again.", notifier.pending
+    )
+    yield _by_state(
+        "stp_listeners",
+        "NURLs that are told of changes.",
+        Counter(listener.state for listener in hub.registry.listeners.values()),
+        ("active", "given-up"),
+    )
+    followers = hub.followings.followers.values()
+    yield _by_state(
+        "stp_follows",
+        "Tables of other servers that are followed.",
+        Counter(follower.status.state for follower in followers),
+        ("starting", "following", "failing", "ended"),
+    )
+    totals = hub.followings.totals()
+    yield _counter("stp_follow_rows", "Rows of sources that changed a mirror.", totals.appended)
+    yield _counter("stp_follow_unchanged", "Rows that changed nothing.", totals.unchanged)
+    yield _counter("stp_follow_conflicts", "Rows that contradict earlier ones.", totals.conflicts)
+    yield _counter("stp_follow_requests", "Requests for rows of sources.", totals.requests)
+
+
+def egress_metrics(egress: Egress) -> Iterator[Metric]:
+    yield _counter("egress_requests", "Requests made to other servers.", egress.requests)
+    yield _counter("egress_failures", "Requests to other servers that failed.", egress.failures)
+    yield _counter("egress_refused", "Requests to addresses that are refused.", egress.refused)
+
+
+def subscription_metrics(service: Subscriptions) -> Iterator[Metric]:
+    subscriptions = service.all.values()
+    counts = Counter((each.config.type, each.status) for each in subscriptions)
+    yield _labelled(
+        GaugeMetricFamily,
+        "subscriptions",
+        "Subscriptions.",
+        ("type", "status"),
+        [
+            ((type, status), counts[type, status])
+            for type in ("webhook", "pull-wake")
+            for status in ("active", "failed")
+        ],
+    )
+    pending = sum(1 for each in subscriptions if each.pending)
+    yield _gauge("subscriptions_pending", "Subscriptions with work to do.", pending)
+    yield _gauge(
+        "webhooks_in_flight",
+        "Webhooks being called, or waiting for their turn.",
+        service.webhooks.on_their_way,
+    )
+    for key, (name, help) in _SUBSCRIPTION_COUNTERS.items():
+        yield _counter(name, help, service.waking.counts[key])
+
+
+# The shapes of a metric.
 
 
 def _counter(name: str, help: str, value: float) -> Metric:
@@ -143,6 +242,24 @@ def _counter(name: str, help: str, value: float) -> Metric:
 
 def _gauge(name: str, help: str, value: float) -> Metric:
     return GaugeMetricFamily(f"penstock_{name}", help, value=value)
+
+
+def _labelled(
+    family: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    help: str,
+    labels: tuple[str, ...],
+    values: Iterable[tuple[tuple[str, ...], float]],
+) -> Metric:
+    metric = family(f"penstock_{name}", help, labels=labels)
+    for label_values, value in values:
+        metric.add_metric(label_values, value)
+    return metric
+
+
+def _by_state(name: str, help: str, counts: Counter[str], states: tuple[str, ...]) -> Metric:
+    values = [((state,), counts[state]) for state in states]
+    return _labelled(GaugeMetricFamily, name, help, ("state",), values)
 
 
 def _histogram(name: str, help: str, histogram: Histogram) -> Metric:

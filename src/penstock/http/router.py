@@ -5,11 +5,15 @@ Knows paths and methods; nothing of what the handlers do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidPath, MethodNotAllowed, RouteNotFound
 from penstock.http.message import Request, Response
 from penstock.protocol.headers import parse_stream_path
+
+if TYPE_CHECKING:
+    from penstock.http.dialect import Routes
 
 STREAM_PREFIX = b"/v1/stream/"
 RESERVED = "__ds"  # the protocol keeps this first segment for its control APIs
@@ -24,25 +28,20 @@ Methods = Mapping[str, Handler]
 
 
 class Router:
-    """A table of methods for streams, one for each fixed path, one for each prefix before stream
-    paths where there is something else about a stream, and one for each name behind them:
-    `<stream>/__ds/<name>`."""
+    """The routes of all dialects, and the canonical paths of the streams in use."""
 
-    __slots__ = ("_about", "_behind", "_fixed", "_path_bytes_max", "_paths", "_streams")
+    __slots__ = ("_fixed", "_path_bytes_max", "_paths", "_prefixes", "_streams", "_suffixes")
 
-    def __init__(
-        self,
-        *,
-        streams: Methods,
-        fixed: Mapping[bytes, Methods],
-        about: Mapping[bytes, Methods],
-        behind: Mapping[str, Methods],
-        path_bytes_max: int,
-    ) -> None:
-        self._streams = streams
-        self._fixed = fixed
-        self._about = about
-        self._behind = behind
+    def __init__(self, routes: Iterable[Routes], *, path_bytes_max: int) -> None:
+        self._streams: dict[str, Handler] = {}
+        self._fixed: dict[bytes, Methods] = {}
+        self._prefixes: dict[bytes, Methods] = {}
+        self._suffixes: dict[str, Methods] = {}
+        for each in routes:
+            self._streams |= each.streams
+            self._fixed |= each.fixed
+            self._prefixes |= each.prefixes
+            self._suffixes |= each.suffixes
         self._path_bytes_max = path_bytes_max
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
         self._paths: dict[bytes, str] = {}
@@ -55,15 +54,15 @@ class Router:
             fixed = self._fixed.get(raw)
             if fixed is not None:
                 return _pick(fixed, request.method), ""
-            for prefix, methods in self._about.items():
+            for prefix, methods in self._prefixes.items():
                 if raw.startswith(prefix):
                     return _pick(methods, request.method), self._canonical(raw, prefix)
             path = self._stream_path(raw)
             stream, mark, name = path.partition(_MARK)
             if mark:
-                if name not in self._behind:
+                if name not in self._suffixes:
                     raise _reserved()
-                return _pick(self._behind[name], request.method), stream
+                return _pick(self._suffixes[name], request.method), stream
             self._remember(raw, path)
         handler = self._streams.get(request.method)
         if handler is None:

@@ -6,17 +6,13 @@ Counting must cost next to nothing: ints and lists only, no locks, event loop on
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
-from penstock.errors import InternalError, PenstockError, ShuttingDown
 from penstock.http.message import Response
-from penstock.http.problems import problem
+from penstock.http.problems import problem, public_error
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 OTHER = "other"
-
-_log = logging.getLogger("penstock.http")
 
 
 class Traffic:
@@ -49,14 +45,10 @@ class Traffic:
         return response
 
     def failed(self, error: BaseException) -> Response:
-        """The answer for whatever went wrong; a bug is logged here and told to nobody else."""
-        if isinstance(error, asyncio.CancelledError):
-            error = ShuttingDown("The server stopped before this was done; retry.")
-        elif not isinstance(error, PenstockError):
-            _log.error("request failed", exc_info=error)
-            error = InternalError("Something went wrong on our side; the server's log says what.")
-        self.count_error(error.code)
-        return problem(error)
+        """Count an error and return its response."""
+        shown = public_error(error)
+        self.count_error(shown.code)
+        return problem(shown)
 
     def count_error(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,22 +15,17 @@ from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi.events import gone, send_events
 from penstock.http.guard import fixed_headers, too_large
-from penstock.http.message import EventBody, Later, RangeBody, Request, Response
-from penstock.http.native.connections import failed
-from penstock.http.native.response_encoder import header_block, unsafe_headers
-from penstock.http.native.server import SWITCH_INTERVAL_S
-from penstock.http.problems import problem
+from penstock.http.headers import header_block
+from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
+from penstock.http.problems import error_response, problem, unsafe_headers
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.app import App
-    from penstock.log.engine import Engine
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-_BODILESS = frozenset({204, 304})
 
 
 def asgi(**settings: object) -> AsgiApp:
@@ -58,7 +52,6 @@ class AsgiApp:
         self.settings = settings
         self._fixed = fixed_headers(settings)
         self._app: App | None = None
-        self._engine: Engine | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
         self._receive_bytes = 0
@@ -74,27 +67,22 @@ class AsgiApp:
 
     async def startup(self) -> None:
         """Open the store and recover. Once is enough; a second call does nothing."""
-        from penstock.http.app import App
-        from penstock.log import open_engine
+        from penstock.http.app import open_app, shorten_switch_interval
 
         async with self._starting:
             if self._app is not None:
                 return
-            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-            engine = open_engine(self.settings)
-            await engine.start()
-            self._engine = engine
-            self._app = App(engine, self.settings)
+            shorten_switch_interval()
+            self._app = await open_app(self.settings)
             self._stopped = False
 
     async def shutdown(self) -> None:
         """End live readers, finish appends in flight, write a checkpoint, release the store."""
         async with self._starting:
             self._stopped = True
-            app, engine, self._app, self._engine = self._app, self._engine, None, None
-            if app is not None and engine is not None:
-                app.close()
-                await engine.stop()
+            app, self._app = self._app, None
+            if app is not None:
+                await app.stop()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -176,7 +164,7 @@ class AsgiApp:
             response = unsafe_headers()
             headers = response.headers
         body = response.body
-        if not isinstance(body, EventBody) and response.status not in _BODILESS:
+        if not isinstance(body, EventBody) and response.status not in BODILESS:
             length = len(body) if isinstance(body, bytes) else body.length
             if length or request.method != "HEAD":
                 headers.append((b"content-length", b"%d" % length))
@@ -213,7 +201,7 @@ class AsgiApp:
             try:
                 piece = await anext(pieces, b"")
             except Exception as error:  # noqa: BLE001 - becomes the answer
-                answer = failed(request, error)
+                answer = error_response(error, request)
                 assert isinstance(answer.body, bytes)
                 length = (b"content-length", b"%d" % len(answer.body))
                 headers = [*answer.headers, length, *self._fixed]

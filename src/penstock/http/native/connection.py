@@ -1,92 +1,121 @@
-"""One native connection: what comes in, in which order it runs, and how long it may take.
+"""One native connection: what comes in, in which order it runs, how its responses go out, and how
+long each of these may take.
 
-Parsing is in reader.py, answering in answering.py, what a request means in the Application.
+Parsing is in request_parser.py, encoding in response_encoder.py, what a request means in the
+Application.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import Overloaded, PenstockError, RequestTimeout
-from penstock.http.native.answering import Answering
-from penstock.http.native.connections import REFUSED_MAX
-from penstock.http.native.request_head import Received
-from penstock.http.native.request_parser import BODY, IDLE, Reader
-from penstock.http.native.response_encoder import CONTINUE
+from penstock.http.message import EventBody, Later, RangeBody, Response
+from penstock.http.native.connections import REFUSED_MAX, log
+from penstock.http.native.request_parser import BODY, IDLE, RequestParser
+from penstock.http.native.response_encoder import CLOSE, CONTINUE, KEEP, KEEP_HTTP_1_0
+from penstock.http.native.sse_connection import EventConnection
+from penstock.http.problems import error_response, unsafe_headers
 
 if TYPE_CHECKING:
-    from penstock.http.native.connections import Hub
+    from penstock.http.native.connections import ConnectionTable
+    from penstock.http.native.request_head import NativeRequest
+
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+# Up to this size head and body go out in one piece; above, copying them together costs more.
+_TOGETHER_BYTES = 64 * 1024
 
 
-class Connection(Answering):
+class Connection(asyncio.Protocol):
     """The hot path makes no task and no timer: bytes in, `handle`, one write."""
 
-    __slots__ = ("_held", "_mark")
+    __slots__ = (
+        "_body_bytes",
+        "_closing",
+        "_current",
+        "_drained",
+        "_eof",
+        "_keep_alive",
+        "_parser",
+        "_paused",
+        "_phase",
+        "_reading",
+        "_render",
+        "_sending",
+        "_table",
+        "_task",
+        "_transport",
+        "_unparsed",
+        "deadline",
+    )
 
-    def __init__(self, hub: Hub) -> None:
-        super().__init__(hub)
-        self._held = b""  # input that waits until the queue is shorter
-        self._mark = 0  # which message and phase `deadline` belongs to
+    def __init__(self, table: ConnectionTable) -> None:
+        self._table = table
+        self._transport: asyncio.Transport | None = None
+        self._parser: RequestParser
+        self._unparsed = b""  # input that waits until fewer requests are queued
+        self._current: NativeRequest | None = None  # the request being answered
+        self._render: Callable[[asyncio.Future[Any]], Response] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._body_bytes = 0  # how many body bytes the table's receive budget counts for us
+        self._keep_alive = True
+        self._reading = True
+        self._paused = False
+        self._sending = False
+        self._closing = False
+        self._eof = False
+        self._phase = 0  # which message and phase of it `deadline` belongs to
+        self.deadline = inf
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, so this is a cast, not a check.
         transport = cast(asyncio.Transport, transport)
-        hub = self._hub
+        table = self._table
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._reader = Reader(hub.limits, hub.refuse, peer[0] if peer else "")
-        self.deadline = hub.now + hub.header_s
-        excess = hub.count() - hub.connections_max
-        hub.connections.add(self)
+        self._parser = RequestParser(table.limits, table.refuse, peer[0] if peer else "")
+        self.deadline = table.now + table.header_s
+        excess = table.count() - table.connections_max
+        table.connections.add(self)
         if excess >= REFUSED_MAX:
             transport.abort()
-        elif excess >= 0 or hub.draining:
+        elif excess >= 0 or table.draining:
             self._give_up(Overloaded("Too many connections; retry later.", Retry_After="1"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
-            return  # read on only to let the client take its answer
-        if self._held:
-            self._held += data
-        elif self._current is not None or self._paused or not self._reader.is_idle:
+            return  # read on only to let the client take its response
+        if self._unparsed:
+            self._unparsed += data
+        elif self._current is not None or self._paused or not self._parser.is_idle:
             self._feed(data)
-        elif (request := self._hub.heads.recall(data)) is not None:
-            self._repeat(request, data)
+        elif (request := self._table.heads.match(data)) is not None:
+            self._run_cached(request, data)
         else:
             self._feed(data)
-            self._hub.heads.keep(data, self._reader.last)
-
-    def _repeat(self, request: Received, data: bytes) -> None:
-        """A whole request whose headers were parsed before."""
-        request.peer = self._reader.peer
-        if request.route is None or self._hub.is_rate_limited:
-            request.refusal = self._hub.refuse(request)
-            self._hub.heads.keep_again(data, request)
-        self._run(request)
-        if self._current is not None:
-            self.deadline = inf
-        elif self._transport is not None:
-            self._settle()
+            self._table.heads.add(data, self._parser.last)
 
     def eof_received(self) -> bool:
         self._eof = True
-        # A client may close its side and still wait for its answers, but one that has gone looks
-        # the same: an append is finished for it, a read that waits is not kept for long.
+        # A client may close its side and still wait for its responses, but one that has gone looks
+        # the same: an append is finished for it, a read that waits does not go on for long.
         if self._task is not None and not self._sending:
-            self.deadline = self._hub.now + self._hub.eof_s
-        return not self._closing and (self._current is not None or bool(self._reader.ready))
+            self.deadline = self._table.now + self._table.eof_s
+        return not self._closing and (self._current is not None or bool(self._parser.ready))
 
     def pause_writing(self) -> None:
         self._paused = True
-        self._hub.stalled(self)
+        self._table.stalled(self)
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._hub.flowing(self)
+        self._table.flowing(self)
         if self._drained is not None:
             if not self._drained.done():
                 self._drained.set_result(None)
@@ -94,116 +123,335 @@ class Connection(Answering):
             self._continue()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        self._release()
         if self._task is not None:
             self._task.cancel()
 
-    def _leave(self) -> None:
-        hub = self._hub
-        self._transport = None
-        self.deadline = inf
-        self._reader.release()
-        hub.flowing(self)
-        hub.fed(self)
-        if self._accounted:
-            hub.account(-self._accounted)
-            self._accounted = 0
-        hub.connections.discard(self)
-        hub.left()
-
     # Input
 
+    def _run_cached(self, request: NativeRequest, data: bytes) -> None:
+        """Run a whole request whose headers were parsed before."""
+        request.peer = self._parser.peer
+        if request.route is None or self._table.is_rate_limited:
+            request.refusal = self._table.refuse(request)
+            self._table.heads.add_head(data, request)
+        self._run(request)
+        if self._current is not None:
+            self.deadline = inf
+        elif self._transport is not None:
+            self._settle()
+
     def _feed(self, data: bytes) -> None:
-        reader = self._reader
+        parser = self._parser
         while True:
             try:
-                rest = reader.feed(data, self._hub.pipeline_max)
+                rest = parser.feed(data, self._table.pipeline_max)
             except PenstockError as error:
-                reader.give_up(self._hub.app.unreadable(error))
+                parser.end_with(self._table.app.unreadable(error))
                 rest = b""
             self._advance()
             if self._transport is None:
                 return
-            if not rest or len(reader.ready) > self._hub.pipeline_max:
+            if not rest or len(parser.ready) > self._table.pipeline_max:
                 break
             data = rest
-        self._held = rest
+        self._unparsed = rest
         self._settle()
 
     def _settle(self) -> None:
-        """After any step: the deadline, the receive budget, and whether to go on reading."""
+        """Set the deadline, count body bytes, and decide whether to go on reading."""
         if self._closing:
             return
-        reader, hub = self._reader, self._hub
-        phase = reader.phase
+        parser, table = self._parser, self._table
+        phase = parser.phase
         if phase != IDLE:
-            mark = reader.begun * 4 + phase
-            if mark != self._mark:
-                self._mark = mark
-                self.deadline = hub.now + (hub.body_s if phase == BODY else hub.header_s)
-            if reader.continue_due and self._current is None and not reader.ready:
-                reader.continue_due = False
+            numbered = parser.begun * 4 + phase
+            if numbered != self._phase:
+                self._phase = numbered
+                self.deadline = table.now + (table.body_s if phase == BODY else table.header_s)
+            if parser.continue_due and self._current is None and not parser.ready:
+                parser.continue_due = False
                 assert self._transport is not None
                 self._transport.write(CONTINUE)
-        elif self._current is not None or reader.ready:
+        elif self._current is not None or parser.ready:
             self.deadline = inf
         elif self.deadline == inf:
-            self.deadline = hub.now + hub.keepalive_s
-        room = True
-        if reader.held_bytes != self._accounted:
-            room = hub.account(reader.held_bytes - self._accounted)
-            self._accounted = reader.held_bytes
-            if not room and phase == BODY:
-                hub.starved(self)
+            self.deadline = table.now + table.keepalive_s
+        if parser.held_bytes != self._body_bytes:
+            has_room = table.account(parser.held_bytes - self._body_bytes)
+            self._body_bytes = parser.held_bytes
+            if not has_room and phase == BODY:
+                table.wait_for_room(self)
                 self.deadline = inf  # the wait is ours, not the client's
-                self._read(False)
+                self._set_reading(False)
                 return
-        busy = len(reader.ready) > hub.pipeline_max or bool(self._held)
+        busy = len(parser.ready) > table.pipeline_max or bool(self._unparsed)
         if busy is self._reading:
-            self._read(not busy)
+            self._set_reading(not busy)
+
+    def _set_reading(self, on: bool) -> None:
+        if on is self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = on
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # Order
 
     def _advance(self) -> None:
-        """Start the next request, and the ones after it while answers come at once."""
-        ready = self._reader.ready
+        """Run the next request, and the ones after it while responses come at once."""
+        ready = self._parser.ready
         while ready and self._current is None and not self._paused and not self._closing:
-            self._run(self._reader.take())
+            self._run(self._parser.pop())
             if self._transport is None:
                 return
 
     def _continue(self) -> None:
-        """An answer is out that was not given at once, or there is room again: go on."""
+        """Go on: a response is out that was not given at once, or there is room again."""
         self._advance()
         if self._transport is None or self._closing:
             return
-        if self._held and len(self._reader.ready) * 2 <= self._hub.pipeline_max:
-            data, self._held = self._held, b""
+        if self._unparsed and len(self._parser.ready) * 2 <= self._table.pipeline_max:
+            data, self._unparsed = self._unparsed, b""
             self._feed(data)
         else:
             self._settle()
+
+    def _run(self, request: NativeRequest) -> None:
+        self._current = request
+        response = request.refusal
+        if response is None:
+            try:
+                answer = self._table.app.handle(request)
+            except Exception as error:  # noqa: BLE001 - becomes the response
+                answer = error_response(error, request)
+            request.body = b""
+            if answer.__class__ is Later:
+                assert isinstance(answer, Later)
+                if not answer.future.done():
+                    self._render = answer.render
+                    answer.future.add_done_callback(self._resolved)
+                    return
+                response = answer.render(answer.future)
+            elif isinstance(answer, Response):
+                response = answer
+            else:
+                self._task = self._table.loop.create_task(self._wait(request, answer))
+                return
+        self._respond(response)
+
+    def _resolved(self, future: asyncio.Future[Any]) -> None:
+        """Respond to a request whose Later has its result."""
+        render, self._render = self._render, None
+        if self._transport is None or render is None:
+            if not future.cancelled():
+                future.exception()  # retrieved, or asyncio would log that nobody did
+            return
+        self._respond(render(future))
+        self._continue()
+
+    async def _wait(self, request: NativeRequest, answer: Awaitable[Response]) -> None:
+        try:
+            response = await answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            response = error_response(error, request)
+        self._task = None
+        if self._transport is not None:
+            self._respond(response)
+            self._continue()
+        elif isinstance(response.body, RangeBody):
+            response.body.close()
+
+    # Output
+
+    def _respond(self, response: Response) -> None:
+        request, transport = self._current, self._transport
+        assert request is not None
+        assert transport is not None
+        keep_alive = request.keep_alive and not self._table.draining
+        if self._eof and not self._parser.ready:
+            keep_alive = False
+        self._keep_alive = keep_alive
+        after = (KEEP_HTTP_1_0 if request.http_1_0 else KEEP) if keep_alive else CLOSE
+        body, encoder = response.body, self._table.encoder
+        if request.method == "HEAD":
+            transport.write(encoder.whole(response, after, head_only=True))
+            if isinstance(body, RangeBody):
+                body.close()
+        elif isinstance(body, bytes):
+            if len(body) <= _TOGETHER_BYTES:
+                transport.write(encoder.whole(response, after))
+            else:
+                transport.write(encoder.whole(response, after, head_only=True))
+                transport.write(body)
+        elif isinstance(body, RangeBody):
+            self._respond_range(response, body, after)
+            return
+        else:
+            self._become_events(request, response, body)
+            return
+        self._finish_response()
+
+    def _respond_range(self, response: Response, body: RangeBody, after: bytes) -> None:
+        assert self._current is not None
+        try:
+            first = body.first()
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            body.close()
+            self._respond(error_response(error, self._current))
+            return
+        if first is not None and len(first) == body.length:
+            body.close()
+            self._respond(Response(response.status, response.headers, first))
+        else:
+            send = self._send(self._current, response, body, first, after)
+            self._task = self._table.loop.create_task(send)
+
+    async def _send(
+        self,
+        request: NativeRequest,
+        response: Response,
+        body: RangeBody,
+        first: bytes | None,
+        after: bytes,
+    ) -> None:
+        """Send a body piece by piece; the next is read only when the last has gone out."""
+        self._sending = True
+        self.deadline = inf
+        pieces = body.pieces()
+        sent = 0
+        failure: Response | None = None
+        try:
+            # Before the head: a failure now is still a clean response.
+            piece = await anext(pieces, b"") if first is None else first
+            framing = b"content-length: %d\r\n" % body.length
+            head = self._table.encoder.head(response, after, framing)
+            if head is None:
+                failure = unsafe_headers()
+            else:
+                self._write(head)
+                while piece:
+                    sent += len(piece)
+                    self._write(piece)
+                    if self._paused:
+                        await self._wait_until_drained()
+                    piece = await anext(pieces, b"")
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            failure = error_response(error, request)
+        finally:
+            body.close()
+            if hasattr(pieces, "aclose"):
+                await pieces.aclose()
+        self._task = None
+        self._sending = False
+        if self._transport is None:
+            return
+        if failure is not None and sent == 0:
+            self._respond(failure)
+        elif sent == body.length:
+            self._finish_response()
+        else:
+            if failure is None:
+                log.error("%d of %d body bytes: %r", sent, body.length, request.path)
+            self.cut()  # the only way that is left to tell the client
+            return
+        self._continue()
+
+    async def _wait_until_drained(self) -> None:
+        self._drained = self._table.loop.create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _finish_response(self) -> None:
+        self._current = None
+        self.deadline = inf
+        if not self._keep_alive:
+            self._close()
+
+    def _become_events(self, request: NativeRequest, response: Response, body: EventBody) -> None:
+        """Hand the transport over to an EventConnection; this object is done."""
+        chunked = not request.http_1_0
+        head = self._table.encoder.head(response, CLOSE, _CHUNKED if chunked else b"")
+        if head is None:
+            self._respond(unsafe_headers())
+            return
+        transport = self._transport
+        assert transport is not None
+        self._set_reading(True)
+        self._current = None
+        self._release()
+        EventConnection(self._table, transport, body, chunked=chunked).start(head)
 
     # Endings
 
     def _give_up(self, error: PenstockError) -> None:
         """Answer what came before, then `error`, then close."""
-        self._reader.give_up(self._hub.app.unreadable(error))
-        self._held = b""
+        self._parser.end_with(self._table.app.unreadable(error))
+        self._unparsed = b""
         self._continue()
 
-    # Hub
+    def _close(self) -> None:
+        transport, table = self._transport, self._table
+        assert transport is not None
+        self._closing = True
+        self.deadline = table.now + max(table.linger_s, table.stall_s)
+        self._uncount_body()
+        if self._parser.truncated and not self._eof:
+            # Closing with input unread resets the connection, and the client may lose the
+            # response: say that no more will come and let the client close.
+            self._set_reading(True)
+            transport.write_eof()
+            self.deadline = table.now + table.linger_s
+        else:
+            transport.close()
+
+    def _close_idle(self) -> None:
+        self._closing = True
+        self.deadline = self._table.now + self._table.linger_s
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _release(self) -> None:
+        """Give back what is held: the transport has gone, or belongs to another protocol."""
+        table = self._table
+        self._transport = None
+        self.deadline = inf
+        self._parser.release()
+        table.flowing(self)
+        table.stop_waiting(self)
+        self._uncount_body()
+        table.connections.discard(self)
+        table.left()
+
+    def _uncount_body(self) -> None:
+        if self._body_bytes:
+            self._table.account(-self._body_bytes)
+            self._body_bytes = 0
+
+    # What the table calls
 
     def overdue(self) -> None:
         """The deadline has passed."""
         if self._closing or (self._eof and self._current is not None):
             self.cut()
-        elif self._reader.phase == IDLE:
-            self._closing = True
-            self.deadline = self._hub.now + self._hub.linger_s
-            if self._transport is not None:
-                self._transport.close()
+        elif self._parser.phase == IDLE:
+            self._close_idle()
         else:
-            what = "body" if self._reader.phase == BODY else "headers"
+            part = "body" if self._parser.phase == BODY else "headers"
             self.deadline = inf
-            self._give_up(RequestTimeout(f"The request {what} took too long to arrive."))
+            self._give_up(RequestTimeout(f"The request {part} took too long to arrive."))
 
     def overloaded(self) -> None:
         """There was no room for the body for too long."""
@@ -211,18 +459,15 @@ class Connection(Answering):
 
     def resume(self) -> None:
         """There is room for more of the body."""
-        self._mark = 0
+        self._phase = 0
         self._continue()
 
     def drain(self) -> None:
-        """The server stops: close now if nothing is going on, else after the last answer."""
-        reader = self._reader
+        """The server stops: close now if nothing is going on, else after the last response."""
         if self._closing or self._transport is None:
             return
-        if self._current is None and not reader.ready and reader.phase == IDLE:
-            self._closing = True
-            self.deadline = self._hub.now + self._hub.linger_s
-            self._transport.close()
+        if self._current is None and not self._parser.ready and self._parser.phase == IDLE:
+            self._close_idle()
 
     def taken(self) -> int:
         return 0 if self._transport is None else -self._transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""What all native connections share: limits, the sweep for deadlines, the receive budget.
+"""The table of native connections: their limits, the sweep for deadlines, the receive budget.
 
 One timer serves every connection, so that a request or an idle reader costs none.
 """
@@ -9,13 +9,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import InternalError, PenstockError
 from penstock.http.guard import fixed_headers
 from penstock.http.message import Application, Request, Response
-from penstock.http.native.head_cache import Heads
-from penstock.http.native.request_parser import Limits
-from penstock.http.native.response_encoder import Encoder
-from penstock.http.problems import problem
+from penstock.http.native.head_cache import HeadCache
+from penstock.http.native.request_parser import ParserLimits
+from penstock.http.native.response_encoder import ResponseEncoder
+from penstock.http.problems import error_response
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.http")
 
 # How long a body may wait for room in the receive budget before it is answered with 503.
-STARVE_GRACE_S = 2.0
+ROOM_GRACE_S = 2.0
 # How long a closed connection is read on, so that the client can take the last answer.
 LINGER_S = 5.0
 # How long a read may still take when its client has closed its side of the connection.
@@ -43,16 +42,16 @@ class Writing(Protocol):
     def cut(self) -> None: ...
 
 
-class Hub:
-    """The shared part of a native server. Lives on one event loop."""
+class ConnectionTable:
+    """All connections of a native server, and what they share. Belongs to one event loop."""
 
     __slots__ = (
         "_receive_bytes",
         "_receive_bytes_max",
         "_stalled",
-        "_starved",
         "_tick_s",
         "_timer",
+        "_waiting",
         "app",
         "body_s",
         "connections",
@@ -79,10 +78,10 @@ class Hub:
     ) -> None:
         self.app = app
         self.loop = loop
-        self.limits = Limits(settings)
-        self.encoder = Encoder(fixed_headers(settings))
+        self.limits = ParserLimits(settings)
+        self.encoder = ResponseEncoder(fixed_headers(settings))
         self.is_rate_limited = settings.rate_limit_per_s > 0
-        self.heads = Heads(line_bytes_max=settings.request_line_bytes_max)
+        self.heads = HeadCache(line_bytes_max=settings.request_line_bytes_max)
         self.connections: set[Connection] = set()
         self.events: set[EventConnection] = set()
         self.connections_max = settings.connections_max
@@ -107,7 +106,7 @@ class Hub:
         self.now = loop.time()
         self._receive_bytes = 0
         self._receive_bytes_max = settings.receive_bytes_max
-        self._starved: dict[Connection, float] = {}
+        self._waiting: dict[Connection, float] = {}
         self._stalled: dict[Writing, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = loop.call_later(tick_s, self._tick)
 
@@ -115,7 +114,7 @@ class Hub:
         try:
             return self.app.refuse(head)
         except Exception as error:  # noqa: BLE001 - becomes the answer
-            return failed(head, error)
+            return error_response(error, head)
 
     # The table of connections.
 
@@ -165,8 +164,8 @@ class Hub:
             elif deadline <= now:
                 self._stalled.pop(writing, None)
                 writing.cut()
-        if self._starved:
-            self.serve_starved()
+        if self._waiting:
+            self.resume_waiting()
 
     def stalled(self, writing: Writing) -> None:
         """The client of `writing` does not keep up: it has to take something now and then."""
@@ -180,32 +179,24 @@ class Hub:
     def account(self, change: int) -> bool:
         """Count body bytes held (or given back); False while there is no room for more."""
         self._receive_bytes += change
-        room = self._receive_bytes <= self._receive_bytes_max
-        if change < 0 and room and self._starved:
-            self.loop.call_soon(self.serve_starved)
-        return room
+        has_room = self._receive_bytes <= self._receive_bytes_max
+        if change < 0 and has_room and self._waiting:
+            self.loop.call_soon(self.resume_waiting)
+        return has_room
 
-    def starved(self, connection: Connection) -> None:
-        """`connection` has stopped reading until the budget has room."""
-        self._starved.setdefault(connection, self.now + self._tick_s + STARVE_GRACE_S)
+    def wait_for_room(self, connection: Connection) -> None:
+        """Note that `connection` has stopped reading until the budget has room."""
+        self._waiting.setdefault(connection, self.now + self._tick_s + ROOM_GRACE_S)
 
-    def fed(self, connection: Connection) -> None:
-        self._starved.pop(connection, None)
+    def stop_waiting(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
 
-    def serve_starved(self) -> None:
+    def resume_waiting(self) -> None:
         """Resume those that wait, oldest first; refuse the oldest when its grace has passed."""
-        for connection, deadline in list(self._starved.items()):
+        for connection, deadline in list(self._waiting.items()):
             if self._receive_bytes <= self._receive_bytes_max:
-                self._starved.pop(connection, None)
+                self._waiting.pop(connection, None)
                 connection.resume()
             elif deadline <= self.now:
-                self._starved.pop(connection, None)
+                self._waiting.pop(connection, None)
                 connection.overloaded()
-
-
-def failed(request: Request, error: Exception) -> Response:
-    """The answer to a request that `error` has ended. Bugs are logged, never shown."""
-    if isinstance(error, PenstockError):
-        return problem(error)
-    log.error("failed to answer %s %r", request.method, request.path, exc_info=error)
-    return problem(InternalError("The server failed to answer; its log says why."))

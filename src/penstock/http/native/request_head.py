@@ -17,7 +17,7 @@ _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(?::[0-9
 _HOP = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
-class Received(Request):
+class NativeRequest(Request):
     """A request as it came over a native connection, with what its answer has to know."""
 
     __slots__ = ("http_1_0", "keep_alive", "refusal")

@@ -14,7 +14,13 @@ import httptools
 from penstock.errors import BadRequest, HeadersTooLarge, PenstockError, UriTooLong
 from penstock.http.guard import too_large
 from penstock.http.message import Request, Response
-from penstock.http.native.request_head import SINGLE, Received, check_head, method_name, plain_head
+from penstock.http.native.request_head import (
+    SINGLE,
+    NativeRequest,
+    check_head,
+    method_name,
+    plain_head,
+)
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -38,20 +44,26 @@ class Stopped(Exception):
     """Raised inside a parser callback to make the parser stop where it is."""
 
 
-class Limits:
+class ParserLimits:
     """The settings a reader needs, looked up once per server."""
 
-    __slots__ = ("body_bytes_max", "head_bytes_max", "header_bytes_max", "header_count_max", "line")
+    __slots__ = (
+        "body_bytes_max",
+        "head_bytes_max",
+        "header_bytes_max",
+        "header_count_max",
+        "line_bytes_max",
+    )
 
     def __init__(self, settings: Settings) -> None:
-        self.line = settings.request_line_bytes_max
+        self.line_bytes_max = settings.request_line_bytes_max
         self.header_bytes_max = settings.header_bytes_max
         self.header_count_max = settings.header_count_max
         self.head_bytes_max = settings.request_line_bytes_max + settings.header_bytes_max
         self.body_bytes_max = settings.body_bytes_max
 
 
-class Reader:
+class RequestParser:
     """Parses one connection's input. Complete requests are appended to `ready`.
 
     `refuse` is asked once per request when its head is complete. After an error, after a refusal
@@ -88,13 +100,13 @@ class Reader:
     )
 
     def __init__(
-        self, limits: Limits, refuse: Callable[[Request], Response | None], peer: str
+        self, limits: ParserLimits, refuse: Callable[[Request], Response | None], peer: str
     ) -> None:
-        self.ready: deque[Received] = deque()
+        self.ready: deque[NativeRequest] = deque()
         self.peer = peer
         self.begun = 0
         self.held_bytes = 0  # of bodies being received or waiting in `ready`
-        self.last: Received | None = None  # completed by the last `feed`
+        self.last: NativeRequest | None = None  # completed by the last `feed`
         self.finished = False
         self.truncated = False  # input was left unread: close with care
         self.continue_due = False
@@ -104,7 +116,7 @@ class Reader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: dict[bytes, bytes] | None = None  # while a head is being received
-        self._request: Received | None = None  # while a body is being received
+        self._request: NativeRequest | None = None  # while a body is being received
         self._repeats = 0
         self._chunks: list[bytes] = []
         self._pieces: list[bytes] = []
@@ -128,21 +140,21 @@ class Reader:
         """Between two requests, with none waiting: what comes next begins a new one."""
         return self._request is None and self._headers is None and not (self.ready or self.finished)
 
-    def take(self) -> Received:
-        """The next complete request."""
+    def pop(self) -> NativeRequest:
+        """Remove and return the next complete request."""
         request = self.ready.popleft()
         self.held_bytes -= len(request.body)
         return request
 
-    def give_up(self, answer: Response) -> None:
-        """Drop what is half received; `answer` is the last one on this connection."""
+    def end_with(self, response: Response) -> None:
+        """Drop what is half received; `response` is the last one on this connection."""
         self.finished = self.truncated = True
         self.held_bytes -= sum(map(len, self._chunks)) + sum(map(len, self._pieces))
         self._chunks, self._pieces = [], []
         self._request = self._headers = None
-        last = Received("", b"", peer=self.peer)
+        last = NativeRequest("", b"", peer=self.peer)
         last.http_1_0 = last.keep_alive = False
-        last.refusal = answer
+        last.refusal = response
         self.ready.append(last)
 
     def release(self) -> None:
@@ -258,9 +270,9 @@ class Reader:
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
-        if len(self._url) > self._limits.line:
+        if len(self._url) > self._limits.line_bytes_max:
             self._refuse_input(
-                UriTooLong(f"A request line may have at most {self._limits.line} bytes.")
+                UriTooLong(f"A request line may have at most {self._limits.line_bytes_max} bytes.")
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -296,7 +308,7 @@ class Reader:
         if parser.should_upgrade():
             self._upgrade = plain_head(raw_method, url, version, headers)
             return
-        request = Received.__new__(Received)
+        request = NativeRequest.__new__(NativeRequest)
         request.method = method
         request.path, _, request.query = url.partition(b"?")
         request.headers = headers
@@ -323,7 +335,7 @@ class Reader:
             if size > limits.header_bytes_max:
                 self._refuse_input(self._headers_too_large())
 
-    def _before_body(self, request: Received) -> None:
+    def _before_body(self, request: NativeRequest) -> None:
         """Decide whether a body is wanted: skip it, cut it off, or ask for it."""
         headers = request.headers
         length = int(headers.get(b"content-length", b"0"))

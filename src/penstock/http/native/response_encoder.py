@@ -10,9 +10,9 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
-from penstock.errors import InternalError
-from penstock.http.message import Headers, RangeBody, Response
-from penstock.http.problems import problem
+from penstock.http.headers import header_block
+from penstock.http.message import BODILESS, Headers, RangeBody, Response
+from penstock.http.problems import unsafe_headers
 
 # What the head says about the connection after this answer.
 KEEP = b""
@@ -22,25 +22,10 @@ KEEP_HTTP_1_0 = b"connection: keep-alive\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
-_BODILESS = frozenset({204, 304})
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-def header_block(headers: Headers) -> bytes | None:
-    """The headers as bytes; None if a name or value would end its line early (injection)."""
-    block = b"".join([b"%b: %b\r\n" % header for header in headers])
-    lines = len(headers)
-    if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
-        return None
-    return block
-
-
-def unsafe_headers() -> Response:
-    """What is answered instead of a response whose headers carry line breaks."""
-    return problem(InternalError("The answer could not be written as HTTP headers."))
-
-
-class Encoder:
+class ResponseEncoder:
     """Encodes heads. Status line, Date and fixed headers are built once a second per status."""
 
     __slots__ = ("_fixed", "_prefixes", "_second", "_wall")
@@ -68,7 +53,7 @@ class Encoder:
         if block is None:
             return self.whole(unsafe_headers(), connection, head_only=head_only)
         # A HEAD that does not know how long its GET would be says nothing rather than 0.
-        if status in _BODILESS or (head_only and length == 0):
+        if status in BODILESS or (head_only and length == 0):
             return b"%b%b%b\r\n" % (self._prefix(status), block, connection)
         return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
             self._prefix(status),

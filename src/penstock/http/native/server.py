@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.http.log_format import configure
 from penstock.http.message import Application
 from penstock.http.native.connection import Connection
-from penstock.http.native.connections import Hub
+from penstock.http.native.connections import ConnectionTable
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -30,9 +29,6 @@ log = logging.getLogger("penstock.http")
 BACKLOG = 4096
 # What the kernel may hold for a client beyond what is on its way to it.
 UNSENT_BYTES = 256 * 1024
-# The commit thread and the loop hand the interpreter to each other; at the default of 5 ms the
-# hand-over dominates the latency of an append.
-SWITCH_INTERVAL_S = 0.0005
 # Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
 DRAIN_SHARE = 0.6
 # OPEN_MAX of macOS: what a process may always ask for.
@@ -41,8 +37,10 @@ OPEN_FILES_MACOS = 10_240
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
+    from penstock.http.app import shorten_switch_interval
+
     configure(settings.log_level)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    shorten_switch_interval()
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, on_ready))
@@ -58,15 +56,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    from penstock.http.app import App
-    from penstock.log import open_engine
+    from penstock.http.app import open_app
 
     stop = asyncio.Event()
     _on_signals(asyncio.get_running_loop(), stop)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
-        engine = open_engine(settings)
-        await engine.start()
-        app = App(engine, settings)
+        app = await open_app(settings)
         try:
             server = Server(app, settings)
             url = await server.start(listening)
@@ -77,8 +72,7 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
             await stop.wait()
             await server.stop()
         finally:
-            app.close()
-            await engine.stop()
+            await app.stop()
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -136,19 +130,21 @@ def raise_open_files() -> None:
 class Server:
     """The native transport for one Application on one event loop."""
 
-    __slots__ = ("_app", "_server", "_settings", "hub")
+    __slots__ = ("_app", "_server", "_settings", "table")
 
     def __init__(self, app: Application, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._server: asyncio.Server | None = None
-        self.hub: Hub
+        self.table: ConnectionTable
 
     async def start(self, sock: socket.socket) -> str:
         """Accept connections on `sock`; returns the URL."""
         loop = asyncio.get_running_loop()
-        hub = self.hub = Hub(self._app, self._settings, loop)
-        self._server = await loop.create_server(lambda: Connection(hub), sock=sock, backlog=BACKLOG)
+        table = self.table = ConnectionTable(self._app, self._settings, loop)
+        self._server = await loop.create_server(
+            lambda: Connection(table), sock=sock, backlog=BACKLOG
+        )
         host, port = sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -156,10 +152,10 @@ class Server:
         """Accept no more, let requests in flight finish, end live readers, cut the rest."""
         if self._server is not None:
             self._server.close()
-        self.hub.drain()
+        self.table.drain()
         timeout_s = self._settings.shutdown_timeout_s * DRAIN_SHARE
         try:
-            await asyncio.wait_for(self.hub.empty.wait(), timeout_s)
+            await asyncio.wait_for(self.table.empty.wait(), timeout_s)
         except TimeoutError:
-            log.warning("cut %d connections that did not finish in time", self.hub.count())
-        self.hub.stop()
+            log.warning("cut %d connections that did not finish in time", self.table.count())
+        self.table.stop()

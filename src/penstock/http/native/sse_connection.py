@@ -13,7 +13,7 @@ from penstock.http.native.connections import log
 from penstock.http.native.response_encoder import LAST_CHUNK, chunk
 
 if TYPE_CHECKING:
-    from penstock.http.native.connections import Hub
+    from penstock.http.native.connections import ConnectionTable
 
 
 class EventConnection(asyncio.Protocol):
@@ -22,7 +22,7 @@ class EventConnection(asyncio.Protocol):
     __slots__ = ("_body", "_chunked", "_hub", "_transport", "_written", "congested")
 
     def __init__(
-        self, hub: Hub, transport: asyncio.Transport, body: EventBody, *, chunked: bool
+        self, hub: ConnectionTable, transport: asyncio.Transport, body: EventBody, *, chunked: bool
     ) -> None:
         self._hub = hub
         self._transport = transport

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import InvalidFollow
+from penstock.http.documents import document
+from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
-from penstock.http.peers.notify import own_url
-from penstock.http.streams.resource import NO_STORE
 from penstock.protocol.json_mode import frame
 from penstock.stp.notify import check_surl
 from penstock.stp.server.mirrors import not_followed
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.stp.server.notify_hub import Hub
 
 
@@ -31,30 +32,30 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Follow:
-    __slots__ = ("_hub", "_public_url")
+    __slots__ = ("_check", "_hub", "_public_url")
 
-    def __init__(self, hub: Hub, settings: Settings) -> None:
+    def __init__(self, hub: Hub, settings: Settings, egress: Egress) -> None:
         self._hub = hub
+        self._check = egress.check
         self._public_url = settings.public_url.rstrip("/")
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         """201 for a new mirror, 200 for the same again; 409 for another source, or foreign rows."""
         frame(request.body, allow_empty=True)  # says what is wrong with the JSON itself
         try:
-            document = msgspec.json.decode(request.body, type=Document)
+            follow = msgspec.json.decode(request.body, type=Document)
         except msgspec.DecodeError as error:
             raise InvalidFollow(
                 f'The document is {{"surl": "https://…", "nurl": …, "adopt": …}}: {error}.'
             ) from None
-        return self._put(path, document, own_url(request, self._public_url))
+        return self._put(path, follow, server_url(request, self._public_url))
 
-    async def _put(self, path: str, document: Document, base: str) -> Response:
-        check = self._hub.egress.check
-        surl = check_surl(document.surl, check)
-        nurl = None if document.nurl is None else check(document.nurl)
+    async def _put(self, path: str, follow: Document, base: str) -> Response:
+        surl = check_surl(follow.surl, self._check)
+        nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
         created = await self._hub.followings.follow(
-            path, surl, nurl=nurl, adopt=document.adopt, base=base
+            path, surl, nurl=nurl, adopt=follow.adopt, base=base
         )
         return self._answer(path, 201 if created else 200)
 
@@ -77,6 +78,4 @@ class Follow:
             "nurl": follower.follow.nurl or None,
             **msgspec.to_builtins(follower.status),
         }
-        return Response(
-            status, [(b"content-type", b"application/json"), NO_STORE], msgspec.json.encode(body)
-        )
+        return document(body, status)

@@ -9,28 +9,42 @@ import hmac
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from penstock.errors import BodyTooLarge, InvalidUrl, PenstockError
+from penstock.errors import BodyTooLarge, PenstockError
+from penstock.http.documents import document
+from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
 from penstock.http.problems import problem
-from penstock.http.streams.resource import NO_STORE
-from penstock.protocol.outbound import parse_url
 from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signature, parse_form
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.stp.server.notify_hub import Hub
 
 PREFIX = b"/v1/notify/"
 
 
-class Notify:
-    __slots__ = ("_bytes_max", "_clock", "_hub", "_public_url", "_secret", "_tokens", "_urls_max")
+def is_notify(head: Request) -> bool:
+    """Whether a request is a Notify, which may carry other tokens than the server's."""
+    return head.path.startswith(PREFIX)
 
-    def __init__(self, hub: Hub, settings: Settings, *, clock: Clock) -> None:
+
+class Notify:
+    __slots__ = (
+        "_bytes_max",
+        "_clock",
+        "_egress",
+        "_hub",
+        "_public_url",
+        "_secret",
+        "_tokens",
+        "_urls_max",
+    )
+
+    def __init__(self, hub: Hub, settings: Settings, egress: Egress, *, clock: Clock) -> None:
         self._hub = hub
+        self._egress = egress
         self._clock = clock
         self._bytes_max = settings.notify_bytes_max
         self._urls_max = settings.notify_urls_max
@@ -41,7 +55,9 @@ class Notify:
         )
 
     def refuse(self, head: Request) -> Response | None:
-        """What the head alone is refused for: its size, or a key that no body can replace."""
+        """Refuse a Notify by its head alone: its size, or a token that no signature can replace."""
+        if not is_notify(head):
+            return None
         length = head.headers.get(b"content-length")
         try:
             if length is not None and length.isdigit() and int(length) > self._bytes_max:
@@ -59,13 +75,12 @@ class Notify:
         self._authorize(request)
         content_type = request.headers.get(b"content-type")
         check_form_type(None if content_type is None else content_type.decode("latin-1"))
-        notice = parse_form(request.body, self._hub.egress.check, urls_max=self._urls_max)
-        return self._accept(path, notice, own_url(request, self._public_url))
+        notice = parse_form(request.body, self._egress.check, urls_max=self._urls_max)
+        return self._accept(path, notice, server_url(request, self._public_url))
 
     async def _accept(self, path: str, notice: Notice, base: str) -> Response:
         said = await self._hub.notify(path, notice, base)
-        headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(202, headers, msgspec.json.encode(said))
+        return document(said, 202)
 
     def _authorize(self, request: Request) -> None:
         if not self._tokens and not self._secret:
@@ -85,15 +100,3 @@ class Notify:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"A Notify has at most {self._bytes_max} bytes; send several.")
-
-
-def own_url(request: Request, public_url: str) -> str:
-    """This server as the client knows it; empty if that cannot be told."""
-    if public_url:
-        return public_url
-    host = request.headers.get(b"host", b"").decode("latin-1")
-    secure = request.headers.get(b"x-forwarded-proto") == b"https"
-    try:
-        return parse_url(f"{'https' if secure else 'http'}://{host}/").origin
-    except InvalidUrl:
-        return ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Conflict, NotJsonStream, SchemaNotFound
+from penstock.http.documents import not_modified, tagged
+from penstock.http.headers import JSON_TYPE, NO_CACHE
 from penstock.http.message import Headers, Request, Response
-from penstock.http.packing import JSON, not_modified, packed
-from penstock.http.streams.read import NO_CACHE
 from penstock.log.decide.context import not_found
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 from penstock.stp.declaration import META as TABLES
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
-
-_JSON: Final = (b"content-type", JSON.encode())
 
 
 class Schema:
@@ -59,7 +57,9 @@ class Schema:
             )
         await self._engine.set_meta(path, META, encode(new) if new is not old else known)
         self._keeper.follow(stream)
-        return Response(201 if old is None else 200, [*_headers(stream, new), _JSON], encode(new))
+        return Response(
+            201 if old is None else 200, [*_headers(stream, new), JSON_TYPE], encode(new)
+        )
 
     async def get(self, path: str, request: Request) -> Response:
         stream = self._engine.find(path, touch=False)
@@ -70,7 +70,7 @@ class Schema:
         same = not_modified(request, [NO_CACHE], tag)
         if same is not None:
             return same
-        return await packed(self._compressor, request, [NO_CACHE], tag, value)
+        return await tagged(self._compressor, request, [NO_CACHE], tag, value)
 
     async def delete(self, path: str, request: Request) -> Response:
         """204 when the stream is like any other again; what is in it stays as it is."""

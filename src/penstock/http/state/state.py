@@ -16,12 +16,12 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidParameter, NotDeclared
+from penstock.http.documents import not_modified, tagged
+from penstock.http.headers import NO_CACHE, UP_TO_DATE, closed_headers
 from penstock.http.message import Headers, Request, Response
-from penstock.http.packing import not_modified, packed
 from penstock.http.query import parse_count, parse_query
 from penstock.http.state.schema import need_json
-from penstock.http.streams.read import NO_CACHE, UP_TO_DATE
-from penstock.http.streams.resource import closed
+from penstock.log.spans import spans
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
 from penstock.state.events import OPERATIONS, ChangeEvent, parse
@@ -37,8 +37,6 @@ T = TypeVar("T")
 
 _PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
 SPAN_BYTES_MAX: Final = 256 * 1024
-GAP_BYTES_MAX: Final = 2 * 1024
-"""Reading this much that nobody asked for is cheaper than a second read."""
 INLINE_EVENTS_MAX: Final = 200
 """Pages with more events are rendered off the loop."""
 
@@ -79,7 +77,7 @@ class State:
         else:
             at, body = await self._page(stream, wanted, query.get("after"))
         headers, tag = self._headers(stream, at), _tag(stream, at)
-        return await packed(self._compressor, request, headers, tag, body)
+        return await tagged(self._compressor, request, headers, tag, body)
 
     def _headers(self, stream: Stream, at: int) -> Headers:
         headers: Headers = [
@@ -89,7 +87,7 @@ class State:
         if at == stream.tail:
             headers.append(UP_TO_DATE)
             if stream.closed:
-                headers.extend(closed(stream))
+                headers.extend(closed_headers(stream))
         return headers
 
     async def _page(
@@ -148,23 +146,16 @@ class State:
 
     async def _read(self, stream: Stream, places: list[tuple[int, int]]) -> dict[int, bytes]:
         """The events at these places of the log, by position; neighbours are read together."""
-        found: dict[int, bytes] = {}
         places = sorted(places)
-        index = 0
-        while index < len(places):
-            first, start = index, places[index][0]
-            end = start
-            while index < len(places):
-                position, length = places[index]
-                too_far = position - end > GAP_BYTES_MAX
-                if index > first and (too_far or position + length - start > SPAN_BYTES_MAX):
-                    break
-                end = position + length
-                index += 1
-            wire = await self._keeper.read(stream, start, end)
-            for position, length in places[first:index]:
-                found[position] = wire[position - start : position - start + length - 2]
-        return found
+        positions = [position for position, _ in places]
+        lengths = [length for _, length in places]
+        events: dict[int, bytes] = {}
+        for span in spans(positions, lengths, span_bytes_max=SPAN_BYTES_MAX):
+            wire = await self._keeper.read(stream, span.start, span.end)
+            for position, length in places[span.first : span.stop]:
+                at = position - span.start
+                events[position] = wire[at : at + length - 2]
+        return events
 
 
 def _wrap(head: dict[str, Any], types: list[tuple[str, bytes]]) -> bytes:

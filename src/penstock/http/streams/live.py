@@ -11,11 +11,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
+from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
 from penstock.http.live.channel import Channel
 from penstock.http.live.response import EventReader
 from penstock.http.message import Headers, Request, Response
-from penstock.http.streams.read import NO_CACHE, UP_TO_DATE, Answer, Reads
-from penstock.http.streams.resource import CLOSED, NO_STORE
+from penstock.http.streams.read import Answer, Reads
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from penstock.errors import InvalidParameter
+from penstock.errors import InvalidOffset, InvalidParameter
 from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
 from penstock.http.compression import EncodedBody, encode
+from penstock.http.documents import document
+from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE, VARY, has_tag, weak
 from penstock.http.message import Body, Headers, Request, Response
-from penstock.http.query import parse_count
-from penstock.http.streams.resource import CLOSED, NO_STORE
+from penstock.http.query import parse_count, parse_query
 from penstock.protocol import etag
 from penstock.protocol.offsets import NOW, START
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.http.compression import Compressor
+    from penstock.http.streams.live import Live
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
@@ -31,11 +31,46 @@ if TYPE_CHECKING:
 MAX_AGE_S = 60
 STALE_S = 300
 
-UP_TO_DATE = (b"stream-up-to-date", b"true")
-VARY = (b"vary", b"Accept-Encoding")
-NO_CACHE = (b"cache-control", b"no-cache")
-
 Answer = Response | Coroutine[Any, Any, Response]
+
+
+_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes"})
+_BOUNDS = ("until", "count", "splits")
+
+
+class ReadModes:
+    """GET of a stream: the read mode that a query asks for, and the parameters that each takes."""
+
+    __slots__ = ("_engine", "_live", "_reads")
+
+    def __init__(self, engine: Engine, reads: Reads, live: Live) -> None:
+        self._engine = engine
+        self._reads = reads
+        self._live = live
+
+    def get(self, path: str, request: Request) -> Answer:
+        query = parse_query(request.query, _PARAMETERS)
+        offset = query.get("offset")
+        if offset == "":
+            raise InvalidOffset(
+                "`offset` is empty; leave it out to read from the start, or use -1 or now."
+            )
+        live = query.get("live")
+        if live is None:
+            # In every mode a read keeps the stream alive, also one that is answered with 304.
+            return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
+        if live not in ("long-poll", "sse"):
+            raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
+        if offset is None:
+            raise InvalidParameter("A live read needs `offset`: a Stream-Next-Offset, -1 or now.")
+        for name in _BOUNDS:
+            if name in query:
+                raise InvalidParameter(f"`{name}` bounds a read; a live read has no end.")
+        stream = self._engine.find(path, touch=True)
+        cursor = query.get("cursor")
+        if live == "sse":
+            return self._live.events(stream, offset, cursor)
+        return self._live.long_poll(stream, request, offset, cursor)
 
 
 class Reads:
@@ -98,9 +133,7 @@ class Reads:
             coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
         else:
             coding = None
-        seen = request.headers.get(b"if-none-match")
-        if seen is not None and etag.matches(seen.decode("latin-1"), tag):
-            # Whichever encoding the client holds, its tag is the weak or strong form of this one.
+        if has_tag(request, tag):
             headers.append((b"etag", tag.encode()))
             return Response(304, headers)
         headers.append((b"content-type", stream.config.content_type.encode("latin-1")))
@@ -181,8 +214,7 @@ class Reads:
     ) -> Response:
         self._traffic.bytes_out += len(packed)
         headers.append((b"content-encoding", coding.encode()))
-        # The same message in other bytes: only the weak comparison may call them equal.
-        headers.append((b"etag", b"W/" + tag.encode()))
+        headers.append((b"etag", weak(tag)))
         return Response(200, headers, body)
 
     def _now(self, stream: Stream) -> Response:
@@ -228,8 +260,7 @@ class Reads:
         if stream.is_json:
             ordinals = [await self._engine.ordinal(stream, position) for position in positions]
             content["ordinals"] = ordinals
-        headers: Headers = [(b"content-type", b"application/json"), NO_STORE]
-        return Response(200, headers, msgspec.json.encode(content))
+        return document(content)
 
     async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:
         """The range to split: up to `until`, and at most `bytes` and `count` messages long."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import InvalidJson
-from penstock.http.message import Headers, Request, Response
-from penstock.http.streams.resource import NO_STORE
+from penstock.http.documents import document
+from penstock.http.message import Request, Response
 from penstock.limits import INTEGER_MAX
 from penstock.log.retention import META, encode
 from penstock.protocol.retention import RATIO_MIN, Keep
@@ -41,7 +41,7 @@ class CompactRequest(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-class Keeping:
+class Retention:
     __slots__ = ("_compactor", "_engine")
 
     def __init__(self, engine: Engine, compactor: Compactor) -> None:
@@ -106,12 +106,7 @@ class Keeping:
 
 
 def _answer(content: dict[str, Any], earliest: str) -> Response:
-    headers: Headers = [
-        (b"content-type", b"application/json"),
-        (b"stream-earliest-offset", earliest.encode()),
-        NO_STORE,
-    ]
-    return Response(200, headers, msgspec.json.encode(content))
+    return document(content, 200, (b"stream-earliest-offset", earliest.encode()))
 
 
 def _decode(body: bytes, wanted: Any, shape: str) -> Any:

@@ -16,9 +16,9 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidJson
-from penstock.http.message import Headers, Request, Response
+from penstock.http.documents import document
+from penstock.http.message import Request, Response
 from penstock.http.router import parse_source
-from penstock.http.streams.resource import NO_STORE
 from penstock.log.requests import NotYet, Proposal
 from penstock.log.stream import SUCCESSOR
 from penstock.state.events import reset
@@ -97,9 +97,7 @@ class Successor:
 
     def _answer(self, path: str) -> Response:
         found = self._engine.find(path, touch=False).meta.get(SUCCESSOR)
-        headers: Headers = [(b"content-type", b"application/json"), NO_STORE]
-        content = {"location": None if found is None else found.decode()}
-        return Response(200, headers, msgspec.json.encode(content))
+        return document({"location": None if found is None else found.decode()})
 
 
 def leads_on(value: bytes, wire: bytes) -> bool:

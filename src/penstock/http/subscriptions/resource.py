@@ -18,8 +18,8 @@ from penstock.errors import (
     SubscriptionError,
 )
 from penstock.http.documents import document
+from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
-from penstock.http.peers.notify import own_url
 from penstock.http.problems import problem
 from penstock.http.query import parse_count, parse_query
 from penstock.http.subscriptions.webhook_keys import JWKS
@@ -38,7 +38,7 @@ from penstock.subscriptions.workers import no_token
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.subscriptions.service import Subscriptions as Service
+    from penstock.subscriptions.service import Subscriptions
 
 LIST = b"/v1/stream/__ds/subscriptions"
 PREFIX = LIST + b"/"
@@ -71,8 +71,8 @@ def is_public(head: Request) -> bool:
     return action in _OWN_TOKENS
 
 
-class Subscriptions:
-    def __init__(self, service: Service, settings: Settings) -> None:
+class SubscriptionResource:
+    def __init__(self, service: Subscriptions, settings: Settings) -> None:
         self._service = service
         self._settings = settings
         self._public_url = settings.public_url.rstrip("/")
@@ -231,7 +231,7 @@ class Subscriptions:
                 "add streams in several requests."
             )
         authorization = request.headers.get(b"authorization", b"")
-        return Asked(request.body, authorization, own_url(request, self._public_url))
+        return Asked(request.body, authorization, server_url(request, self._public_url))
 
     async def _told(self, answer: Awaitable[Response]) -> Response:
         """Whatever it tells of, a refusal too, is durable before it is told."""

@@ -15,14 +15,14 @@ from penstock.limits import JWKS_MAX_AGE_S
 from penstock.protocol.headers import format_expires_at
 
 if TYPE_CHECKING:
-    from penstock.subscriptions.service import Subscriptions as Service
+    from penstock.subscriptions.service import Subscriptions
 
 JWKS = b"/v1/stream/__ds/jwks.json"
 ROTATE = b"/v1/stream/__ds/rotate-key"
 
 
 class WebhookKeys:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Subscriptions) -> None:
         self._service = service
 
     async def jwks(self, path: str, request: Request) -> Response:

@@ -18,10 +18,9 @@ from penstock.errors import (
     StreamNotFound,
     TableExists,
 )
+from penstock.http.headers import JSON_TYPE, NO_CACHE, location
 from penstock.http.message import Headers, Request, Response
 from penstock.http.state.schema import need_json
-from penstock.http.streams.read import NO_CACHE
-from penstock.http.streams.resource import _location
 from penstock.log.decide.context import not_found
 from penstock.log.requests import Append
 from penstock.protocol.headers import format_expires_at, parse_stream_path
@@ -81,8 +80,8 @@ class TableDeclarations:
                 undone = await self._undone(stream, history)
                 if history.position == self._engine.pending(stream).tail:
                     await self._declare(stream, name, table, history, undone)
-                    location = (b"location", _location(request))
-                    return _answer(stream, name, table, 201, [location])
+                    created = [(b"location", location(request))]
+                    return _answer(stream, name, table, 201, created)
             await self._engine.wait(stream, history.position, 1.0)
             history = await inspect(self._engine, self._keeper, stream, table, history)
             if stream.deleted:
@@ -220,5 +219,5 @@ class TableDeclarations:
 def _answer(stream: Stream, name: str, table: Table, status: int, more: Headers) -> Response:
     path = f"{stream.path}/{name}" if name else stream.path
     document = {"table": path, "stream": stream.path, **msgspec.to_builtins(table)}
-    headers: Headers = [(b"content-type", b"application/json"), NO_CACHE, *more]
+    headers: Headers = [JSON_TYPE, NO_CACHE, *more]
     return Response(status, headers, msgspec.json.encode(document))

@@ -12,14 +12,12 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import InvalidParameter, NotAcceptable
-from penstock.http.compression import encode
+from penstock.http.bodies import SMALL_BYTES_MAX
+from penstock.http.compression import StreamEncoder, encode
+from penstock.http.headers import CLOSED, NO_CACHE, VARY_TABLE, has_tag, weak
 from penstock.http.message import Headers, Request, Response
 from penstock.http.query import parse_query
-from penstock.http.streams.read import NO_CACHE
-from penstock.http.streams.resource import CLOSED
-from penstock.http.tables.packing import Packer
 from penstock.http.tables.response import TableReader
-from penstock.protocol import etag
 from penstock.stp.content_type import accepts
 from penstock.stp.rows import parse_since_id
 from penstock.stp.server.table_view import Place
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 
 _PARAMETERS: Final = frozenset({"since_id", "timeout", "view"})
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
-SMALL_BYTES_MAX: Final = 64 * 1024
-"""Answers from no more of the log than this are whole; larger ones are streamed."""
-VARY: Final = (b"vary", b"Accept, Accept-Encoding")
 
 
 class Asked(NamedTuple):
@@ -108,7 +103,7 @@ class TableReads:
             (b"content-type", view.table.content_type.encode()),
             (b"stp-last-seqno", b"%d" % standing.last),
             NO_CACHE,
-            VARY,
+            VARY_TABLE,
         ]
         if view.stream.closed:
             headers.append(CLOSED)
@@ -156,9 +151,9 @@ class TableReads:
         if size > SMALL_BYTES_MAX:
             packer = None
             if coding is not None:
-                packer = Packer(coding)
+                packer = StreamEncoder(coding)
                 headers.append((b"content-encoding", coding.encode()))
-            headers.append((b"etag", _weak(tag) if packer else tag.encode()))
+            headers.append((b"etag", weak(tag) if packer else tag.encode()))
             reader = TableReader(
                 self._live,
                 view,
@@ -173,7 +168,7 @@ class TableReads:
         data = await _whole(view, place, standing, first)
         self._live.rows_bytes += len(data)
         if coding is not None and self._compressor.applies(view.table.content_type, len(data)):
-            headers += [(b"content-encoding", coding.encode()), (b"etag", _weak(tag))]
+            headers += [(b"content-encoding", coding.encode()), (b"etag", weak(tag))]
             return Response(200, headers, encode(coding, data))
         headers.append((b"etag", tag.encode()))
         return Response(200, headers, data)
@@ -207,13 +202,7 @@ def _end(view: TableView, standing: Standing) -> str:
 
 
 def _unchanged(request: Request, tag: str, headers: Headers) -> Response | None:
-    seen = request.headers.get(b"if-none-match")
-    if seen is None or not etag.matches(seen.decode("latin-1"), tag):
+    if not has_tag(request, tag):
         return None
     kept = [header for header in headers if header[0] != b"content-type"]
     return Response(304, [*kept, (b"etag", tag.encode())])
-
-
-def _weak(tag: str) -> bytes:
-    """The same rows in other bytes: only the weak comparison may call them equal."""
-    return b"W/" + tag.encode()

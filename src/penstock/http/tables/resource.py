@@ -18,16 +18,11 @@ from penstock.errors import (
     InvalidRow,
     UnsupportedType,
 )
+from penstock.http.headers import append_headers, expected_offset, producer_from, stream_seq_from
 from penstock.http.message import Request, Response
 from penstock.http.query import parse_query
-from penstock.http.streams.resource import _accepted, _expected
 from penstock.log.requests import Append, Appended
-from penstock.protocol.headers import (
-    format_expires_at,
-    media_type,
-    parse_producer,
-    parse_stream_seq,
-)
+from penstock.protocol.headers import format_expires_at, media_type
 from penstock.stp.content_type import MEDIA
 from penstock.stp.events import event_json
 from penstock.stp.rows import Change, check_key, check_record, in_batch, parse_changes
@@ -127,7 +122,7 @@ class Tables:
         # wait() and not the future itself: a client that leaves must not cancel the append.
         await asyncio.wait((future,))
         done = future.result()
-        response = _accepted(done)
+        response = Response(204, append_headers(done))
         if done.duplicate:
             last = (await view.standing()).last
         else:
@@ -154,21 +149,13 @@ class Tables:
 
     def _appending(self, body: bytes, request: Request) -> Append:
         headers, settings = request.headers, self._settings
-        producer = parse_producer(
-            *(
-                _text(headers, name)
-                for name in (b"producer-id", b"producer-epoch", b"producer-seq")
-            ),
-            id_bytes_max=settings.producer_id_bytes_max,
-        )
-        seq, match = _text(headers, b"stream-seq"), headers.get(b"if-match")
         return Append(
             body,
             "application/json",
             False,
-            producer,
-            None if seq is None else parse_stream_seq(seq, bytes_max=settings.stream_seq_bytes_max),
-            None if match is None else _expected(match),
+            producer_from(headers, settings),
+            stream_seq_from(headers, settings),
+            expected_offset(headers),
         )
 
 
@@ -185,8 +172,3 @@ def _key(request: Request) -> str | None:
             except UnicodeDecodeError:
                 raise InvalidParameter("`key` is UTF-8, percent-encoded.") from None
     return query["key"]
-
-
-def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
-    value = headers.get(name)
-    return None if value is None else value.decode("latin-1")

@@ -13,8 +13,8 @@ from penstock.http.live.response import Reader
 from penstock.http.message import Sink
 
 if TYPE_CHECKING:
+    from penstock.http.compression import StreamEncoder
     from penstock.http.tables.live import TableChannel, TableLive
-    from penstock.http.tables.packing import Packer
     from penstock.log.stream import Stream
     from penstock.stp.server.table_view import Place, TableView
 
@@ -47,7 +47,7 @@ class TableReader(Reader):
         timeout_s: float,
         until: int | None,
         first: AsyncIterator[bytes] | None = None,
-        packer: Packer | None = None,
+        packer: StreamEncoder | None = None,
     ) -> None:
         super().__init__()
         self.live = live

@@ -20,6 +20,7 @@ from penstock.errors import (
     StateTooLarge,
     StreamTrimmed,
 )
+from penstock.log.spans import spans
 from penstock.protocol.lifecycle import stream_closed
 from penstock.state import events
 from penstock.state.declaration import META
@@ -212,19 +213,12 @@ class Compactor:
     async def _lines(self, stream: Stream, base: _Base) -> Lines:
         """The base as inserts, in the order of the log."""
         lines: Lines = {}
-        places, index = base.places, 0
-        while index < len(places):
-            first, start = index, places[index][2]
-            end = start
-            while index < len(places):
-                *_, position, length = places[index]
-                too_far = position - end > GAP_BYTES or position + length - start > SPAN_BYTES
-                if index > first and too_far:
-                    break
-                end = position + length
-                index += 1
-            wire = await self._indexer.read(stream, start, end)
-            lines.update(await asyncio.to_thread(_inserts, wire, start, places[first:index]))
+        positions = [position for *_, position, _ in base.places]
+        lengths = [length for *_, length in base.places]
+        for span in spans(positions, lengths, span_bytes_max=SPAN_BYTES, gap_bytes_max=GAP_BYTES):
+            wire = await self._indexer.read(stream, span.start, span.end)
+            places = base.places[span.first : span.stop]
+            lines.update(await asyncio.to_thread(_inserts, wire, span.start, places))
         return lines
 
     @staticmethod

@@ -10,18 +10,18 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.config.setting import InvalidSetting
-from penstock.egress import Egress
 from penstock.errors import InvalidUrl, PenstockError, StreamNotFound, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
 from penstock.stp.server.mirrors import Followings
 from penstock.stp.server.notifier import Teller
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
-from penstock.stp.server.registry import OWNER, PATH, Listener, Registry, check_writer
+from penstock.stp.server.registry import PATH, Listener, Registry
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
@@ -41,25 +41,23 @@ class Hub:
         keeper: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
+        egress: Egress,
         *,
         clock: Clock,
-        egress: Egress | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._tables = tables
-        self.egress = Egress(settings) if egress is None else egress
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
-        engine.add_check(OWNER, check_writer, closes=True)
         self.registry = Registry(engine, keeper)
-        self.teller = Teller(settings, self.registry, self.egress, self._peers, self._last_seqno)
+        self.teller = Teller(settings, self.registry, egress, self._peers, self._last_seqno)
         self.followings = Followings(
             engine,
             keeper,
             settings,
             tables,
-            self.egress,
+            egress,
             self._peers,
             self.registry,
             clock=clock,

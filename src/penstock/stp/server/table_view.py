@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import RowsTrimmed
+from penstock.log.spans import spans
 from penstock.protocol.headers import format_expires_at
 from penstock.state.server import row_numbers
 from penstock.stp.server.row_cache import BLOCK_BYTES, Block, BlockCache, Key, after
@@ -37,8 +38,6 @@ FIRST_BYTES: Final = 32 * 1024
 """Transcoded at a time for a reader that starts inside a block."""
 OVERRUN_BYTES: Final = 4 * 1024
 """Read beyond a block, to find the end of its last message with the same read."""
-GAP_BYTES: Final = 2 * 1024
-"""Reading this much that nobody asked for is cheaper than a second read."""
 
 
 class Standing(NamedTuple):
@@ -332,27 +331,17 @@ class TableView:
 
     async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
         """Their rows, in the order of SeqNo."""
-        index, total = 0, len(active.positions)
-        while index < total:
-            first, start = index, active.positions[index]
-            end = start
-            while index < total:
-                position, length = active.positions[index], active.lengths[index]
-                too_far = position - end > GAP_BYTES or position + length - start > BLOCK_BYTES
-                if index > first and too_far:
-                    break
-                end = position + length
-                index += 1
-            wire = await self._wire(start, end)
+        for span in spans(active.positions, active.lengths, span_bytes_max=BLOCK_BYTES):
+            wire = await self._wire(span.start, span.end)
+            positions = active.positions[span.first : span.stop]
+            lengths = active.lengths[span.first : span.stop]
             chosen = b"".join(
                 [
-                    wire[position - start : position - start + length]
-                    for position, length in zip(
-                        active.positions[first:index], active.lengths[first:index], strict=True
-                    )
+                    wire[position - span.start : position - span.start + length]
+                    for position, length in zip(positions, lengths, strict=True)
                 ]
             )
-            seqnos = [ordinal + 1 for ordinal in active.ordinals[first:index]]
+            seqnos = [ordinal + 1 for ordinal in active.ordinals[span.first : span.stop]]
             yield await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
 
     async def _wire(self, start: int, end: int) -> bytes:

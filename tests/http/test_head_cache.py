@@ -12,32 +12,32 @@ from hypothesis import strategies as st
 
 from penstock.http.message import Request, Response
 from penstock.http.native import head_cache
-from penstock.http.native.request_head import Received
+from penstock.http.native.request_head import NativeRequest
 from tests.http.wire import FakeApp, Native, chunked, get, native, on_loop, post, until
 
 
-class Counting(head_cache.Heads):
+class Counting(head_cache.HeadCache):
     """Counts the requests that did not need the parser."""
 
-    __slots__ = ("recalled",)
+    __slots__ = ("matched",)
 
     def __init__(self) -> None:
         super().__init__(line_bytes_max=8192)
-        self.recalled = 0
+        self.matched = 0
 
-    def recall(self, data: bytes) -> Received | None:
-        request = super().recall(data)
-        self.recalled += request is not None
+    def match(self, data: bytes) -> NativeRequest | None:
+        request = super().match(data)
+        self.matched += request is not None
         return request
 
 
 class Forgetful(Counting):
     __slots__ = ()
 
-    def keep(self, data: bytes, request: Received | None) -> None:
+    def add(self, data: bytes, request: NativeRequest | None) -> None:
         pass
 
-    def keep_again(self, data: bytes, request: Received) -> None:
+    def add_head(self, data: bytes, request: NativeRequest) -> None:
         pass
 
 
@@ -52,7 +52,7 @@ class RoutedApp(FakeApp):
 @asynccontextmanager
 async def counting(app: FakeApp | None = None, **settings: Any) -> AsyncIterator[Native]:
     async with native(app or RoutedApp(), **settings) as server:
-        server.hub.heads = Counting()
+        server.table.heads = Counting()
         yield server
 
 
@@ -63,7 +63,7 @@ async def test_a_repeated_head_is_parsed_once_for_all_connections() -> None:
             client = await server.connect()
             assert (await client.ask(post("/a?q=1", body, "X-A: b"))).body == b"/a|" + body
             assert (await client.ask(post("/a?q=1", body, "X-A: b"))).body == b"/a|" + body
-        assert server.hub.heads.recalled == 5
+        assert server.table.heads.matched == 5
         assert len(server.app.heads) == 1  # what was let in once is not asked again
         first, *others = server.app.requests
         for request in others:
@@ -80,7 +80,7 @@ async def test_repeated_headers_are_parsed_once_whatever_the_path() -> None:
         for n, line in enumerate(("/a", "/b%2F", "/c/d?offset=-1", "/e?", "/f?a=b&c?/")):
             body = b"%d" % n
             await client.ask(post(line, body, "X-A: b"))
-        assert server.hub.heads.recalled == 4
+        assert server.table.heads.matched == 4
         assert len(server.app.heads) == 5  # every new head is looked at
         seen = [(r.method, r.path, r.query) for r in server.app.requests]
         assert seen == [
@@ -92,7 +92,7 @@ async def test_repeated_headers_are_parsed_once_whatever_the_path() -> None:
         ]
         assert (await client.ask(get("/a"))).body == b"/a|"
         assert (await client.ask(get("/b"))).body == b"/b|"
-        assert server.hub.heads.recalled == 5
+        assert server.table.heads.matched == 5
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_known_headers_do_not_let_a_bad_line_in(line: str, status: int) ->
         client = await server.connect()
         await client.ask(get("/a"))
         assert (await client.ask(f"{line}\r\nHost: test\r\n\r\n".encode())).status == status
-        assert server.hub.heads.recalled == 0
+        assert server.table.heads.matched == 0
 
 
 @on_loop
@@ -124,14 +124,14 @@ async def test_a_known_head_with_less_or_more_behind_it_goes_through_the_parser(
         client = await server.connect()
         await client.ask(request)
         await client.send(request[:-2])
-        await until(lambda: any(each._reader.phase for each in server.hub.connections))
+        await until(lambda: any(each._parser.phase for each in server.table.connections))
         assert (await client.ask(request[-2:])).body == b"/a|abc"
         answer = await client.ask(request + request)
         assert [answer.body, (await client.answer()).body] == [b"/a|abc"] * 2
         assert (await client.ask(b"\r\n\r\n" + request)).body == b"/a|abc"
-        assert server.hub.heads.recalled == 0
+        assert server.table.heads.matched == 0
         assert (await client.ask(request)).body == b"/a|abc"
-        assert server.hub.heads.recalled == 1
+        assert server.table.heads.matched == 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_heads_that_do_not_come_again_are_not_kept(request_bytes: bytes) -
         client = await server.connect()
         for _ in range(2):
             assert (await client.ask(request_bytes)).body == b"/a|abc"
-        assert server.hub.heads.recalled == 0
+        assert server.table.heads.matched == 0
 
 
 @on_loop
@@ -161,7 +161,7 @@ async def test_connection_close_is_never_kept() -> None:
             client = await server.connect()
             await client.send(get("/a", "Connection: close"))
             assert b"connection: close" in await client.rest()
-        assert server.hub.heads.recalled == 0
+        assert server.table.heads.matched == 0
 
 
 @on_loop
@@ -186,20 +186,20 @@ async def test_with_a_rate_limit_every_request_is_counted() -> None:
         assert (await client.ask(post("/a", b"abc"))).status == 200
         app.refusals[b"/a"] = Response(429)
         assert (await client.ask(post("/a", b"abc"))).status == 429
-        assert server.hub.heads.recalled == 1
+        assert server.table.heads.matched == 1
         assert (len(app.heads), len(app.requests)) == (2, 1)
 
 
 @on_loop
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_cache, "KNOWN_MAX", 8)
+    monkeypatch.setattr(head_cache, "ENTRIES_MAX", 8)
     monkeypatch.setattr(head_cache, "MISSES_MAX", 16)
     async with counting() as server:
         client = await server.connect()
         for n in range(30):
             assert (await client.ask(get(f"/{n}", f"X: {n}"))).body == f"/{n}|".encode()
-            assert len(server.hub.heads._known) <= 8
-            assert len(server.hub.heads._blocks) <= 8
+            assert len(server.table.heads._heads) <= 8
+            assert len(server.table.heads._blocks) <= 8
         assert len(server.app.heads) == 30
         for _ in range(20):  # new ones find their way in, in time
             await client.ask(get("/new"))
@@ -233,7 +233,7 @@ def test_any_input_means_the_same_with_and_without_memory(
         async def run() -> None:
             async with native(app) as server:
                 if not remember:
-                    server.hub.heads = Forgetful()
+                    server.table.heads = Forgetful()
                 client = await server.connect()
                 for pieces in sends:
                     await client.send(b"".join(data for data, _ in pieces))

@@ -1,0 +1,95 @@
+"""What a dialect offers the App: its routes, its checks of appends, its metrics and its lifetime.
+
+A dialect is one family of resources over the log, such as streams, tables or subscriptions. The
+App wires dialects together by this interface and knows nothing else of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.http.router import Handler, Methods
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+    from penstock.egress import Egress
+    from penstock.http.compression import Compressor
+    from penstock.http.message import Request, Response
+    from penstock.http.traffic import Traffic
+    from penstock.log.decide.checks import Check, Overtakes
+    from penstock.log.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """What all dialects of one App share."""
+
+    engine: Engine
+    settings: Settings
+    clock: Clock
+    traffic: Traffic
+    compressor: Compressor
+    egress: Egress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routes:
+    """The resources of a dialect by where they are.
+
+    `streams` are the methods of streams themselves, `fixed` is by whole path, `prefixes` by what
+    stands before a stream's path, and `suffixes` by the name in `<stream>/__ds/<name>`.
+    """
+
+    streams: Methods = field(default_factory=dict)
+    fixed: Mapping[bytes, Methods] = field(default_factory=dict)
+    prefixes: Mapping[bytes, Methods] = field(default_factory=dict)
+    suffixes: Mapping[str, Methods] = field(default_factory=dict)
+
+
+class AppendCheck(NamedTuple):
+    """A check that the engine asks about appends to streams with the meta value `meta`."""
+
+    meta: str
+    check: Check
+    closes: bool = False
+    overtakes: Overtakes | None = None
+
+
+class Dialect:
+    """The interface, with what holds for a dialect that does not say otherwise."""
+
+    def routes(self) -> Routes:
+        return Routes()
+
+    def checks(self) -> Iterable[AppendCheck]:
+        return ()
+
+    def metrics(self) -> Iterable[Metric]:
+        return ()
+
+    def public(self) -> Iterable[Callable[[Request], bool]]:
+        """Return predicates on a request's head: those that hold let it in without the token."""
+        return ()
+
+    def refusals(self) -> Iterable[Callable[[Request], Response | None]]:
+        """Return functions that may refuse a request by its head, after the guard has let it in."""
+        return ()
+
+    def start(self) -> None:
+        """Resume what was going on before the last stop."""
+
+    def drain(self) -> None:
+        """The server is stopping: let nobody wait any longer."""
+
+    def close(self) -> None:
+        """Release tasks, threads and files."""
+
+
+def readable(get: Handler) -> Methods:
+    """Return the methods of a resource that is only read."""
+    return {"GET": get, "HEAD": get}

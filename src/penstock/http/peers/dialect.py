@@ -1,0 +1,56 @@
+"""The peer dialect: Notify and mirrors of other servers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.http.metrics import peer_metrics
+from penstock.http.peers.follow import Follow
+from penstock.http.peers.notify import PREFIX, Notify, is_notify
+from penstock.http.peers.reserved import not_reserved
+from penstock.stp.server.notify_hub import Hub
+from penstock.stp.server.registry import OWNER, check_writer
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from penstock.http.message import Request, Response
+    from penstock.state.server.indexer import StateIndexer
+    from penstock.stp.server.tables import TableDirectory
+
+
+class PeerDialect(Dialect):
+    def __init__(self, services: Services, indexer: StateIndexer, tables: TableDirectory) -> None:
+        engine, settings, clock = services.engine, services.settings, services.clock
+        egress = services.egress
+        self.hub = Hub(engine, indexer, settings, tables, egress, clock=clock)
+        self._notify = Notify(self.hub, settings, egress, clock=clock)
+        self._follow = Follow(self.hub, settings, egress)
+
+    def routes(self) -> Routes:
+        follow = {
+            **readable(self._follow.get),
+            "PUT": not_reserved(self._follow.put),
+            "DELETE": self._follow.delete,
+        }
+        return Routes(prefixes={PREFIX: {"POST": self._notify.post}, b"/v1/follow/": follow})
+
+    def checks(self) -> Iterable[AppendCheck]:
+        return [AppendCheck(OWNER, check_writer, closes=True)]
+
+    def metrics(self) -> Iterable[Metric]:
+        return peer_metrics(self.hub)
+
+    def public(self) -> Iterable[Callable[[Request], bool]]:
+        return [is_notify]
+
+    def refusals(self) -> Iterable[Callable[[Request], Response | None]]:
+        return [self._notify.refuse]
+
+    def start(self) -> None:
+        self.hub.start()
+
+    def close(self) -> None:
+        self.hub.close()

@@ -1,0 +1,50 @@
+"""The state dialect: schemas, materialised state, the index of state streams, and compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.http.metrics import state_metrics
+from penstock.http.peers.reserved import is_owned, not_reserved
+from penstock.http.state.schema import Schema
+from penstock.http.state.state import State
+from penstock.state.declaration import META, Checks
+from penstock.state.server.compaction import Compactor
+from penstock.state.server.indexer import StateIndexer
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class StateDialect(Dialect):
+    def __init__(self, services: Services) -> None:
+        engine, settings = services.engine, services.settings
+        self.indexer = StateIndexer(engine, settings)
+        self.compactor = Compactor(engine, self.indexer, settings, spares=is_owned)
+        self._engine = engine
+        self._checks = Checks(self.indexer.accepted)
+        self._schema = Schema(engine, self.indexer, services.compressor)
+        self._state = State(engine, self.indexer, services.compressor)
+
+    def routes(self) -> Routes:
+        schema = {
+            **readable(self._schema.get),
+            "PUT": not_reserved(self._schema.put),
+            "DELETE": not_reserved(self._schema.delete),
+        }
+        return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": readable(self._state.get)})
+
+    def checks(self) -> Iterable[AppendCheck]:
+        return [AppendCheck(META, self._checks)]
+
+    def metrics(self) -> Iterable[Metric]:
+        return state_metrics(self.indexer, self._checks)
+
+    def start(self) -> None:
+        self._engine.retention.compact = self.compactor.consider
+        self.indexer.start()
+
+    def close(self) -> None:
+        self.indexer.close()

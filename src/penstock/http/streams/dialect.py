@@ -1,0 +1,66 @@
+"""The stream dialect: streams themselves, their listing, and what stands behind their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.http.peers.reserved import not_owned, not_reserved
+from penstock.http.streams.listing import Listing
+from penstock.http.streams.live import Live
+from penstock.http.streams.read import ReadModes, Reads
+from penstock.http.streams.resource import Streams
+from penstock.http.streams.retention import Retention
+from penstock.http.streams.successor import Successor, leads_on
+from penstock.log.stream import SUCCESSOR
+
+if TYPE_CHECKING:
+    from penstock.state.server.compaction import Compactor
+
+
+class StreamDialect(Dialect):
+    def __init__(self, services: Services, compactor: Compactor) -> None:
+        engine, settings, traffic = services.engine, services.settings, services.traffic
+        reads = Reads(engine, settings, services.compressor, traffic, clock=services.clock)
+        self.live = Live(engine, settings, reads, traffic, clock=services.clock)
+        self._engine = engine
+        self._modes = ReadModes(engine, reads, self.live)
+        self._streams = Streams(engine, settings, traffic)
+        self._listing = Listing(engine, settings)
+        self._retention = Retention(engine, compactor)
+        self._successor = Successor(engine, settings)
+
+    def routes(self) -> Routes:
+        engine, streams = self._engine, self._streams
+        retention, successor = self._retention, self._successor
+        return Routes(
+            streams={
+                "GET": self._modes.get,
+                "HEAD": streams.head,
+                "POST": streams.append,
+                "PUT": not_reserved(streams.create),
+                "DELETE": not_owned(engine, streams.delete),
+            },
+            fixed={b"/v1/streams": readable(self._listing.get)},
+            suffixes={
+                "trim": {"POST": not_reserved(retention.trim)},
+                "compact": {"POST": not_owned(engine, retention.compact)},
+                "retention": {
+                    **readable(retention.policy),
+                    "PUT": not_reserved(retention.set_policy),
+                    "DELETE": not_reserved(retention.drop_policy),
+                },
+                "successor": {
+                    **readable(successor.get),
+                    "PUT": not_owned(engine, successor.put),
+                    "DELETE": not_owned(engine, successor.drop),
+                },
+            },
+        )
+
+    def checks(self) -> Iterable[AppendCheck]:
+        return [AppendCheck(SUCCESSOR, self._successor.check, closes=True, overtakes=leads_on)]
+
+    def drain(self) -> None:
+        self.live.drain()

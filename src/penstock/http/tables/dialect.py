@@ -1,0 +1,52 @@
+"""The table dialect: streams declared and read as tables of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.http.metrics import table_metrics
+from penstock.http.peers.reserved import not_reserved
+from penstock.http.tables.declare import TableDeclarations
+from penstock.http.tables.live import TableLive
+from penstock.http.tables.read import TableReads
+from penstock.http.tables.resource import Tables
+from penstock.stp.declaration import META
+from penstock.stp.server.checks import TableChecks
+from penstock.stp.server.resets import Resets
+from penstock.stp.server.tables import TableDirectory
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from penstock.state.server.indexer import StateIndexer
+
+
+class TableDialect(Dialect):
+    def __init__(self, services: Services, indexer: StateIndexer) -> None:
+        engine, settings, clock = services.engine, services.settings, services.clock
+        self.directory = TableDirectory(engine, indexer, settings)
+        self._checks = TableChecks(Resets(indexer, settings), clock=clock)
+        self._live = TableLive(engine, settings, services.traffic)
+        declarations = TableDeclarations(engine, indexer, clock=clock)
+        self._tables = Tables(self.directory, declarations, settings, clock=clock)
+        self._reads = TableReads(self.directory, self._live, services.compressor)
+
+    def routes(self) -> Routes:
+        table = {
+            **readable(self._reads.get),
+            "PUT": not_reserved(self._tables.put),
+            "POST": self._tables.post,
+            "DELETE": self._tables.delete,
+        }
+        return Routes(prefixes={b"/v1/table/": table})
+
+    def checks(self) -> Iterable[AppendCheck]:
+        return [AppendCheck(META, self._checks)]
+
+    def metrics(self) -> Iterable[Metric]:
+        return table_metrics(self._tables, self._live, self._checks, self.directory.cache)
+
+    def drain(self) -> None:
+        self._live.drain()
