@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import dropwhile
 from urllib.parse import parse_qs, urlsplit
 
 
@@ -19,6 +20,10 @@ class StpTables(ThreadingHTTPServer):
         self.tells_last = tells_last
         self.rows: dict[str, list[str]] = {}
         self.breaks = 0  # so many answers are cut in the middle of a line
+        self.rows_max: int | None = None  # of one answer
+        self.stays_open = False  # whether an answer waits for more rows, without end
+        self.ends = threading.Event()
+        self.encoding = "utf-8"
         self.gone = False
         self.content_type = "text/sequence; charset=utf-8; schema=t; version=1"
 
@@ -46,8 +51,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        found = rows[since:] if since < 0 else [row for row in rows if _seq(row) > since]
-        body = "".join(f"{row}\n" for row in found).encode()
+        found = rows[since:] if since < 0 else list(dropwhile(lambda row: _seq(row) <= since, rows))
+        if since >= 0:
+            found = found[: self.server.rows_max]
+        body = "".join(f"{row}\n" for row in found).encode(self.server.encoding)
         if self.server.breaks and since >= 0:
             self.server.breaks -= 1
             body = body[: len(body) // 2]
@@ -57,6 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("STP-Last-SeqNo", str(max(map(_seq, rows), default=0)))
         self.end_headers()
         self.wfile.write(body)
+        if self.server.stays_open:
+            self.wfile.flush()
+            self.server.ends.wait()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -75,6 +85,7 @@ def stp_server(*, tells_last: bool = True) -> Iterator[StpTables]:
     try:
         yield server
     finally:
+        server.ends.set()
         server.shutdown()
         thread.join()
         server.server_close()

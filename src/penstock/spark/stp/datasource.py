@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.source.columns import STP
 from penstock.spark.source.planning import lost
-from penstock.spark.stp.rows import StpOptions, Surl, stp_options
+from penstock.spark.stp.rows import StpOptions, TableReader, stp_options
 
 
 class TableRange(InputPartition):
@@ -59,13 +59,12 @@ class _BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        start = _starting(self._options)
-        found: list[InputPartition] = []
-        for table, after in start.items():
-            until = Surl(table, self._options).last_seq()
-            if until > after:
-                found.append(TableRange(table, after, until))
-        return found
+        start, end = _starting(self._options), _last_seqnos(self._options)
+        return [
+            TableRange(table, after, end[table])
+            for table, after in start.items()
+            if end[table] > after
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -86,11 +85,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._ends()
+        self._target = _last_seqnos(self._options)
 
     # The name is Spark's.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        self._seen = self._ends() if self._target is None else self._target
+        self._seen = _last_seqnos(self._options) if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         self._end = {}
         for table in sorted(self._options.tables):
@@ -126,9 +125,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
-    def _ends(self) -> dict[str, int]:
-        return {table: Surl(table, self._options).last_seq() for table in self._options.tables}
-
 
 def _starting(options: StpOptions) -> dict[str, int]:
     """The SeqNo after which each table is read."""
@@ -136,11 +132,16 @@ def _starting(options: StpOptions) -> dict[str, int]:
         return {table: options.starting.get(table, 0) for table in sorted(options.tables)}
     if options.starting == "earliest":
         return dict.fromkeys(sorted(options.tables), 0)
-    return {table: Surl(table, options).last_seq() for table in sorted(options.tables)}
+    return _last_seqnos(options)
+
+
+def _last_seqnos(options: StpOptions) -> dict[str, int]:
+    """The SeqNo of the last row of each table."""
+    return {table: TableReader(table, options).last_seqno() for table in sorted(options.tables)}
 
 
 def _read(options: StpOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TableRange):
         return iter(())  # what Spark makes of a plan without partitions
-    surl = Surl(partition.table, options)
-    return surl.batches(partition.after, partition.until, reset=partition.reset)
+    reader = TableReader(partition.table, options)
+    return reader.read(partition.after, partition.until, reset=partition.reset)
