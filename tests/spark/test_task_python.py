@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from penstock.spark.sessions.task_python import python_of, unzipped_python
+from penstock.spark.sessions.launchers import task_python, unzipped_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path,
 def test_tasks_run_in_the_python_of_where_they_are(
     master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str | None
 ) -> None:
-    assert python_of(master, settings, environ) == (wanted or unzipped_python())
+    assert task_python(master, settings, environ) == (wanted or unzipped_python())
 
 
 def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: Path) -> None:

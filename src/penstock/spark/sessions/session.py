@@ -11,8 +11,7 @@ from weakref import WeakSet
 
 from penstock.errors import InvalidOption
 from penstock.spark.error_text import missing_package, plain
-from penstock.spark.sessions.java import provide_java
-from penstock.spark.sessions.task_python import python_of, told
+from penstock.spark.sessions.launchers import provide_java, pyspark_python_env, task_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +49,7 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with told(python_of(master, settings, os.environ)):
+    with pyspark_python_env(task_python(master, settings, os.environ)):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
