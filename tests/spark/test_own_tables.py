@@ -104,7 +104,7 @@ def test_rows_that_a_table_cannot_hold_and_tables_that_are_not_there_are_named(
         options = {"url": server.url, "table": table, "mode": "stp"}
         with pytest.raises(Exception, match=words) as caught:
             frame.write.format("durable_streams").mode("append").options(**options).save()
-        assert "\n" not in penstock.spark.plain(caught.value)
+        assert "\n" not in penstock.spark.error_message(caught.value)
 
 
 def test_a_trimmed_table_is_an_error_or_a_reset(client: Client) -> None:

@@ -251,7 +251,7 @@ def test_batch_writes(spark: SparkSession, client: Client, server: Server) -> No
     assert client.stream("sink/txn").read_json() == [{"id": 0}, {"id": 1}, {"id": 2}]
     with pytest.raises(Exception, match="a txnVersion that was overtaken") as caught:
         save(frame.limit(1).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="4")
-    assert penstock.spark.plain(caught.value).startswith("sink/txn: batch 4 was refused")
+    assert penstock.spark.error_message(caught.value).startswith("sink/txn: batch 4 was refused")
 
 
 def test_a_plain_write_has_a_name_of_its_own_each_time(

@@ -10,7 +10,7 @@ from pyarrow import fs
 
 from penstock.errors import InvalidOption, InvalidPipeline
 from penstock.spark.config import make_pipeline
-from penstock.spark.error_text import plain
+from penstock.spark.error_text import error_message
 from penstock.spark.sessions.session import needs_classic, session
 from penstock.spark.sink.chunking import keep_chunking
 from penstock.spark.warehouse.delta import File
@@ -234,6 +234,6 @@ def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:
     ],
 )
 def test_an_executor_without_the_right_python_is_told_in_a_sentence(told: str, words: str) -> None:
-    found = plain(RuntimeError(f"Job aborted.\n{told}"))
+    found = error_message(RuntimeError(f"Job aborted.\n{told}"))
     assert words in found
     assert "spark.pyspark.python" in found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from penstock.errors import InvalidOption
-from penstock.spark.error_text import missing_package, plain
+from penstock.spark.error_text import error_message, missing_package
 from penstock.spark.sessions.launchers import provide_java, pyspark_python_env, task_python
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _check_server(spark: SparkSession) -> None:
     try:
         reader.load().schema  # noqa: B018 - asks the server, which asks the source and nobody else
     except Exception as error:
-        raise InvalidOption(f"Spark Connect: {plain(error)}") from error
+        raise InvalidOption(f"Spark Connect: {error_message(error)}") from error
 
 
 _CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can make our sources

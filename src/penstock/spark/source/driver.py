@@ -13,11 +13,12 @@ from penstock.client import requests
 from penstock.errors import DataLost, Gone, InvalidOption, StreamNotFound, StreamRecreated
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import NOW, START
+from penstock.spark.error_text import data_lost
 from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions, is_pattern
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.source.admission import shares
 from penstock.spark.source.offsets import BEGINNING, Kind, Place, Position
-from penstock.spark.source.planning import is_recreated, lost
+from penstock.spark.source.planning import is_recreated
 
 
 class Limits(NamedTuple):
@@ -162,7 +163,7 @@ class Driver:
             if name in there or before.begins_anew:
                 kept[name] = before
             elif self._options.fail_on_data_loss:
-                raise lost(name, "It was deleted.")
+                raise data_lost(name, "It was deleted.")
             elif self.kind == "other":
                 kept[name] = before.after_deletion()
         return kept
@@ -174,7 +175,7 @@ class Driver:
             return before
         if is_recreated(before, tail.position):
             if self._options.fail_on_data_loss:
-                raise lost(stream, "It was deleted, and another one made at its path.")
+                raise data_lost(stream, "It was deleted, and another one made at its path.")
             return BEGINNING
         if before.byte > tail.position.byte:
             raise DataLost(
@@ -183,7 +184,7 @@ class Driver:
             )
         if before != BEGINNING and before.byte < tail.first_byte:
             if self._options.fail_on_data_loss:
-                raise lost(stream, "It was trimmed beyond what was read of it.")
+                raise data_lost(stream, "It was trimmed beyond what was read of it.")
             return self._earliest(stream, tail)
         return before
 
@@ -231,7 +232,7 @@ class Driver:
             )
         except (Gone, StreamNotFound) as error:
             if self._options.fail_on_data_loss:
-                raise lost(stream, error.detail) from error
+                raise data_lost(stream, error.detail) from error
             return before  # seen as deleted, or as made anew, by the next batch
         return cuts.position(len(cuts.offsets) - 1)
 
@@ -251,7 +252,7 @@ class Driver:
             return self._count(stream, before, target, limits)
         except (Gone, StreamNotFound) as error:
             if self._options.fail_on_data_loss:
-                raise lost(stream, error.detail) from error
+                raise data_lost(stream, error.detail) from error
             return before.after_deletion()  # and what is there now is for the next batch
 
     def _between(self, stream: str, start: Position, end: str) -> int:

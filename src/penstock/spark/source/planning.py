@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.errors import DataLost, Gone, StreamNotFound
+from penstock.errors import Gone, StreamNotFound
 from penstock.limits import SPARK_RANGES_PER_PARTITION_MAX, SPLITS_MAX
+from penstock.spark.error_text import data_lost
 from penstock.spark.options import SourceOptions
 from penstock.spark.server import Server
 from penstock.spark.source.offsets import BEGINNING, Place, Position
@@ -74,7 +75,7 @@ def _cut(server: Server, wanted: Range, target: int, options: SourceOptions) -> 
         cuts = server.cuts(wanted.stream, wanted.start.offset, wanted.end.offset, parts=parts)
     except (Gone, StreamNotFound) as error:
         if options.fail_on_data_loss:
-            raise lost(wanted.stream, error.detail) from error
+            raise data_lost(wanted.stream, error.detail) from error
         return [wanted]  # the task that reads it says what is left
     places = [cuts.position(index) for index in range(len(cuts.offsets))]
     pieces = [Range(wanted.stream, *pair) for pair in pairwise(places)]
@@ -96,10 +97,3 @@ def _packed(ranges: Iterable[Range], target: int) -> Iterator[list[Range]]:
         size += each.size
     if batch:
         yield batch
-
-
-def lost(stream: str, what: str) -> DataLost:
-    return DataLost(
-        f"Stream {stream}: {what} What was not read of it is lost. With the option "
-        "failOnDataLoss=false the query goes on, with a reset row for what it knew of the stream."
-    )

@@ -14,6 +14,7 @@ from penstock.client.answers import Answer
 from penstock.errors import DataLost, Gone, ProtocolError, StreamNotFound, StreamTrimmed
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
+from penstock.spark.error_text import data_lost
 from penstock.spark.options import SourceOptions
 from penstock.spark.server import Server
 from penstock.spark.source.arrow import (
@@ -30,7 +31,7 @@ from penstock.spark.source.event_columns import reset_batch, state_batch
 from penstock.spark.source.filters import Filters
 from penstock.spark.source.offsets import Kind, Position
 from penstock.spark.source.pipelined import Read, fetch
-from penstock.spark.source.planning import Range, lost
+from penstock.spark.source.planning import Range
 
 SMALL_BYTES_MAX: Final = 64 * 1024  # ranges up to this size are read together
 BATCH_BYTES: Final = 2 * 1024 * 1024  # of small answers in one batch
@@ -124,7 +125,7 @@ class RangeReader:
     def _lost(self, stream: str, error: Gone | StreamNotFound) -> None:
         """Say so, or go on with nothing: the next batch sees what has become of the stream."""
         if self._options.fail_on_data_loss:
-            raise lost(stream, error.detail) from error
+            raise data_lost(stream, error.detail) from error
 
     def _trimmed(self, wanted: Range, error: StreamTrimmed) -> Iterator[pa.RecordBatch]:
         """The beginning of the range is gone: a reset, then what is left of it."""

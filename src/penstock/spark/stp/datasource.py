@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.spark.error_text import data_lost
 from penstock.spark.source.columns import STP
-from penstock.spark.source.planning import lost
 from penstock.spark.stp.rows import StpOptions, TableReader, stp_options
 
 
@@ -105,7 +105,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """SeqNos only grow, so a table that ends earlier than it did is another one."""
         if self._options.fail_on_data_loss:
             what = f"It ends at SeqNo {until}, and was read up to {after}: it was made anew."
-            raise lost(table, what)
+            raise data_lost(table, what)
         return 0
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name

@@ -17,10 +17,10 @@ import pyarrow as pa
 from penstock.client.flow import Flow, Pause
 from penstock.errors import ConnectionFailed, Gone, InvalidOption
 from penstock.limits import SPARK_ATTEMPTS_MAX
+from penstock.spark.error_text import data_lost
 from penstock.spark.options import Given
 from penstock.spark.server import shared_client
 from penstock.spark.source.columns import STP_ARROW
-from penstock.spark.source.planning import lost
 from penstock.stp.client.reading import Reception, Source, batches, emit, everything
 from penstock.stp.rows import Row, RowsBefore
 
@@ -117,7 +117,7 @@ class TableReader:
             except Gone as error:
                 earliest = _before_earliest(error, until)
                 if self._options.fail_on_data_loss or earliest <= after:
-                    raise lost(self._url, error.detail) from error
+                    raise data_lost(self._url, error.detail) from error
                 after = earliest
                 self._rows.append(_reset(after))
         if self._rows:

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import penstock.spark
 from penstock import errors
-from penstock.spark.error_text import hush, is_without_java, plain, rebuilt
+from penstock.spark.error_text import (
+    error_message,
+    is_java_gone,
+    silence_pyspark_logging,
+    unwrap_penstock_error,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +44,7 @@ Identifier: [id = 7f36]
     ],
 )  # fmt: skip
 def test_an_error_is_a_sentence(text: str, words: str) -> None:
-    assert plain(RuntimeError(text)) == words
+    assert error_message(RuntimeError(text)) == words
 
 
 @pytest.mark.parametrize(
@@ -53,8 +59,8 @@ def test_an_error_is_a_sentence(text: str, words: str) -> None:
     ],
 )
 def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
-    assert is_without_java(error) is gone
-    assert ("Java process is gone" in plain(error)) is gone
+    assert is_java_gone(error) is gone
+    assert ("Java process is gone" in error_message(error)) is gone
 
 
 @pytest.mark.parametrize(
@@ -69,9 +75,9 @@ def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
     ],
 )
 def test_an_error_of_ours_is_what_it_was(text: str, kind: type[Exception] | None) -> None:
-    found = rebuilt(RuntimeError(text))
+    found = unwrap_penstock_error(RuntimeError(text))
     assert (None if found is None else type(found)) == kind
-    assert found is None or found.detail == plain(RuntimeError(text))
+    assert found is None or found.detail == error_message(RuntimeError(text))
 
 
 class Collector(logging.Handler):
@@ -87,7 +93,7 @@ class Collector(logging.Handler):
 
 def test_an_error_of_sql_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
     found = Collector()
-    hush()
+    silence_pyspark_logging()
     loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     for logger in loggers:
         logger.addHandler(found)
@@ -101,3 +107,9 @@ def test_an_error_of_sql_is_not_printed_before_it_is_caught(spark: SparkSession)
         for logger in loggers:
             logger.removeHandler(found)
             logger.disabled = False
+
+
+def test_the_old_name_of_error_message_warns_and_works() -> None:
+    with pytest.warns(DeprecationWarning, match="is now penstock.spark.error_message"):
+        old = penstock.spark.plain
+    assert old is error_message
