@@ -254,7 +254,7 @@ def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Serve
     client.stream("batch/anew").delete()
     fill(client, "batch/anew", users(2, first=7))
     start = json.dumps({"batch/anew": rows[1]["offset"]})
-    with pytest.raises(DataLost, match="batch/anew: It was deleted, and another one made"):
+    with pytest.raises(DataLost, match="batch/anew: It was deleted, and another one created"):
         read(server.url, "batch/anew", startingOffsets=start)
     fresh = read(server.url, "batch/anew", startingOffsets=start, failOnDataLoss="false")
     assert [(row["kind"], row["control"], row["key"]) for row in fresh] == [
@@ -272,7 +272,7 @@ def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Serve
         ({"streams": ""}, InvalidOption, "Option streams is missing"),
         ({"url": "ftp://x"}, InvalidOption, "has to begin with http"),
         ({"mode": "odd"}, InvalidOption, "Option mode is 'odd': it is state or raw"),
-        ({"colour": "red"}, InvalidOption, "Option colour is not known"),
+        ({"colour": "red"}, InvalidOption, "Option colour is unknown"),
         ({"minPartitions": "0"}, InvalidOption, "whole number above 0"),
         ({"maxBytesPerTrigger": "big"}, InvalidOption, "takes bytes, or a size"),
         ({"failOnDataLoss": "maybe"}, InvalidOption, "true or false"),

@@ -88,10 +88,10 @@ def test_lost_data_ends_a_query_with_a_sentence(
     sink.run(frame)
     client.stream("in/lost").delete()
     fill(client, "in/lost", users(1))
-    with pytest.raises(Exception, match="another one made at its path") as caught:
+    with pytest.raises(Exception, match="another one created at its path") as caught:
         sink.run(frame)
     assert penstock.spark.error_message(caught.value) == (
-        "Stream in/lost: It was deleted, and another one made at its path. What was not read of "
+        "Stream in/lost: It was deleted, and another one created at its path. What was not read of "
         "it is lost. With the option failOnDataLoss=false the query continues, and a reset row "
         "invalidates what was read of the stream."
     )

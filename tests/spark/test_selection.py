@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Client
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.source.offsets import Place, Position
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.source.planning import ranges_between
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
@@ -92,7 +92,7 @@ def test_a_stream_made_anew_while_it_rests_is_noticed_when_it_is_selected_again(
     fill(client, "selected/anew/b", users(1, first=7))
     assert query.step() == []
     query.change("selected/anew/*")
-    with pytest.raises(DataLost, match="another one made at its path"):
+    with pytest.raises(DataLost, match="another one created at its path"):
         query.step()
 
 
@@ -146,10 +146,13 @@ def test_a_query_starts_from_where_another_one_stood(client: Client, server: Ser
     ("given", "words"),
     [
         ('{"version": 2, "server": "penstock", "streams": {}}', "newer Penstock"),
-        ('{"version": 1, "server": "mine", "streams": {}}', "looks like where a query stood"),
-        ('{"version": 1, "streams": {}}', "looks like where a query stood"),
-        ('{"version": 1, "server": "other", "streams": {"a": 1}}', "looks like where a query"),
-        ('{"version": 1, "server": "other", "streams": {"a": "x@y"}}', "looks like where a query"),
+        (
+            '{"version": 1, "server": "mine", "streams": {}}',
+            "looks like the offsets of another query",
+        ),
+        ('{"version": 1, "streams": {}}', "looks like the offsets of another query"),
+        ('{"version": 1, "server": "other", "streams": {"a": 1}}', "looks like the offsets of"),
+        ('{"version": 1, "server": "other", "streams": {"a": "x@y"}}', "looks like the offsets of"),
         ('{"a": 1}', "not the JSON it should be"),
     ],
 )
@@ -159,9 +162,9 @@ def test_offsets_that_are_none_are_named(server: Server, given: str, words: str)
 
 
 def test_offsets_of_another_kind_of_server_are_refused(server: Server) -> None:
-    place = Place("other", {"selected/x": Position("5", 5)})
+    place = SourceOffsets("other", {"selected/x": Position("5", 5)})
     query = Query(server.url, "selected/x", startingOffsets=json.dumps(place.to_spark()))
-    with pytest.raises(InvalidOption, match="it is another one"):
+    with pytest.raises(InvalidOption, match="is not a Penstock server, and .* is a Penstock server"):
         query.step()
 
 
@@ -170,7 +173,11 @@ def test_only_penstock_has_generations() -> None:
     before, after = Position("0000000000000001_0000000000000009", 3), Position(
         "0000000000000002_0000000000000001", 5
     )  # fmt: skip
-    [found] = ranges_between(Place("other", {"a": before}), Place("other", {"a": after}))
+    [found] = ranges_between(
+        SourceOffsets("other", {"a": before}), SourceOffsets("other", {"a": after})
+    )
     assert found.reset is None
-    [found] = ranges_between(Place("penstock", {"a": before}), Place("penstock", {"a": after}))
+    [found] = ranges_between(
+        SourceOffsets("penstock", {"a": before}), SourceOffsets("penstock", {"a": after})
+    )
     assert found.reset == "stream-recreated"

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from penstock import Client
 from penstock.client.requests import JSON, Request
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.source.admission import shares
-from penstock.spark.source.offsets import Place, Position, from_spark, parse
+from penstock.spark.offsets import Position, SourceOffsets, from_spark, parse
+from penstock.spark.source.driver import shares
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
 from tests.spark.test_batch_reads import fill, users
@@ -165,7 +165,7 @@ def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Serve
     query.step()
     client.stream("live/anew").delete()
     fill(client, "live/anew", users(2, first=70))
-    with pytest.raises(DataLost, match="another one made at its path"):
+    with pytest.raises(DataLost, match="another one created at its path"):
         strict.step()
     rows = query.step()
     assert [row["control"] or row["key"] for row in rows] == ["reset", "u70", "u71"]
@@ -195,7 +195,7 @@ def test_a_server_with_less_than_was_read_is_an_error(client: Client, server: Se
     place = from_spark(query.offset)
     position = place.of("live/less")
     further = f"{position.offset[:17]}{position.byte + 100:016d}"
-    ahead = Place(place.kind, {"live/less": Position(further, 99)})
+    ahead = SourceOffsets(place.kind, {"live/less": Position(further, 99)})
     query.offset = ahead.to_spark()
     with pytest.raises(DataLost, match="the server has lost data, or is another one"):
         query.step()
@@ -207,13 +207,13 @@ def test_a_streaming_query_has_no_end(server: Server) -> None:
 
 
 def test_offsets_of_another_version_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="another source, or a newer Penstock"):
+    with pytest.raises(InvalidOption, match="another source or a newer Penstock"):
         from_spark({"version": 9, "streams": {}})
 
 
 @pytest.mark.parametrize("position", [Position("-1"), Position("a@b", 7), Position("x_1", 7, 3)])
 def test_positions_are_spelled_and_read_back(position: Position) -> None:
-    assert parse(position.spell()) == position
+    assert parse(position.to_text()) == position
 
 
 @pytest.mark.parametrize(

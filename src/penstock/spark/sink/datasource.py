@@ -33,7 +33,7 @@ from penstock.errors import (
     StreamNotFound,
     TableNotFound,
 )
-from penstock.spark.options import Given
+from penstock.spark.options import RawOptions
 from penstock.spark.server import shared_client
 from penstock.spark.sink.chunking import keep_chunking
 from penstock.spark.sink.rows import Encoder, SinkMode
@@ -94,8 +94,8 @@ class Identity(NamedTuple):
     epoch: int
 
 
-def sink_options(given: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, Encoder]:
-    options = Given(given, SINK_NAMES)
+def sink_options(values: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, Encoder]:
+    options = RawOptions(values, SINK_NAMES)
     modes: tuple[SinkMode, ...] = ("json", "state", "stp", "raw")
     mode = options.one_of("mode", modes)
     target = options.text("table" if mode == "stp" else "stream")
@@ -124,12 +124,12 @@ def sink_options(given: Mapping[str, str], schema: StructType) -> tuple[SinkOpti
 
 
 def batch_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
     """For `df.write`: once by a name of this write's own, or by the user's name and version."""
-    options, encoder = sink_options(given, schema)
+    options, encoder = sink_options(values, schema)
     _refuse_overwrite(overwrite)
-    chosen = Given(given, SINK_NAMES)
+    chosen = RawOptions(values, SINK_NAMES)
     application, version = chosen.text("txnAppId"), chosen.text("txnVersion")
     if (application is None) != (version is None):
         raise InvalidOption("Options txnAppId and txnVersion go together.")
@@ -143,11 +143,11 @@ def batch_writer(
 
 
 def stream_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
     """For `writeStream`: once by query, sink name, partition and batch."""
-    options, encoder = sink_options(given, schema)
-    chosen = Given(given, SINK_NAMES)
+    options, encoder = sink_options(values, schema)
+    chosen = RawOptions(values, SINK_NAMES)
     if chosen.text("txnAppId") or chosen.text("txnVersion"):
         raise InvalidOption("Options txnAppId and txnVersion are for batch writes.")
     if overwrite:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError
 from penstock.limits import OFFSET_DIGITS, SPARK_ROW_BYTES
-from penstock.spark.source.columns import RAW_ARROW
+from penstock.spark.columns import RAW_ARROW
 
 # pyarrow's functions are made at run time: no type checker sees them.
 _compute: Any = pc

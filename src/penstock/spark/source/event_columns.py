@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from penstock.errors import InvalidEvent
 from penstock.limits import JSON_DEPTH_MAX
+from penstock.spark.columns import STATE_ARROW
 from penstock.spark.source.arrow import Messages, raw_texts, repeated, texts
-from penstock.spark.source.columns import STATE_ARROW
 from penstock.state import parse
 from penstock.state.event import ABSENT, ChangeEvent, Control, Operation
 from penstock.state.json import SHALLOW_BYTES_MAX

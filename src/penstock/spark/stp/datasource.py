@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.spark.columns import STP
 from penstock.spark.error_text import data_lost
-from penstock.spark.source.columns import STP
 from penstock.spark.stp.rows import StpOptions, TableReader, stp_options
 
 

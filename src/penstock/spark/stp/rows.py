@@ -17,10 +17,10 @@ import pyarrow as pa
 from penstock.client.flow import Flow, Pause
 from penstock.errors import ConnectionFailed, Gone, InvalidOption
 from penstock.limits import SPARK_ATTEMPTS_MAX
+from penstock.spark.columns import STP_ARROW
 from penstock.spark.error_text import data_lost
-from penstock.spark.options import Given
+from penstock.spark.options import RawOptions
 from penstock.spark.server import shared_client
-from penstock.spark.source.columns import STP_ARROW
 from penstock.stp.client.reading import Reception, Source, batches, emit, everything
 from penstock.stp.rows import Row, RowsBefore
 
@@ -42,8 +42,8 @@ class StpOptions(msgspec.Struct, frozen=True, kw_only=True):
     attempts_max: int = SPARK_ATTEMPTS_MAX
 
 
-def stp_options(given: Mapping[str, str]) -> StpOptions:
-    options = Given(given, _NAMES)
+def stp_options(values: Mapping[str, str]) -> StpOptions:
+    options = RawOptions(values, _NAMES)
     tables = options.names("tables")
     if not tables or not all(table.startswith(("http://", "https://")) for table in tables):
         raise InvalidOption(
