@@ -151,7 +151,7 @@ def test_a_table_made_anew_is_an_error_or_a_reset(client: Client) -> None:
     client.stream("tables/anew").delete()
     table.create("t")
     table.write([("+", "z", "1")])
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="it was recreated"):
         strict.step()
     assert query.step() == [(0, "reset", None), (1, "+", "z")]
     assert query.step() == []

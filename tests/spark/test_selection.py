@@ -164,7 +164,9 @@ def test_offsets_that_are_none_are_named(server: Server, given: str, words: str)
 def test_offsets_of_another_kind_of_server_are_refused(server: Server) -> None:
     place = SourceOffsets("other", {"selected/x": Position("5", 5)})
     query = Query(server.url, "selected/x", startingOffsets=json.dumps(place.to_spark()))
-    with pytest.raises(InvalidOption, match="is not a Penstock server, and .* is a Penstock server"):
+    with pytest.raises(
+        InvalidOption, match=r"is not a Penstock server, and .* is a Penstock server"
+    ):
         query.step()
 
 

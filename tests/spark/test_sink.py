@@ -24,8 +24,8 @@ import penstock.spark
 from penstock import Client
 from penstock.errors import InvalidOption, NotWritable
 from penstock.spark.sink.datasource import (
-    Identity,
-    Sending,
+    ChunkSender,
+    ProducerIdentity,
     batch_writer,
     sink_options,
     stream_writer,
@@ -61,7 +61,7 @@ def send(server: Server, rows: list[dict[str, Any]], epoch: int = 0, **options: 
     """Send rows as one task would."""
     given = {"url": server.url, "stream": "sink/direct", "maxAttempts": "1", **options}
     chosen, encoder = sink_options(given, columns("stream STRING, n BIGINT"))
-    sending = Sending(chosen, encoder, Identity("query/sink/0", epoch))
+    sending = ChunkSender(chosen, encoder, ProducerIdentity("query/sink/0", epoch))
     return sending.send_all(iter([pa.RecordBatch.from_pylist(rows)]))
 
 
@@ -144,7 +144,7 @@ def test_a_row_or_chunk_that_the_server_does_not_take_is_named() -> None:
             given = {"stream": "sink/large", "chunkMessages": "500", "chunkBytes": size}
             return send(small, rows, epoch, **given)
 
-        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Set the option chunkBytes"):
+        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Lower .* chunkBytes"):
             put(rows, 0, "1m")
         assert put(rows, 0, "60k").chunks == 4
         with pytest.raises(NotWritable, match=r"a row has 70,0\d\d bytes.*at most 65536"):
@@ -186,9 +186,9 @@ def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
     send(server, [{"n": 1}], epoch=0, stream="sink/gap")
     given = {"url": server.url, "stream": "sink/gap", "maxAttempts": "1"}
     chosen, encoder = sink_options(given, columns("n BIGINT"))
-    sending = Sending(chosen, encoder, Identity("query/sink/0", 0))
+    sending = ChunkSender(chosen, encoder, ProducerIdentity("query/sink/0", 0))
     sending._sent["sink/gap"] = 5
-    with pytest.raises(NotWritable, match="waits for chunk 1"):
+    with pytest.raises(NotWritable, match="expects chunk 1"):
         sending.send_all(iter([pa.RecordBatch.from_pylist([{"n": 2}])]))
 
 
@@ -203,7 +203,7 @@ def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
         ({"sinkName": "a/b"}, "n INT", "sinkName is 'a/b'"),
         ({"txnAppId": "a"}, "n INT", "go together"),
         ({"txnAppId": "a", "txnVersion": "x"}, "n INT", "whole number"),
-        ({"streams": "a"}, "n INT", "Option streams is not known"),
+        ({"streams": "a"}, "n INT", "Option streams is unknown"),
     ],
 )
 def test_options_are_checked_before_anything_is_sent(
@@ -249,7 +249,7 @@ def test_batch_writes(spark: SparkSession, client: Client, server: Server) -> No
     for _ in range(2):
         save(frame.limit(3).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="5")
     assert client.stream("sink/txn").read_json() == [{"id": 0}, {"id": 1}, {"id": 2}]
-    with pytest.raises(Exception, match="a txnVersion that was overtaken") as caught:
+    with pytest.raises(Exception, match="an older txnVersion") as caught:
         save(frame.limit(1).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="4")
     assert penstock.spark.error_message(caught.value).startswith("sink/txn: batch 4 was refused")
 

@@ -43,11 +43,12 @@ class StpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stp_options(values: Mapping[str, str]) -> StpOptions:
+    """Return the checked options of the source."""
     options = RawOptions(values, _NAMES)
     tables = options.names("tables")
     if not tables or not all(table.startswith(("http://", "https://")) for table in tables):
         raise InvalidOption(
-            "Option tables takes State URLs, with commas between them, such as "
+            "Option tables takes State URLs, separated by commas, such as "
             "http://127.0.0.1:4437/v1/table/endpoints."
         )
     text = options.text("startingOffsets") or "earliest"
