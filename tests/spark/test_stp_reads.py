@@ -107,7 +107,7 @@ def test_rows_that_are_gone_are_an_error_or_a_reset(tables: StpTables) -> None:
 
 def test_what_is_no_table_of_rows_is_refused(tables: StpTables) -> None:
     tables.content_type = "text/html"
-    with pytest.raises(ProtocolError, match="is no table of rows"):
+    with pytest.raises(ProtocolError, match=f"{tables.url}/t: The answer is not a table"):
         read(f"{tables.url}/t")
 
 

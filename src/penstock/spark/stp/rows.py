@@ -6,7 +6,7 @@ Reads with the rules of the STP clients. A line that is not a row becomes a row 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.client.flow import Flow, Pause
-from penstock.errors import ConnectionFailed, Gone, InvalidOption
+from penstock.errors import ConnectionFailed, Gone, InvalidOption, ProtocolError
 from penstock.limits import SPARK_ATTEMPTS_MAX
 from penstock.spark.columns import STP_ARROW
 from penstock.spark.error_text import data_lost
@@ -96,7 +96,8 @@ class TableReader:
     def last_seqno(self) -> int:
         """The SeqNo of the last row: from the header if the server sends it, else from the row."""
         reception = self._reception(-1)
-        with closing(self._client.iterate(batches(reception, None))) as arriving:
+        flow = batches(reception, None)
+        with _named_errors(self._url), closing(self._client.iterate(flow)) as arriving:
             # One row was requested, and the server may keep the answer open.
             rows: list[Row] = next(arriving, [])
         if reception.last_seqno is not None:
@@ -126,7 +127,7 @@ class TableReader:
 
     def _between(self, after: int, until: int) -> Iterator[Row]:
         flow = _rows_until(self._reception(after), until)
-        with closing(self._client.iterate(flow)) as arriving:
+        with _named_errors(self._url), closing(self._client.iterate(flow)) as arriving:
             for rows in arriving:
                 for row in rows:
                     if row.seqno <= until:
@@ -159,6 +160,17 @@ class TableReader:
             pa.array(column, STP_ARROW.field(index).type) for index, column in enumerate(columns)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=STP_ARROW)
+
+
+@contextmanager
+def _named_errors(url: str) -> Iterator[None]:
+    """Name the table in errors about its answers: a query may read many tables."""
+    try:
+        yield
+    except ProtocolError as error:
+        if url in error.detail:
+            raise
+        raise ProtocolError(f"{url}: {error.detail}") from error
 
 
 def _rows_until(reception: Reception, until: int) -> Flow[None]:
