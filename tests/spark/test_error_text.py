@@ -1,4 +1,4 @@
-"""Errors of Spark's in a sentence, and what they were."""
+"""Errors of Spark as one message, and the Penstock errors inside them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Identifier: [id = 7f36]
         ("", "RuntimeError"),
     ],
 )  # fmt: skip
-def test_an_error_is_a_sentence(text: str, words: str) -> None:
+def test_an_error_message_is_one_line(text: str, words: str) -> None:
     assert error_message(RuntimeError(text)) == words
 
 
@@ -58,7 +58,7 @@ def test_an_error_is_a_sentence(text: str, words: str) -> None:
         (FileNotFoundError(2, "none"), False),
     ],
 )
-def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
+def test_the_end_of_java_has_its_own_message(error: Exception, gone: bool) -> None:
     assert is_java_gone(error) is gone
     assert ("Java process is gone" in error_message(error)) is gone
 
@@ -74,10 +74,10 @@ def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
         ("java.lang.Error: x", None),
     ],
 )
-def test_an_error_of_ours_is_what_it_was(text: str, kind: type[Exception] | None) -> None:
-    found = unwrap_penstock_error(RuntimeError(text))
-    assert (None if found is None else type(found)) == kind
-    assert found is None or found.detail == error_message(RuntimeError(text))
+def test_a_wrapped_error_is_unwrapped_to_its_class(text: str, kind: type[Exception] | None) -> None:
+    unwrapped = unwrap_penstock_error(RuntimeError(text))
+    assert (None if unwrapped is None else type(unwrapped)) == kind
+    assert unwrapped is None or unwrapped.detail == error_message(RuntimeError(text))
 
 
 class Collector(logging.Handler):
@@ -91,21 +91,21 @@ class Collector(logging.Handler):
         self.records.append(record)
 
 
-def test_an_error_of_sql_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
-    found = Collector()
+def test_an_sql_error_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
+    collector = Collector()
     silence_pyspark_logging()
     loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     for logger in loggers:
-        logger.addHandler(found)
+        logger.addHandler(collector)
     try:
         with pytest.raises(Exception, match="nowhere"):
             spark.sql("SELECT * FROM nowhere")
         with pytest.raises(Exception, match="nothing"):
             spark.range(1).select("nothing")
-        assert found.records == []
+        assert collector.records == []
     finally:
         for logger in loggers:
-            logger.removeHandler(found)
+            logger.removeHandler(collector)
             logger.disabled = False
 
 
