@@ -18,9 +18,9 @@ from bench.rounds import Sample, interleave, median, ratios
 from bench.spark_events import STREAM, TYPES
 from bench.spark_source import to_nowhere
 from bench.table import Row, compared, per_second
+from penstock.spark.columns import STATE_ARROW
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.sessions.session import session
-from penstock.spark.source.columns import STATE_ARROW
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import WRITTEN_DDL, Appended, writer_of
 from penstock.spark.warehouse.fold import fold_here

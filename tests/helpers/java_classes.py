@@ -36,7 +36,7 @@ def java_options() -> str:
 def _archive() -> Path:
     import pyspark
 
-    from penstock.spark.sessions.java import provide_java
+    from penstock.spark.sessions.launchers import provide_java
 
     made_of = f"{os.path.realpath(provide_java())} {pyspark.__version__} {pyspark.__file__}"
     return ROOT / ".pytest_cache" / f"spark-{crc32(made_of.encode()):08x}.jsa"

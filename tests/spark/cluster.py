@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.spark.sessions.java import provide_java
+from penstock.spark.sessions.launchers import provide_java
 from tests.helpers.java_classes import java_options
 
 START_TIMEOUT_S = 120.0

@@ -18,18 +18,18 @@ Row = dict[str, Any]
 
 
 def source(url: str, streams: str, **options: Any) -> DurableStreamsSource:
-    given = {"url": url, "streams": streams, "maxAttempts": "3", **options}
-    return DurableStreamsSource({name: str(value) for name, value in given.items()})
+    values = {"url": url, "streams": streams, "maxAttempts": "3", **options}
+    return DurableStreamsSource({name: str(value) for name, value in values.items()})
 
 
 def plan(
     url: str, streams: str, filters: Iterable[Filter] = (), **options: Any
 ) -> tuple[BatchReader, list[InputPartition], list[Filter]]:
-    found = source(url, streams, **options)
-    reader = found.reader(found.schema())
+    planned = source(url, streams, **options)
+    reader = planned.reader(planned.schema())
     assert isinstance(reader, BatchReader)
-    left = list(reader.pushFilters(list(filters)))
-    return reader, reader.partitions(), left
+    refused = list(reader.pushFilters(list(filters)))
+    return reader, reader.partitions(), refused
 
 
 def run(reader: Any, partitions: Iterable[InputPartition]) -> list[Row]:
@@ -51,22 +51,22 @@ class Query:
     """A streaming query: its offset survives, its reader does not."""
 
     def __init__(self, url: str, streams: str, **options: Any) -> None:
-        self._given = (url, streams, options)
+        self._arguments = (url, streams, options)
         self.restart()
         self.offset = self._through_json(self.reader.initialOffset())
         self.batches: list[tuple[Any, Any]] = []
 
     def restart(self) -> None:
-        url, streams, options = self._given
-        found = source(url, streams, **options)
-        reader = found.streamReader(found.schema())
+        url, streams, options = self._arguments
+        stream = source(url, streams, **options)
+        reader = stream.streamReader(stream.schema())
         assert isinstance(reader, StreamReader)
         self.reader = reader
 
     def change(self, streams: str, **options: Any) -> None:
         """Go on with other settings from the same checkpoint."""
-        url, _, before = self._given
-        self._given = (url, streams, {**before, **options})
+        url, _, before = self._arguments
+        self._arguments = (url, streams, {**before, **options})
         self.restart()
 
     def step(self, limit: ReadLimit | None = None) -> list[Row]:
@@ -83,10 +83,10 @@ class Query:
         return run(self.reader, self.reader.partitions(start, end))
 
     def drain(self) -> list[list[Row]]:
-        found = []
+        batches = []
         while rows := self.step():
-            found.append(rows)
-        return found
+            batches.append(rows)
+        return batches
 
     def everything(self) -> list[Row]:
         return self.step(ReadAllAvailable())

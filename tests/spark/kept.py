@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark.source.columns import STATE_ARROW
+from penstock.spark.columns import STATE_ARROW
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck

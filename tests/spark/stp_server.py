@@ -1,5 +1,5 @@
-"""An STP server written from the text of the protocol alone, on the standard library: answers GET
-with the rows it has and closes.
+"""A small STP server on the standard library, without Penstock's extensions: answers GET with its
+rows and closes.
 """
 
 from __future__ import annotations
@@ -8,17 +8,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import dropwhile
 from urllib.parse import parse_qs, urlsplit
 
 
 class StpTables(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, *, tells_last: bool) -> None:
+    def __init__(self, *, sends_last: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.tells_last = tells_last
+        self.sends_last = sends_last
         self.rows: dict[str, list[str]] = {}
         self.breaks = 0  # so many answers are cut in the middle of a line
+        self.rows_max: int | None = None  # of one answer
+        self.stays_open = False  # whether an answer waits for more rows, without end
+        self.ends = threading.Event()
+        self.encoding = "utf-8"
         self.gone = False
         self.content_type = "text/sequence; charset=utf-8; schema=t; version=1"
 
@@ -46,17 +51,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        found = rows[since:] if since < 0 else [row for row in rows if _seq(row) > since]
-        body = "".join(f"{row}\n" for row in found).encode()
+        selected = (
+            rows[since:] if since < 0 else list(dropwhile(lambda row: _seq(row) <= since, rows))
+        )
+        if since >= 0:
+            selected = selected[: self.server.rows_max]
+        body = "".join(f"{row}\n" for row in selected).encode(self.server.encoding)
         if self.server.breaks and since >= 0:
             self.server.breaks -= 1
             body = body[: len(body) // 2]
         self.send_response(200)
         self.send_header("Content-Type", self.server.content_type)
-        if self.server.tells_last:
+        if self.server.sends_last:
             self.send_header("STP-Last-SeqNo", str(max(map(_seq, rows), default=0)))
         self.end_headers()
         self.wfile.write(body)
+        if self.server.stays_open:
+            self.wfile.flush()
+            self.server.ends.wait()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -68,13 +80,14 @@ def _seq(row: str) -> int:
 
 
 @contextmanager
-def stp_server(*, tells_last: bool = True) -> Iterator[StpTables]:
-    server = StpTables(tells_last=tells_last)
+def stp_server(*, sends_last: bool = True) -> Iterator[StpTables]:
+    server = StpTables(sends_last=sends_last)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield server
     finally:
+        server.ends.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -36,7 +36,7 @@ def fill(client: Client, name: str, messages: list[Any]) -> None:
         stream.append_many(messages)
 
 
-def test_every_event_is_a_row_with_its_place(client: Client, server: Server) -> None:
+def test_every_event_is_a_row_with_its_position(client: Client, server: Server) -> None:
     fill(client, "batch/places", users(3))
     stream = client.stream("batch/places")
     stream.append(update("user", "u1", {"n": 10}, old_value={"n": 1}, txid="t1",
@@ -59,7 +59,9 @@ def test_every_event_is_a_row_with_its_place(client: Client, server: Server) -> 
     assert [int(row["offset"][17:]) for row in rows[:-1]] == begins
 
 
-def test_what_is_no_event_is_a_row_with_the_reason(client: Client, server: Server) -> None:
+def test_a_message_that_is_not_an_event_is_a_row_with_an_error(
+    client: Client, server: Server
+) -> None:
     messages = [
         *users(2),
         {"hello": 1},
@@ -84,7 +86,7 @@ def test_what_is_no_event_is_a_row_with_the_reason(client: Client, server: Serve
     assert "value is missing" in rows[7]["error"]
 
 
-def test_a_large_value_and_a_deep_one_are_told_apart(client: Client, server: Server) -> None:
+def test_a_large_value_is_valid_and_a_deep_one_is_not(client: Client, server: Server) -> None:
     wide = insert("doc", "wide", {"text": "x" * 1000})
     deep: Any = 1
     for _ in range(125):
@@ -95,7 +97,7 @@ def test_a_large_value_and_a_deep_one_are_told_apart(client: Client, server: Ser
     assert [len(row["value"]) for row in rows] == [1011, len(rows[1]["value"])]
 
 
-def test_a_big_stream_is_read_in_ranges_that_only_its_ends_decide(
+def test_a_large_stream_is_cut_into_ranges_by_its_ends_alone(
     client: Client, server: Server
 ) -> None:
     fill(client, "batch/big", users(5000))
@@ -112,7 +114,7 @@ def test_a_big_stream_is_read_in_ranges_that_only_its_ends_decide(
     assert [each.value for each in again] == [each.value for each in partitions]
 
 
-def test_more_partitions_can_be_asked_for(client: Client, server: Server) -> None:
+def test_more_partitions_can_be_requested(client: Client, server: Server) -> None:
     fill(client, "batch/min", users(400))
     _, one, _ = plan(server.url, "batch/min")
     reader, many, _ = plan(server.url, "batch/min", minPartitions=4)
@@ -139,7 +141,7 @@ def test_small_streams_share_a_task(client: Client, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "found"),
+    ("streams", "expected"),
     [
         ("globs/a", ["globs/a"]),
         ("/globs/a/", ["globs/a"]),
@@ -156,7 +158,7 @@ def test_small_streams_share_a_task(client: Client, server: Server) -> None:
     ],
 )
 def test_streams_are_named_or_matched(
-    client: Client, server: Server, streams: str, found: list[str]
+    client: Client, server: Server, streams: str, expected: list[str]
 ) -> None:
     for name in ("a", "ab", "b", "b/c", "b/c/d"):
         stream = client.stream(f"globs/{name}")
@@ -164,10 +166,10 @@ def test_streams_are_named_or_matched(
             stream.create(body={"n": 1})
     client.stream("globs/text").ensure("text/plain", body="not of the state")
     rows = read(server.url, streams)
-    assert sorted({row["stream"] for row in rows}) == found
+    assert sorted({row["stream"] for row in rows}) == expected
 
 
-def test_raw_mode_gives_messages_as_they_are(client: Client, server: Server) -> None:
+def test_raw_mode_returns_messages_unchanged(client: Client, server: Server) -> None:
     fill(client, "batch/raw", [{"n": 1}, [1, 2], "text", None, {"ü": "ö"}])
     rows = read(server.url, "batch/raw", mode="raw")
     assert [row["payload"] for row in rows] == [
@@ -176,7 +178,7 @@ def test_raw_mode_gives_messages_as_they_are(client: Client, server: Server) -> 
     assert [row["seq"] for row in rows] == [0, 1, 2, 3, 4]
 
 
-def test_byte_streams_come_in_pieces_cut_at_fixed_places(client: Client, server: Server) -> None:
+def test_byte_streams_are_cut_at_fixed_bytes(client: Client, server: Server) -> None:
     data = bytes(range(256)) * 1000
     stream = client.stream("batch/bytes")
     stream.create("application/octet-stream")
@@ -207,7 +209,7 @@ def test_an_empty_stream_has_no_rows(client: Client, server: Server) -> None:
     assert read(server.url, "batch/empty") == []
 
 
-def test_filters_are_taken_down_and_change_nothing_else(client: Client, server: Server) -> None:
+def test_pushed_filters_change_nothing_else(client: Client, server: Server) -> None:
     messages = [insert("a" if n % 2 else "b", str(n), n) for n in range(3000)]
     fill(client, "filter/one", [*messages, reset()])
     fill(client, "filter/two", messages[:10])
@@ -227,8 +229,8 @@ def test_filters_are_taken_down_and_change_nothing_else(client: Client, server: 
         ([EqualTo(("position",), middle)], lambda row: row["position"] == middle),
     ]
     for filters, passes in cases:
-        reader, partitions, left = plan(server.url, "filter/*", filters, partitionBytes="16k")
-        assert left == []
+        reader, partitions, refused = plan(server.url, "filter/*", filters, partitionBytes="16k")
+        assert refused == []
         assert run(reader, partitions) == [row for row in rows if passes(row)], filters
     _, every, _ = plan(server.url, "filter/*", partitionBytes="16k")
     _, some, _ = plan(
@@ -236,11 +238,11 @@ def test_filters_are_taken_down_and_change_nothing_else(client: Client, server: 
     )
     assert len(some) < len(every), "ranges without such positions are not read"
     other: list[Filter] = [IsNotNull(("type",)), EqualTo(("key",), "1")]
-    _, _, left = plan(server.url, "filter/*", other)
-    assert left == other, "what is not taken is left to Spark"
+    _, _, refused = plan(server.url, "filter/*", other)
+    assert refused == other, "Spark applies what the source does not accept"
 
 
-def test_the_option_types_keeps_control_events(client: Client, server: Server) -> None:
+def test_the_option_types_passes_control_events(client: Client, server: Server) -> None:
     fill(client, "batch/types", [insert("a", "1", 1), insert("b", "1", 1), reset(), {"bad": 1}])
     rows = read(server.url, "batch/types", types="a")
     assert [(row["kind"], row["type"]) for row in rows] == [
@@ -248,13 +250,13 @@ def test_the_option_types_keeps_control_events(client: Client, server: Server) -
     ]  # fmt: skip
 
 
-def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Server) -> None:
+def test_a_recreated_stream_is_an_error_or_a_reset(client: Client, server: Server) -> None:
     fill(client, "batch/anew", users(3))
     rows = read(server.url, "batch/anew")
     client.stream("batch/anew").delete()
     fill(client, "batch/anew", users(2, first=7))
     start = json.dumps({"batch/anew": rows[1]["offset"]})
-    with pytest.raises(DataLost, match="batch/anew: It was deleted, and another one made"):
+    with pytest.raises(DataLost, match="batch/anew: It was deleted, and another one created"):
         read(server.url, "batch/anew", startingOffsets=start)
     fresh = read(server.url, "batch/anew", startingOffsets=start, failOnDataLoss="false")
     assert [(row["kind"], row["control"], row["key"]) for row in fresh] == [
@@ -272,7 +274,7 @@ def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Serve
         ({"streams": ""}, InvalidOption, "Option streams is missing"),
         ({"url": "ftp://x"}, InvalidOption, "has to begin with http"),
         ({"mode": "odd"}, InvalidOption, "Option mode is 'odd': it is state or raw"),
-        ({"colour": "red"}, InvalidOption, "Option colour is not known"),
+        ({"colour": "red"}, InvalidOption, "Option colour is unknown"),
         ({"minPartitions": "0"}, InvalidOption, "whole number above 0"),
         ({"maxBytesPerTrigger": "big"}, InvalidOption, "takes bytes, or a size"),
         ({"failOnDataLoss": "maybe"}, InvalidOption, "true or false"),
@@ -290,9 +292,9 @@ def test_errors_say_what_to_do(
 ) -> None:
     fill(client, "error/one", users(1))
     client.stream("error/text").ensure("text/plain")
-    given = {"url": server.url, "streams": "error/one", **options}
+    values = {"url": server.url, "streams": "error/one", **options}
     with pytest.raises(error, match=words):
-        read(**given)  # type: ignore[arg-type]
+        read(**values)  # type: ignore[arg-type]
 
 
 def test_a_token_is_sent() -> None:
@@ -313,7 +315,7 @@ def test_a_message_of_100_megabytes_is_one_row() -> None:
         assert [len(row["value"]) for row in rows] == [7, len(text) + 2]
 
 
-def test_a_server_that_dies_while_it_is_read_is_waited_for(tmp_path: Path) -> None:
+def test_a_read_waits_for_a_server_that_restarts(tmp_path: Path) -> None:
     with running_server(data_dir=tmp_path / "data", args=["--chunk-size", "4k"]) as first:
         with Client(first.url) as client:
             fill(client, "a", users(2000))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from penstock.cli import main
 from penstock.errors import WarehouseBroken
-from penstock.spark.failures import words
+from penstock.spark.error_text import storage_message
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, put
 
@@ -56,8 +56,8 @@ def no_folder(path: Path) -> None:
         (lose_an_entry, "restore it from a copy"),
         (lose_files, "else restore the file from a copy"),
         (spoil_files, "too small to be a Parquet file"),
-        (spoil_the_state, "or delete it: the next run makes it anew from events"),
-        (no_folder, "Look at the path"),
+        (spoil_the_state, "or delete it: the next run rebuilds it from events"),
+        (no_folder, "Check the path"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_in_a_line(
@@ -98,8 +98,8 @@ def test_an_object_store_that_does_not_answer_is_said_in_a_line() -> None:
 
 
 def test_long_words_of_others_are_cut_in_the_middle() -> None:
-    said = words(
-        ValueError("first\n  \x1b[31m↳\x1b[0m " + "wrapped " * 500 + "\n   0: <stack>\nlast")
+    said = storage_message(
+        "first\n  \x1b[31m↳\x1b[0m " + "wrapped " * 500 + "\n   0: <stack>\nlast"
     )
     assert said.startswith("first wrapped")
     assert said.endswith("last")

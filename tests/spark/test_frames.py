@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.columns import STATE
 from penstock.spark.frames import history_of, state_of
-from penstock.spark.source.columns import STATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""The source inside Spark: planning, filters, streaming queries, one-liners."""
+"""The source inside Spark: planning, filters, streaming queries, functions."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class Sink:
 def test_a_batch_read_with_filters(spark: SparkSession, client: Client, server: Server) -> None:
     fill(client, "in/batch", [*users(500), insert("order", "o1", {"n": 1}), {"bad": 1}])
     events = penstock.spark.events(spark, server.url, "in/*", partitionBytes="8k")
-    found = events.where("type = 'order' OR kind = 'invalid'").select("key", "seq", "error")
-    assert [(row.key, row.seq) for row in found.orderBy("seq").collect()] == [
+    selected = events.where("type = 'order' OR kind = 'invalid'").select("key", "seq", "error")
+    assert [(row.key, row.seq) for row in selected.orderBy("seq").collect()] == [
         ("o1", 500), (None, 501),
     ]  # fmt: skip
     pushed = events.where("stream = 'in/batch' AND type = 'order' AND position > 10")
     assert pushed.count() == 1
 
 
-def test_a_streaming_query_goes_on_from_its_checkpoint(
+def test_a_streaming_query_resumes_from_its_checkpoint(
     spark: SparkSession, client: Client, server: Server, tmp_path: Path
 ) -> None:
     fill(client, "in/live/a", users(25))
@@ -79,7 +79,7 @@ def test_a_streaming_query_goes_on_from_its_checkpoint(
     assert [row["stream"] for row in sink.rows()] == ["in/live/b"] * 2
 
 
-def test_lost_data_ends_a_query_with_a_sentence(
+def test_lost_data_ends_a_query_with_one_message(
     spark: SparkSession, client: Client, server: Server, tmp_path: Path
 ) -> None:
     fill(client, "in/lost", users(3))
@@ -88,12 +88,12 @@ def test_lost_data_ends_a_query_with_a_sentence(
     sink.run(frame)
     client.stream("in/lost").delete()
     fill(client, "in/lost", users(1))
-    with pytest.raises(Exception, match="another one made at its path") as caught:
+    with pytest.raises(Exception, match="another one created at its path") as caught:
         sink.run(frame)
-    assert penstock.spark.plain(caught.value) == (
-        "Stream in/lost: It was deleted, and another one made at its path. What was not read of "
-        "it is lost. With the option failOnDataLoss=false the query goes on, with a reset row for "
-        "what it knew of the stream."
+    assert penstock.spark.error_message(caught.value) == (
+        "Stream in/lost: It was deleted, and another one created at its path. What was not read of "
+        "it is lost. With the option failOnDataLoss=false the query continues, and a reset row "
+        "invalidates what was read of the stream."
     )
     tolerant = stream_of(spark, server, "in/lost", failOnDataLoss="false")
     sink.run(tolerant)
@@ -101,13 +101,13 @@ def test_lost_data_ends_a_query_with_a_sentence(
     assert [row.get("control") or row["key"] for row in rows] == ["reset", "u0"]
 
 
-def test_wrong_options_are_told_in_a_sentence(spark: SparkSession, server: Server) -> None:
+def test_wrong_options_are_one_message(spark: SparkSession, server: Server) -> None:
     with pytest.raises(Exception, match="Option mode is") as caught:
         penstock.spark.events(spark, server.url, "a", mode="odd").count()
-    assert penstock.spark.plain(caught.value) == "Option mode is 'odd': it is state or raw."
+    assert penstock.spark.error_message(caught.value) == "Option mode is 'odd': it is state or raw."
 
 
-def test_state_is_what_the_events_add_up_to(
+def test_state_is_the_fold_of_the_events(
     spark: SparkSession, client: Client, server: Server
 ) -> None:
     stream = client.stream("in/state")
@@ -121,18 +121,20 @@ def test_state_is_what_the_events_add_up_to(
     fill(client, "in/state", events)
     middle = stream.head().offset
     fill(client, "in/state", [reset(), insert("user", "new", {"n": 1}), {"bad": 1}])
-    wanted = MaterializedState()
+    expected = MaterializedState()
     for event in events:
-        wanted.apply(event)
+        expected.apply(event)
     then = penstock.spark.state(spark, server.url, "in/state", at=middle)
-    assert {row.key: json.loads(row.value) for row in then.collect()} == wanted.get_type("user")
+    assert {row.key: json.loads(row.value) for row in then.collect()} == expected.get_type("user")
     now = penstock.spark.state(spark, server.url, "in/state").collect()
     assert [(row.stream, row.type, row.key) for row in now] == [("in/state", "user", "new")]
     with pytest.raises(ValueError, match="one offset is for one stream"):
         penstock.spark.state(spark, server.url, "in/*", at=middle)
 
 
-def test_one_liners_give_frames(spark: SparkSession, client: Client, server: Server) -> None:
+def test_the_functions_return_data_frames(
+    spark: SparkSession, client: Client, server: Server
+) -> None:
     for name in ("one", "two"):
         fill(client, f"in/line/{name}", [insert("user", "a", {"n": 1})])
     middle = client.stream("in/line/one").head().offset
@@ -152,7 +154,7 @@ def test_one_liners_give_frames(spark: SparkSession, client: Client, server: Ser
     assert [(row.stream[8:], row.key, row.value) for row in state] == [("one", "a", '{"n":1}')]
 
 
-def test_register_lets_readers_take_filters(
+def test_register_enables_filter_pushdown(
     spark: SparkSession, client: Client, server: Server
 ) -> None:
     fill(client, "in/filters", users(2))

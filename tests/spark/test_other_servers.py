@@ -1,4 +1,4 @@
-"""Servers that speak the protocol and nothing more: the reference server from npm."""
+"""Servers without Penstock's extensions: the reference server from npm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def other(reference: Reference) -> Iterator[Client]:
         yield client
 
 
-def test_every_event_comes_once_and_in_order(other: Client, reference: Reference) -> None:
+def test_every_event_is_read_once_and_in_order(other: Client, reference: Reference) -> None:
     for first in range(0, 50, 10):
         fill(other, "batch", users(10, first=first))
     other.stream("batch").append({"bad": 1})
@@ -95,7 +95,7 @@ def test_patterns_need_a_listing(reference: Reference) -> None:
         plan(reference.url, "any/**")
 
 
-def test_a_query_that_starts_where_another_stood_goes_on_counting(
+def test_a_query_that_starts_at_the_offsets_of_another_continues_counting(
     other: Client, reference: Reference
 ) -> None:
     fill(other, "stood", users(5))
@@ -108,7 +108,7 @@ def test_a_query_that_starts_where_another_stood_goes_on_counting(
     assert [(row["seq"], row["key"]) for row in rows] == [(3, "u3"), (4, "u4"), (5, "u5")]
 
 
-def test_a_stream_that_rests_goes_on_where_it_was(other: Client, reference: Reference) -> None:
+def test_an_unselected_stream_resumes_at_its_position(other: Client, reference: Reference) -> None:
     fill(other, "rests-a", users(1))
     fill(other, "rests-b", users(2))
     query = Query(reference.url, "rests-a,rests-b")
@@ -120,9 +120,7 @@ def test_a_stream_that_rests_goes_on_where_it_was(other: Client, reference: Refe
     assert [(row["seq"], row["key"]) for row in query.step()] == [(2, "u2")]
 
 
-def test_a_stream_made_anew_is_counted_on_from_the_reset(
-    other: Client, reference: Reference
-) -> None:
+def test_a_recreated_stream_is_counted_from_the_reset(other: Client, reference: Reference) -> None:
     """There are no generations to tell the two streams apart: the numbers have to."""
     fill(other, "anew", users(3))
     strict = Query(reference.url, "anew")

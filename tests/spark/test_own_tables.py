@@ -1,5 +1,5 @@
 """`format("stp")` and the sink's mode `stp` against tables of our own server: both codecs, escaped
-or not, trimmed, compacted and made anew.
+or not, trimmed, compacted and recreated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ODD = "tab\there, line\nend,\rreturn and \\ or \\t"
 
 
 def read(table: Table, **options: Any) -> list[dict[str, Any]]:
-    given = {"tables": table.url, "maxAttempts": "2", **options}
-    source = StpSource({name: str(value) for name, value in given.items()})
+    values = {"tables": table.url, "maxAttempts": "2", **options}
+    source = StpSource({name: str(value) for name, value in values.items()})
     reader = source.reader(source.schema())
     return run(reader, reader.partitions())
 
@@ -36,14 +36,14 @@ class Live:
     """A streaming query over one table, driven as Spark does."""
 
     def __init__(self, table: Table, **options: Any) -> None:
-        given = {"tables": table.url, "maxAttempts": "2", **options}
-        source = StpSource({name: str(value) for name, value in given.items()})
+        values = {"tables": table.url, "maxAttempts": "2", **options}
+        source = StpSource({name: str(value) for name, value in values.items()})
         self.reader: Any = source.streamReader(source.schema())
-        self.place = self.reader.initialOffset()
+        self.offset = self.reader.initialOffset()
 
     def step(self) -> list[tuple[int, str, str | None]]:
-        end = json.loads(json.dumps(self.reader.latestOffset(self.place, ReadAllAvailable())))
-        start, self.place = self.place, end
+        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, ReadAllAvailable())))
+        start, self.offset = self.offset, end
         rows = run(self.reader, self.reader.partitions(start, end))
         assert [row["error"] for row in rows] == [None] * len(rows)
         return [(row["seq"], row["action"], row["key"]) for row in rows]
@@ -51,7 +51,7 @@ class Live:
 
 @pytest.mark.parametrize("codec", ["text", "json"])
 @pytest.mark.parametrize("escape", [False, True])
-def test_rows_of_both_codecs_come_as_they_were_written(
+def test_rows_of_both_codecs_are_read_as_they_were_written(
     client: Client, codec: str, escape: bool
 ) -> None:
     table = Table(client, f"tables/{codec}-{escape}")
@@ -64,8 +64,8 @@ def test_rows_of_both_codecs_come_as_they_were_written(
     assert [(row["seq"], row["action"], row["key"]) for row in rows] == [
         (1, "+", key), (2, "+", "b"), (3, "-", "b"),
     ]  # fmt: skip
-    found = rows[0]["record"]
-    assert (json.loads(found) if codec == "json" else found) == (
+    stored = rows[0]["record"]
+    assert (json.loads(stored) if codec == "json" else stored) == (
         {"note": text} if codec == "json" else text
     )
     assert rows[0]["timestamp"] is not None
@@ -74,7 +74,7 @@ def test_rows_of_both_codecs_come_as_they_were_written(
 
 @pytest.mark.parametrize("codec", ["text", "json"])
 @pytest.mark.parametrize("escape", [False, True])
-def test_what_the_sink_writes_is_stored_once_and_comes_back(
+def test_rows_of_the_sink_are_stored_once_and_can_be_read(
     spark: SparkSession, client: Client, server: Server, codec: str, escape: bool
 ) -> None:
     table = Table(client, f"written/{codec}-{escape}")
@@ -88,14 +88,16 @@ def test_what_the_sink_writes_is_stored_once_and_comes_back(
         writer = frame.write.format("durable_streams").mode("append")
         options = {"url": server.url, "table": f"written/{codec}-{escape}", "mode": "stp"}
         writer.options(txnAppId="a", txnVersion="1", chunkMessages="2", **options).save()
-    found = spark.read.format("stp").option("tables", table.url).load().orderBy("seq").collect()
-    assert [(row.seq, row.action, row.key) for row in found] == [
+    read_back = spark.read.format("stp").option("tables", table.url).load().orderBy("seq").collect()
+    assert [(row.seq, row.action, row.key) for row in read_back] == [
         (1, "+", rows[0][0]), (2, "+", rows[1][0]), (3, "-", "k1"),
     ]  # fmt: skip
-    assert (json.loads(found[0].record)["note"] if codec == "json" else found[0].record) == text
+    assert (
+        json.loads(read_back[0].record)["note"] if codec == "json" else read_back[0].record
+    ) == text
 
 
-def test_rows_that_a_table_cannot_hold_and_tables_that_are_not_there_are_named(
+def test_invalid_rows_and_missing_tables_are_named(
     spark: SparkSession, client: Client, server: Server
 ) -> None:
     Table(client, "written/plain").create("t")
@@ -104,7 +106,7 @@ def test_rows_that_a_table_cannot_hold_and_tables_that_are_not_there_are_named(
         options = {"url": server.url, "table": table, "mode": "stp"}
         with pytest.raises(Exception, match=words) as caught:
             frame.write.format("durable_streams").mode("append").options(**options).save()
-        assert "\n" not in penstock.spark.plain(caught.value)
+        assert "\n" not in penstock.spark.error_message(caught.value)
 
 
 def test_a_trimmed_table_is_an_error_or_a_reset(client: Client) -> None:
@@ -118,7 +120,7 @@ def test_a_trimmed_table_is_an_error_or_a_reset(client: Client) -> None:
     stream.trim(stream.read(count=4).next_offset)
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         strict.step()
-    # That `a` was deleted is not told any more: the reset does it.
+    # The row that deleted `a` is gone: the reset deletes it.
     assert query.step() == [(4, "reset", None), (5, "+", "d")]
     assert query.step() == []
     assert [row["seq"] for row in read(table)] == [5], "from the beginning that there is"
@@ -141,23 +143,23 @@ def test_a_compacted_table_is_an_error_or_a_reset(client: Client) -> None:
     assert [row[1:] for row in up_to_date.step()] == [("+", "b")], "rows that it has, once more"
 
 
-def test_a_table_made_anew_is_an_error_or_a_reset(client: Client) -> None:
-    table = Table(client, "tables/anew")
+def test_a_recreated_table_is_an_error_or_a_reset(client: Client) -> None:
+    table = Table(client, "tables/recreated")
     table.create("t")
     table.write([("+", "a", "1"), ("+", "b", "1"), ("+", "c", "1")])
     strict, query = Live(table), Live(table, failOnDataLoss="false")
     strict.step()
     query.step()
-    client.stream("tables/anew").delete()
+    client.stream("tables/recreated").delete()
     table.create("t")
     table.write([("+", "z", "1")])
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="it was recreated"):
         strict.step()
     assert query.step() == [(0, "reset", None), (1, "+", "z")]
     assert query.step() == []
 
 
-def test_a_guarded_table_takes_a_token() -> None:
+def test_a_guarded_table_needs_a_token() -> None:
     with running_server(memory=True, args=["--token", "secret"]) as guarded:
         with Client(guarded.url, token="secret") as client:
             table = Table(client, "t")

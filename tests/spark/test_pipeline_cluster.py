@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Client
 from penstock.spark.config import Pipeline, load_pipeline
-from penstock.spark.sessions.task_python import unzipped_python
+from penstock.spark.sessions.launchers import unzipped_python
 from penstock.state.events import delete, reset, upsert
 from tests.helpers.java_classes import java_options
 from tests.helpers.server import ROOT, running_server

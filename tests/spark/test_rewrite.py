@@ -24,12 +24,12 @@ import pytest
 from penstock import Client, limits
 from penstock.client.sync.stream import Stream
 from penstock.errors import NoWarehouse, RewriteFailed, StreamClosed
+from penstock.spark.columns import STATE_ARROW
 from penstock.spark.config import Pipeline, make_pipeline
 from penstock.spark.pipeline import rewrite_staging
 from penstock.spark.pipeline.rewrite import Rewritten, rewrite
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import Server as Asked
-from penstock.spark.source.columns import STATE_ARROW
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import Appended, writer_of
 from penstock.spark.warehouse.fold import fold_here

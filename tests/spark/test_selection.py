@@ -1,6 +1,6 @@
-"""Queries that go on with other streams than before, or from where another one stood: what is no
-longer selected rests, what is selected again goes on, and every event keeps its number. Driven
-without Spark.
+"""Queries that continue with other streams, or from the offsets of another query: an unselected
+stream keeps its position, resumes when it is selected again, and every event keeps its number.
+Driven without Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Client
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.source.offsets import Place, Position
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.source.planning import ranges_between
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
@@ -21,12 +21,12 @@ from tests.spark.test_batch_reads import fill, users
 from tests.spark.test_stream_reads import create_streams
 
 
-def told(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+def summary(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     return [(row["stream"], row["seq"], row["control"] or row["key"]) for row in rows]
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_that_is_no_longer_selected_rests_until_it_is_again(
+def test_an_unselected_stream_keeps_its_position_until_it_is_selected_again(
     client: Client, server: Server, fails: str
 ) -> None:
     home = f"selected/rests-{fails}"
@@ -38,14 +38,14 @@ def test_a_stream_that_is_no_longer_selected_rests_until_it_is_again(
     query.change(f"{home}/a")
     assert query.step() == []
     fill(client, f"{home}/a", users(1, first=2))
-    assert told(query.step()) == [(f"{home}/a", 2, "u2")]
+    assert summary(query.step()) == [(f"{home}/a", 2, "u2")]
     query.change(f"{home}/a,{home}/b")
-    assert told(query.step()) == [(f"{home}/b", 2, "u2")], "from where it was, not from its start"
+    assert summary(query.step()) == [(f"{home}/b", 2, "u2")], (
+        "from where it was, not from its start"
+    )
 
 
-def test_what_is_not_selected_any_more_is_in_what_progress_shows(
-    client: Client, server: Server
-) -> None:
+def test_the_progress_of_a_query_shows_unselected_streams(client: Client, server: Server) -> None:
     for name in ("a", "b", "c"):
         fill(client, f"selected/shown/{name}", users(2))
     query = Query(server.url, "selected/shown/*")
@@ -73,14 +73,14 @@ def test_a_deleted_stream_is_lost_whether_it_is_selected_or_not(
     with pytest.raises(DataLost, match="selected/lost/b: It was deleted"):
         query.step()
     query.change("selected/lost/a", failOnDataLoss="false")
-    assert told(query.step()) == [("selected/lost/b", 2, "reset")]
+    assert summary(query.step()) == [("selected/lost/b", 2, "reset")]
     assert query.step() == []
     fill(client, "selected/lost/b", users(1, first=5))
     query.change("selected/lost/*")
-    assert told(query.step()) == [("selected/lost/b", 0, "u5")], "a new stream, a new generation"
+    assert summary(query.step()) == [("selected/lost/b", 0, "u5")], "a new stream, a new generation"
 
 
-def test_a_stream_made_anew_while_it_rests_is_noticed_when_it_is_selected_again(
+def test_a_stream_recreated_while_unselected_is_detected_when_it_is_selected_again(
     client: Client, server: Server
 ) -> None:
     fill(client, "selected/anew/a", users(2))
@@ -92,11 +92,11 @@ def test_a_stream_made_anew_while_it_rests_is_noticed_when_it_is_selected_again(
     fill(client, "selected/anew/b", users(1, first=7))
     assert query.step() == []
     query.change("selected/anew/*")
-    with pytest.raises(DataLost, match="another one made at its path"):
+    with pytest.raises(DataLost, match="another one created at its path"):
         query.step()
 
 
-def test_streams_that_rest_are_looked_up_by_pages() -> None:
+def test_unselected_streams_are_looked_up_by_pages() -> None:
     with running_server(memory=True) as many:
         create_streams(many.port, 3_000)
         query = Query(many.url, "many/**")
@@ -121,7 +121,7 @@ def requests(url: str) -> float:
     )
 
 
-def test_a_query_starts_from_where_another_one_stood(client: Client, server: Server) -> None:
+def test_a_query_starts_at_the_offsets_of_another_one(client: Client, server: Server) -> None:
     for name in ("a", "b", "gone"):
         fill(client, f"selected/stood/{name}", users(3))
     first = Query(server.url, "selected/stood/*", maxMessagesPerTrigger=5)
@@ -129,8 +129,10 @@ def test_a_query_starts_from_where_another_one_stood(client: Client, server: Ser
     stood = json.dumps(first.offset)
     rest = [row for rows in first.drain() for row in rows]
     second = Query(server.url, "selected/stood/*", startingOffsets=stood)
-    assert told(second.step()) == sorted(told(rest))
-    assert told(read(server.url, "selected/stood/*", startingOffsets=stood)) == sorted(told(rest))
+    assert summary(second.step()) == sorted(summary(rest))
+    assert summary(read(server.url, "selected/stood/*", startingOffsets=stood)) == sorted(
+        summary(rest)
+    )
     client.stream("selected/stood/gone").delete()
     strict = Query(server.url, "selected/stood/*", startingOffsets=stood)
     with pytest.raises(DataLost, match="selected/stood/gone: It was deleted"):
@@ -143,25 +145,30 @@ def test_a_query_starts_from_where_another_one_stood(client: Client, server: Ser
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("offsets", "words"),
     [
         ('{"version": 2, "server": "penstock", "streams": {}}', "newer Penstock"),
-        ('{"version": 1, "server": "mine", "streams": {}}', "looks like where a query stood"),
-        ('{"version": 1, "streams": {}}', "looks like where a query stood"),
-        ('{"version": 1, "server": "other", "streams": {"a": 1}}', "looks like where a query"),
-        ('{"version": 1, "server": "other", "streams": {"a": "x@y"}}', "looks like where a query"),
+        (
+            '{"version": 1, "server": "mine", "streams": {}}',
+            "looks like the offsets of another query",
+        ),
+        ('{"version": 1, "streams": {}}', "looks like the offsets of another query"),
+        ('{"version": 1, "server": "other", "streams": {"a": 1}}', "looks like the offsets of"),
+        ('{"version": 1, "server": "other", "streams": {"a": "x@y"}}', "looks like the offsets of"),
         ('{"a": 1}', "not the JSON it should be"),
     ],
 )
-def test_offsets_that_are_none_are_named(server: Server, given: str, words: str) -> None:
+def test_invalid_offsets_are_named(server: Server, offsets: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
-        Query(server.url, "selected/none", startingOffsets=given)
+        Query(server.url, "selected/none", startingOffsets=offsets)
 
 
 def test_offsets_of_another_kind_of_server_are_refused(server: Server) -> None:
-    place = Place("other", {"selected/x": Position("5", 5)})
-    query = Query(server.url, "selected/x", startingOffsets=json.dumps(place.to_spark()))
-    with pytest.raises(InvalidOption, match="it is another one"):
+    offsets = SourceOffsets("other", {"selected/x": Position("5", 5)})
+    query = Query(server.url, "selected/x", startingOffsets=json.dumps(offsets.to_spark()))
+    with pytest.raises(
+        InvalidOption, match=r"is not a Penstock server, and .* is a Penstock server"
+    ):
         query.step()
 
 
@@ -170,7 +177,11 @@ def test_only_penstock_has_generations() -> None:
     before, after = Position("0000000000000001_0000000000000009", 3), Position(
         "0000000000000002_0000000000000001", 5
     )  # fmt: skip
-    [found] = ranges_between(Place("other", {"a": before}), Place("other", {"a": after}))
-    assert found.reset is None
-    [found] = ranges_between(Place("penstock", {"a": before}), Place("penstock", {"a": after}))
-    assert found.reset == "stream-recreated"
+    [range_] = ranges_between(
+        SourceOffsets("other", {"a": before}), SourceOffsets("other", {"a": after})
+    )
+    assert range_.reset is None
+    [range_] = ranges_between(
+        SourceOffsets("penstock", {"a": before}), SourceOffsets("penstock", {"a": after})
+    )
+    assert range_.reset == "stream-recreated"

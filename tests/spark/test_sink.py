@@ -1,4 +1,4 @@
-"""The sink: what rows become, and that a repeated write doubles nothing."""
+"""The sink: the messages of rows, and that a repeated write duplicates nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ import penstock.spark
 from penstock import Client
 from penstock.errors import InvalidOption, NotWritable
 from penstock.spark.sink.datasource import (
-    Identity,
-    Sending,
+    ChunkSender,
+    ProducerIdentity,
     batch_writer,
     sink_options,
     stream_writer,
@@ -59,9 +59,9 @@ def encoded(mode: Any, ddl: str, *rows: dict[str, Any], **options: Any) -> list[
 
 def send(server: Server, rows: list[dict[str, Any]], epoch: int = 0, **options: str) -> Any:
     """Send rows as one task would."""
-    given = {"url": server.url, "stream": "sink/direct", "maxAttempts": "1", **options}
-    chosen, encoder = sink_options(given, columns("stream STRING, n BIGINT"))
-    sending = Sending(chosen, encoder, Identity("query/sink/0", epoch))
+    values = {"url": server.url, "stream": "sink/direct", "maxAttempts": "1", **options}
+    parsed, encoder = sink_options(values, columns("stream STRING, n BIGINT"))
+    sending = ChunkSender(parsed, encoder, ProducerIdentity("query/sink/0", epoch))
     return sending.send_all(iter([pa.RecordBatch.from_pylist(rows)]))
 
 
@@ -136,15 +136,15 @@ def test_chunks_are_cut_by_rows_and_bytes_alone(server: Server, client: Client) 
     assert client.stream("sink/direct").read_json() == rows * 2
 
 
-def test_a_row_or_chunk_that_the_server_does_not_take_is_named() -> None:
+def test_a_row_or_chunk_that_is_too_large_is_named() -> None:
     with running_server(memory=True, args=["--max-body", "64k"]) as small:
         rows = [{"n": n, "text": "x" * 900} for n in range(200)]
 
         def put(rows: list[dict[str, Any]], epoch: int, size: str) -> Any:
-            given = {"stream": "sink/large", "chunkMessages": "500", "chunkBytes": size}
-            return send(small, rows, epoch, **given)
+            values = {"stream": "sink/large", "chunkMessages": "500", "chunkBytes": size}
+            return send(small, rows, epoch, **values)
 
-        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Set the option chunkBytes"):
+        with pytest.raises(NotWritable, match=r"200 rows has .* bytes.*Lower .* chunkBytes"):
             put(rows, 0, "1m")
         assert put(rows, 0, "60k").chunks == 4
         with pytest.raises(NotWritable, match=r"a row has 70,0\d\d bytes.*at most 65536"):
@@ -153,7 +153,7 @@ def test_a_row_or_chunk_that_the_server_does_not_take_is_named() -> None:
             assert client.stream("sink/large").read_json() == [*rows, *rows[:3]]
 
 
-def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
+def test_a_repeated_task_duplicates_nothing_and_a_late_one_is_refused(
     server: Server, client: Client
 ) -> None:
     rows = [{"stream": f"sink/again/{n % 2}", "n": n} for n in range(10)]
@@ -167,7 +167,7 @@ def test_a_repeated_task_doubles_nothing_and_a_late_one_is_refused(
         send(server, rows, epoch=3, stream="")
 
 
-def test_two_attempts_at_once_double_nothing(server: Server, client: Client) -> None:
+def test_two_attempts_at_once_duplicate_nothing(server: Server, client: Client) -> None:
     """As Spark's speculative copies do: the same chunks under the same numbers, from two tasks."""
     rows = [{"n": n} for n in range(400)]
     together = threading.Barrier(4)
@@ -182,13 +182,13 @@ def test_two_attempts_at_once_double_nothing(server: Server, client: Client) -> 
     assert client.stream("sink/twice").read_json() == rows
 
 
-def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
+def test_a_repeated_batch_with_other_chunks_is_refused(server: Server) -> None:
     send(server, [{"n": 1}], epoch=0, stream="sink/gap")
-    given = {"url": server.url, "stream": "sink/gap", "maxAttempts": "1"}
-    chosen, encoder = sink_options(given, columns("n BIGINT"))
-    sending = Sending(chosen, encoder, Identity("query/sink/0", 0))
+    values = {"url": server.url, "stream": "sink/gap", "maxAttempts": "1"}
+    parsed, encoder = sink_options(values, columns("n BIGINT"))
+    sending = ChunkSender(parsed, encoder, ProducerIdentity("query/sink/0", 0))
     sending._sent["sink/gap"] = 5
-    with pytest.raises(NotWritable, match="waits for chunk 1"):
+    with pytest.raises(NotWritable, match="expects chunk 1"):
         sending.send_all(iter([pa.RecordBatch.from_pylist([{"n": 2}])]))
 
 
@@ -203,34 +203,34 @@ def test_a_batch_that_is_cut_otherwise_is_noticed(server: Server) -> None:
         ({"sinkName": "a/b"}, "n INT", "sinkName is 'a/b'"),
         ({"txnAppId": "a"}, "n INT", "go together"),
         ({"txnAppId": "a", "txnVersion": "x"}, "n INT", "whole number"),
-        ({"streams": "a"}, "n INT", "Option streams is not known"),
+        ({"streams": "a"}, "n INT", "Option streams is unknown"),
     ],
 )
 def test_options_are_checked_before_anything_is_sent(
     options: dict[str, str], ddl: str, words: str
 ) -> None:
-    given = {"url": "http://127.0.0.1:9", "stream": "a", **options}
+    values = {"url": "http://127.0.0.1:9", "stream": "a", **options}
     with pytest.raises(InvalidOption, match=words):
-        batch_writer(given, columns(ddl), overwrite=False)
+        batch_writer(values, columns(ddl), overwrite=False)
 
 
 def test_streams_only_grow() -> None:
-    given = {"url": "http://127.0.0.1:9", "stream": "a"}
+    values = {"url": "http://127.0.0.1:9", "stream": "a"}
     schema = columns("n INT")
     with pytest.raises(InvalidOption, match="only grow"):
-        batch_writer(given, schema, overwrite=True)
+        batch_writer(values, schema, overwrite=True)
     with pytest.raises(InvalidOption, match="only grow"):
-        stream_writer(given, schema, overwrite=True)
+        stream_writer(values, schema, overwrite=True)
 
 
 def test_chunking_is_fixed_by_the_checkpoint(tmp_path: Path) -> None:
     schema = columns("n INT")
-    given = {"url": "http://127.0.0.1:9", "stream": "a", "checkpointLocation": str(tmp_path)}
+    values = {"url": "http://127.0.0.1:9", "stream": "a", "checkpointLocation": str(tmp_path)}
     for _ in range(2):
-        stream_writer({**given, "chunkMessages": "10"}, schema, overwrite=False)
+        stream_writer({**values, "chunkMessages": "10"}, schema, overwrite=False)
     with pytest.raises(InvalidOption, match="chunkMessages is 20, and was 10 when this query"):
-        stream_writer({**given, "chunkMessages": "20"}, schema, overwrite=False)
-    stream_writer({**given, "chunkMessages": "20", "sinkName": "b"}, schema, overwrite=False)
+        stream_writer({**values, "chunkMessages": "20"}, schema, overwrite=False)
+    stream_writer({**values, "chunkMessages": "20", "sinkName": "b"}, schema, overwrite=False)
 
 
 # -- in Spark
@@ -244,17 +244,17 @@ def save(frame: DataFrame, server: Server, stream: str, **options: str) -> None:
 def test_batch_writes(spark: SparkSession, client: Client, server: Server) -> None:
     frame = spark.range(0, 100, 1, 2)
     save(frame, server, "sink/json", chunkMessages="7")
-    found = client.stream("sink/json").read_json()
-    assert sorted(row["id"] for row in found) == list(range(100))
+    rows = client.stream("sink/json").read_json()
+    assert sorted(row["id"] for row in rows) == list(range(100))
     for _ in range(2):
         save(frame.limit(3).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="5")
     assert client.stream("sink/txn").read_json() == [{"id": 0}, {"id": 1}, {"id": 2}]
-    with pytest.raises(Exception, match="a txnVersion that was overtaken") as caught:
+    with pytest.raises(Exception, match="an older txnVersion") as caught:
         save(frame.limit(1).coalesce(1), server, "sink/txn", txnAppId="job", txnVersion="4")
-    assert penstock.spark.plain(caught.value).startswith("sink/txn: batch 4 was refused")
+    assert penstock.spark.error_message(caught.value).startswith("sink/txn: batch 4 was refused")
 
 
-def test_a_plain_write_has_a_name_of_its_own_each_time(
+def test_each_plain_write_has_its_own_producer(
     spark: SparkSession, client: Client, server: Server
 ) -> None:
     frame = spark.range(0, 3, 1, 1)
@@ -295,8 +295,8 @@ def test_a_task_that_fails_after_it_has_sent_is_stored_once(
         save(frame, server, "sink/retried", chunkMessages="500")
     finally:
         spark.conf.unset(RECORDS)
-    found = [row["id"] for row in stream.read_json()]
-    assert found == list(range(20_000)), "each once, and in order"
+    ids = [row["id"] for row in stream.read_json()]
+    assert ids == list(range(20_000)), "each once, and in order"
     assert duplicates(server) > before, "and some came twice"
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from penstock import Client, limits
 from penstock.spark.config import make_pipeline
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.options import source_options
 from penstock.spark.pipeline.driver_batches import SmallBatches
 from penstock.spark.pipeline.run import PipelineRun
-from penstock.spark.source.offsets import Place, Position
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import delete, reset, upsert
@@ -27,7 +27,7 @@ SCHEMA = "name STRING NOT NULL, city STRING"
 
 def at(byte: int, seq: int, generation: int = 1) -> dict[str, Any]:
     place = Position(f"{generation:016d}_{byte:016d}", seq)
-    return Place("penstock", {"orders": place}).to_spark()
+    return SourceOffsets("penstock", {"orders": place}).to_spark()
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def at(byte: int, seq: int, generation: int = 1) -> dict[str, Any]:
         (at(100, 10), at(900, 21), False),
         (at(100, 10), at(100 + limits.PIPELINE_SMALL_BYTES, 11), True),
         (at(100, 10), at(101 + limits.PIPELINE_SMALL_BYTES, 11), False),
-        (Place("penstock", {}).to_spark(), at(900, 10), True),
-        (Place("penstock", {}).to_spark(), at(900, 11), False),
+        (SourceOffsets("penstock", {}).to_spark(), at(900, 10), True),
+        (SourceOffsets("penstock", {}).to_spark(), at(900, 11), False),
         (at(9000, 90), at(900, 10, generation=2), True),
         (at(9000, 90), at(900, 11, generation=2), False),
-        (at(9000, 90), Place("penstock", {}).to_spark(), True),
+        (at(9000, 90), SourceOffsets("penstock", {}).to_spark(), True),
     ],
 )
 def test_a_batch_is_small_by_its_messages_and_its_bytes(

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from penstock import Client
 from penstock.client.requests import JSON, Request
 from penstock.errors import DataLost, InvalidOption
-from penstock.spark.source.admission import shares
-from penstock.spark.source.offsets import Place, Position, from_spark, parse
+from penstock.spark.offsets import Position, SourceOffsets, from_spark, parse
+from penstock.spark.source.driver import shares
 from tests.helpers.server import Server, running_server
 from tests.spark.direct import Query, read
 from tests.spark.test_batch_reads import fill, users
@@ -103,7 +103,7 @@ def test_batches_are_bounded_by_bytes_but_have_a_message(client: Client, server:
     assert [len(tiny.step()) for _ in range(3)] == [1, 1, 1]
 
 
-def test_both_limits_hold_and_spark_may_ask_for_everything(client: Client, server: Server) -> None:
+def test_both_limits_hold_and_spark_may_request_everything(client: Client, server: Server) -> None:
     fill(client, "live/both", users(100))
     query = Query(server.url, "live/both", maxMessagesPerTrigger=50, maxBytesPerTrigger="1k")
     assert len(query.step()) < 20
@@ -122,7 +122,7 @@ def test_available_now_ends_where_the_streams_ended(client: Client, server: Serv
     assert [len(first), *map(len, query.drain())] == [8, 8, 4]
 
 
-def test_the_lag_is_in_what_progress_shows(client: Client, server: Server) -> None:
+def test_the_progress_of_a_query_shows_the_lag(client: Client, server: Server) -> None:
     fill(client, "live/lag", users(10))
     query = Query(server.url, "live/lag", maxMessagesPerTrigger=4)
     assert query.reader.reportLatestOffset() is None
@@ -157,7 +157,7 @@ def test_a_deleted_stream_is_an_error_or_a_reset(client: Client, server: Server)
         assert keys(query.step()) == ["u9"]
 
 
-def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Server) -> None:
+def test_a_recreated_stream_is_an_error_or_a_reset(client: Client, server: Server) -> None:
     fill(client, "live/anew", users(30))
     strict = Query(server.url, "live/anew")
     query = Query(server.url, "live/anew", failOnDataLoss="false", maxMessagesPerTrigger=10)
@@ -165,14 +165,14 @@ def test_a_stream_made_anew_is_an_error_or_a_reset(client: Client, server: Serve
     query.step()
     client.stream("live/anew").delete()
     fill(client, "live/anew", users(2, first=70))
-    with pytest.raises(DataLost, match="another one made at its path"):
+    with pytest.raises(DataLost, match="another one created at its path"):
         strict.step()
     rows = query.step()
     assert [row["control"] or row["key"] for row in rows] == ["reset", "u70", "u71"]
     assert query.step() == []
 
 
-def test_a_stream_made_anew_while_a_batch_runs(client: Client, server: Server) -> None:
+def test_a_stream_that_is_recreated_while_a_batch_runs(client: Client, server: Server) -> None:
     fill(client, "live/midway", users(30))
     for fails in ("true", "false"):
         query = Query(server.url, "live/midway", failOnDataLoss=fails)
@@ -192,10 +192,10 @@ def test_a_server_with_less_than_was_read_is_an_error(client: Client, server: Se
     fill(client, "live/less", users(3))
     query = Query(server.url, "live/less")
     query.step()
-    place = from_spark(query.offset)
-    position = place.of("live/less")
+    offsets = from_spark(query.offset)
+    position = offsets.of("live/less")
     further = f"{position.offset[:17]}{position.byte + 100:016d}"
-    ahead = Place(place.kind, {"live/less": Position(further, 99)})
+    ahead = SourceOffsets(offsets.kind, {"live/less": Position(further, 99)})
     query.offset = ahead.to_spark()
     with pytest.raises(DataLost, match="the server has lost data, or is another one"):
         query.step()
@@ -207,17 +207,17 @@ def test_a_streaming_query_has_no_end(server: Server) -> None:
 
 
 def test_offsets_of_another_version_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="another source, or a newer Penstock"):
+    with pytest.raises(InvalidOption, match="another source or a newer Penstock"):
         from_spark({"version": 9, "streams": {}})
 
 
 @pytest.mark.parametrize("position", [Position("-1"), Position("a@b", 7), Position("x_1", 7, 3)])
-def test_positions_are_spelled_and_read_back(position: Position) -> None:
-    assert parse(position.spell()) == position
+def test_positions_are_written_and_parsed(position: Position) -> None:
+    assert parse(position.to_text()) == position
 
 
 @pytest.mark.parametrize(
-    ("pending", "limit", "turn", "given"),
+    ("pending", "limit", "turn", "expected"),
     [
         ({"a": 100, "b": 3, "c": 40}, 30, 0, {"a": 14, "b": 3, "c": 13}),
         ({"a": 1, "b": 1}, 5, 0, {"a": 1, "b": 1}),
@@ -229,13 +229,13 @@ def test_positions_are_spelled_and_read_back(position: Position) -> None:
     ],
 )
 def test_shares_are_fair(
-    pending: dict[str, int], limit: int, turn: int, given: dict[str, int]
+    pending: dict[str, int], limit: int, turn: int, expected: dict[str, int]
 ) -> None:
-    found = shares(pending, limit, turn=turn)
-    assert sum(found.values()) == min(limit, sum(pending.values()))
-    assert {name: found.get(name, 0) for name in given} == given or sorted(
-        found.values()
-    ) == sorted(given.values())
+    result = shares(pending, limit, turn=turn)
+    assert sum(result.values()) == min(limit, sum(pending.values()))
+    assert {name: result.get(name, 0) for name in expected} == expected or sorted(
+        result.values()
+    ) == sorted(expected.values())
 
 
 def test_ten_thousand_streams_are_one_query() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from penstock.spark.sessions.task_python import python_of, unzipped_python
+from penstock.spark.sessions.launchers import task_python, unzipped_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path,
 
 
 @pytest.mark.parametrize(
-    ("master", "settings", "environ", "wanted"),
+    ("master", "settings", "environ", "expected"),
     [
         ("spark://h:7077", {}, {}, sys.executable),
         ("k8s://https://h", {}, {}, "python3"),
@@ -36,13 +36,13 @@ TELL = "import json, pyspark, sys; print(json.dumps([pyspark.__file__, sys.path,
         ("local[2]", {}, {"SPARK_HOME": str(HOME)}, None),
     ],
 )
-def test_tasks_run_in_the_python_of_where_they_are(
-    master: str | None, settings: dict[str, str], environ: dict[str, str], wanted: str | None
+def test_the_python_of_tasks_depends_on_master_settings_and_environment(
+    master: str | None, settings: dict[str, str], environ: dict[str, str], expected: str | None
 ) -> None:
-    assert python_of(master, settings, environ) == (wanted or unzipped_python())
+    assert task_python(master, settings, environ) == (expected or unzipped_python())
 
 
-def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+def test_pyspark_is_not_imported_from_the_zip_and_the_rest_is_unchanged(tmp_path: Path) -> None:
     odd = tmp_path / "a b * $HOME"
     odd.mkdir()
     zips = [str(path) for path in (HOME / "python" / "lib").glob("*.zip")]
@@ -61,12 +61,14 @@ def test_pyspark_is_not_taken_from_the_zip_and_all_else_is_as_it_was(tmp_path: P
     assert arguments == ["-c", "one word", "*", ""]
 
 
-def test_it_is_kept_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_is_written_once_and_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     script = Path(unzipped_python())
     assert script.parent == tmp_path / "cache" / "penstock"
-    made = script.stat()
-    assert Path(unzipped_python()).stat().st_ino == made.st_ino
+    before = script.stat()
+    assert Path(unzipped_python()).stat().st_ino == before.st_ino
     text = script.read_text()
     script.write_text("half a")
     assert unzipped_python() == str(script)
@@ -74,7 +76,7 @@ def test_it_is_kept_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [path.name for path in script.parent.iterdir()] == [script.name]
 
 
-def test_where_it_cannot_be_kept_or_run_it_is_python_itself(
+def test_where_the_script_cannot_be_written_or_run_the_command_is_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
@@ -86,10 +88,10 @@ def test_where_it_cannot_be_kept_or_run_it_is_python_itself(
 
 def test_tasks_have_compiled_modules(spark: SparkSession) -> None:
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyspark as found
+        import pyspark as loaded_pyspark
 
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"file": [found.__file__]})
+            yield pa.RecordBatch.from_pydict({"file": [loaded_pyspark.__file__]})
 
     rows: list[Any] = spark.range(1).mapInArrow(loaded, "file STRING").collect()
     assert [row.file for row in rows] == [pyspark.__file__]

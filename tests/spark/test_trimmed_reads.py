@@ -1,5 +1,5 @@
 """Streams whose beginning is gone (trimmed, compacted) or another stream's (forks): every message
-keeps its number and its place, and what was missed is an error or a reset. Driven without Spark.
+keeps its number and its position, and what was missed is an error or a reset. Driven without Spark.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.spark.test_batch_reads import fill, users
 Row = dict[str, Any]
 
 
-def told(rows: list[Row]) -> list[tuple[int, str]]:
+def summary(rows: list[Row]) -> list[tuple[int, str]]:
     return [(row["seq"], row["control"] or row["key"]) for row in rows]
 
 
 def trim(client: Client, stream: str, count: int) -> None:
     """Let go of the first messages that there are."""
-    found = client.stream(stream)
-    found.trim(found.read(count=count).next_offset)
+    trimmed = client.stream(stream)
+    trimmed.trim(trimmed.read(count=count).next_offset)
 
 
 def state_of(rows: list[Row]) -> list[tuple[Any, ...]]:
@@ -52,7 +52,7 @@ def test_a_trimmed_stream_is_read_from_its_earliest_message(
     query = Query(server.url, name, maxMessagesPerTrigger=25)
     assert [row for rows in query.drain() for row in rows] == whole[40:]
     fill(client, name, users(2, first=200))
-    assert told(query.step()) == [(100, "u200"), (101, "u201")]
+    assert summary(query.step()) == [(100, "u200"), (101, "u201")]
 
 
 def test_byte_streams_are_read_from_their_earliest_byte(client: Client, server: Server) -> None:
@@ -66,7 +66,7 @@ def test_byte_streams_are_read_from_their_earliest_byte(client: Client, server: 
 
 
 @pytest.mark.parametrize("limits", [{}, {"maxMessagesPerTrigger": 2}, {"maxBytesPerTrigger": 150}])
-def test_what_was_trimmed_before_it_was_read_is_an_error_or_a_reset(
+def test_unread_messages_that_were_trimmed_are_an_error_or_a_reset(
     client: Client, server: Server, limits: dict[str, Any]
 ) -> None:
     name = f"trimmed/missed-{len(str(limits))}"
@@ -81,25 +81,25 @@ def test_what_was_trimmed_before_it_was_read_is_an_error_or_a_reset(
         strict.step()
     rows = [row for batch in query.drain() for row in batch]
     # The reset has the number of the last message that was read: after that nothing held.
-    assert told(rows) == [(len(seen) - 1, "reset"), *((n, f"u{n + 4}") for n in range(8, 12))]
+    assert summary(rows) == [(len(seen) - 1, "reset"), *((n, f"u{n + 4}") for n in range(8, 12))]
     assert json.loads(rows[0]["value"]) == {"reason": "stream-trimmed"}
     assert state_of(seen + rows) == state_of(read(server.url, name))
     assert query.step() == []
     assert query.reader.reportLatestOffset()["lag"] == {}  # type: ignore[index]
 
 
-def test_a_trim_of_what_was_read_is_no_loss(client: Client, server: Server) -> None:
+def test_trimming_messages_that_were_read_is_no_loss(client: Client, server: Server) -> None:
     fill(client, "trimmed/read", users(5))
     query = Query(server.url, "trimmed/read")
     query.step()
     trim(client, "trimmed/read", 3)
     assert query.step() == []
     fill(client, "trimmed/read", users(2, first=5))
-    assert told(query.step()) == [(5, "u5"), (6, "u6")]
+    assert summary(query.step()) == [(5, "u5"), (6, "u6")]
     client.stream("trimmed/read").trim("now")
     fill(client, "trimmed/read", users(1, first=7))
     query.restart()
-    assert told(query.step()) == [(7, "u7")]
+    assert summary(query.step()) == [(7, "u7")]
 
 
 def test_a_stream_emptied_before_it_was_read_is_an_error_or_a_reset(
@@ -114,7 +114,7 @@ def test_a_stream_emptied_before_it_was_read_is_an_error_or_a_reset(
     client.stream("trimmed/empty").trim("now")
     with pytest.raises(DataLost, match="trimmed"):
         strict.step()
-    assert told(query.step()) == [(1, "reset")]
+    assert summary(query.step()) == [(1, "reset")]
     assert query.step() == []
 
 
@@ -143,16 +143,16 @@ def test_a_trim_while_a_batch_runs_resets_what_it_has_read(
 
 
 def test_offsets_that_were_trimmed_are_an_error_or_a_reset(client: Client, server: Server) -> None:
-    fill(client, "trimmed/given", users(6))
-    start = json.dumps({"trimmed/given": read(server.url, "trimmed/given")[1]["offset"]})
-    trim(client, "trimmed/given", 4)
+    fill(client, "trimmed/start", users(6))
+    start = json.dumps({"trimmed/start": read(server.url, "trimmed/start")[1]["offset"]})
+    trim(client, "trimmed/start", 4)
     with pytest.raises(DataLost, match="trimmed beyond"):
-        read(server.url, "trimmed/given", startingOffsets=start)
-    rows = read(server.url, "trimmed/given", startingOffsets=start, failOnDataLoss="false")
-    assert told(rows) == [(3, "reset"), (4, "u4"), (5, "u5")]
+        read(server.url, "trimmed/start", startingOffsets=start)
+    rows = read(server.url, "trimmed/start", startingOffsets=start, failOnDataLoss="false")
+    assert summary(rows) == [(3, "reset"), (4, "u4"), (5, "u5")]
 
 
-def test_a_compacted_stream_comes_to_the_same_state(client: Client, server: Server) -> None:
+def test_a_compacted_stream_has_the_same_state(client: Client, server: Server) -> None:
     fill(client, "trimmed/compacted", users(5))
     stream = client.stream("trimmed/compacted")
     httpx2.put(f"{server.url}/v1/schema/trimmed/compacted", content=b'{"types": {}}')
@@ -166,10 +166,10 @@ def test_a_compacted_stream_comes_to_the_same_state(client: Client, server: Serv
     stream.append(upsert("user", "u2", 2))
     with pytest.raises(DataLost, match="trimmed"):
         strict.step()
-    wanted = state_of(read(server.url, "trimmed/compacted"))
-    assert [row[1] for row in wanted] == ["u1", "u2", "u3", "u4"]
-    assert state_of(seen + behind.step()) == wanted
-    assert state_of(all_along + at_the_end.step()) == wanted
+    expected = state_of(read(server.url, "trimmed/compacted"))
+    assert [row[1] for row in expected] == ["u1", "u2", "u3", "u4"]
+    assert state_of(seen + behind.step()) == expected
+    assert state_of(all_along + at_the_end.step()) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"minPartitions": 4}, {"maxMessagesPerTrigger": 2}])
@@ -182,12 +182,12 @@ def test_a_fork_is_one_stream_from_its_beginning(
     client.stream(name).append_many(users(3, first=5))
     query = Query(server.url, name, **options)
     rows = [row for batch in query.drain() for row in batch]
-    assert told(rows) == [(n, f"u{n}") for n in range(8)]
+    assert summary(rows) == [(n, f"u{n}") for n in range(8)]
     assert len({row["generation"] for row in rows}) == 1, "whatever the ranges are"
     for number, row in enumerate(rows):
         # Offsets are the fork's own: each can be used to go on from.
-        left = read(server.url, name, startingOffsets=json.dumps({name: row["offset"]}))
-        assert told(left) == told(rows[number + 1 :])
+        rest = read(server.url, name, startingOffsets=json.dumps({name: row["offset"]}))
+        assert summary(rest) == summary(rows[number + 1 :])
     before = client.stream(source).read(count=2).next_offset
-    left = read(server.url, name, startingOffsets=json.dumps({name: before}))
-    assert told(left) == told(rows[2:]), "as it is to the source's, up to where they part"
+    rest = read(server.url, name, startingOffsets=json.dumps({name: before}))
+    assert summary(rest) == summary(rows[2:]), "as it is to the source's, up to where they part"

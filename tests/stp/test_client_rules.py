@@ -230,8 +230,8 @@ def test_conflicts_can_be_raised_or_handed_to_a_function(client: Any) -> None:
         (Scripted(content_type="text/sequence; charset=latin-1; schema=s; version=1"), "latin-1"),
         (Scripted(content_type="text/sequence; charset=utf-8; schema=x; version=1"), "schema"),
         (Scripted(content_type="text/sequence; charset=utf-8; schema=test; version=2"), "version"),
-        (Scripted(b"1\tnow\t*\tk\tv\n"), "no row"),
-        (Scripted(b"one\tnow\t+\tk\tv\n"), "no row"),
+        (Scripted(b"1\tnow\t*\tk\tv\n"), "invalid row"),
+        (Scripted(b"one\tnow\t+\tk\tv\n"), "invalid row"),
         (Scripted(b"1\t2026-01-08T00:00:00Z\t+\tk\t\xff\n"), "UTF-8"),
     ],
 )

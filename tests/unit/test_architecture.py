@@ -29,9 +29,7 @@ NOT_THE_STORE = {
     "spark/warehouse/duckdb.py",  # names a temporary folder for DuckDB
     "spark/warehouse/processes.py",  # asks whether the last writer of a warehouse is alive
     "spark/config.py",  # reads pipeline.toml and the schemas that it names
-    "spark/sessions/java.py",  # looks for Java
-    "spark/sessions/scripts.py",  # puts starter scripts into the user's cache
-    "spark/sessions/task_python.py",  # asks whether such a script can be run
+    "spark/sessions/launchers.py",  # looks for Java, and writes scripts into the user's cache
 }
 CATALOG = "log/disk/catalog.py"
 CHECKPOINT = "client/checkpoint.py"

@@ -1,5 +1,5 @@
-"""The options of source and sink: strings as Spark hands them over, checked once, with errors that
-say which option is wrong and what it takes. Opens no connection.
+"""The options of the sources and the sink, which Spark passes as strings: checked once, with errors
+that say which option is wrong and what it takes. Opens no connection.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidOption, InvalidPath
 from penstock.protocol import globs
-from penstock.spark.source.offsets import Place, from_spark
+from penstock.spark.offsets import SourceOffsets, from_spark
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 Mode = Literal["raw", "state"]
 Offsets = str | dict[str, str]
-Starting = Offsets | Place
+Starting = Offsets | SourceOffsets
 T = TypeVar("T", bound=str)
 
 SOURCE_NAMES: Final = frozenset(
@@ -39,12 +39,12 @@ SOURCE_NAMES: Final = frozenset(
         "maxAttempts",
     }
 )
-# What Spark itself puts among the options, or reads from them.
-_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "__truncate"})
+# Options that Spark itself adds or reads.
+_SPARK_NAMES: Final = frozenset({"path", "checkpointlocation", "queryname", "__truncate"})
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `format("durable_streams")` reads, and how."""
+    """The options of `format("durable_streams")` as a source."""
 
     url: str
     streams: tuple[str, ...]
@@ -61,9 +61,9 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     attempts_max: int = limits.SPARK_ATTEMPTS_MAX
 
 
-def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of the source, from what the user set."""
-    options = Given(given, SOURCE_NAMES)
+def source_options(values: Mapping[str, str]) -> SourceOptions:
+    """Return the checked options of the source."""
+    options = RawOptions(values, SOURCE_NAMES)
     streams = options.names("streams")
     if not streams:
         raise InvalidOption(
@@ -78,7 +78,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         streams=streams,
         mode=options.one_of("mode", ("state", "raw")),
         types=options.names("types") or None,
-        starting=_place(options) or _offsets(options, "startingOffsets", EARLIEST),
+        starting=_source_offsets(options) or _offsets(options, "startingOffsets", EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
         messages_max=options.number("maxMessagesPerTrigger"),
         bytes_max=options.size("maxBytesPerTrigger"),
@@ -94,7 +94,7 @@ def is_url(name: str) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name of `streams` stands for all streams that it matches."""
+    """Whether a name in `streams` is a pattern."""
     return globs.is_pattern(name) and not is_url(name)
 
 
@@ -107,44 +107,45 @@ def pattern_of(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidOption for a pattern that is wrong, and for `?`, which looks like one."""
+    """Raise InvalidOption for an invalid pattern, and for `?`, which looks like one."""
     if not is_url(name) and (globs.is_pattern(name) or "?" in name):
         pattern_of(name)
 
 
-class Given:
-    """Options by their names, in any case; a name that nobody knows is an error, not a surprise."""
+class RawOptions:
+    """Options as Spark passes them: texts by names in any case. An unknown name is an error."""
 
-    def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        names = {name.lower() for name in known}
-        unknown = sorted(set(self._given) - names - _SPARKS_OWN)
+    def __init__(self, values: Mapping[str, str], names: frozenset[str]) -> None:
+        self._values = {name.lower(): value for name, value in values.items()}
+        unknown = sorted(set(self._values) - {name.lower() for name in names} - _SPARK_NAMES)
         if unknown:
             raise InvalidOption(
-                f"Option {unknown[0]} is not known. Known are: {', '.join(sorted(known))}."
+                f"Option {unknown[0]} is unknown. The options are: {', '.join(sorted(names))}."
             )
 
     def text(self, name: str) -> str | None:
-        return self._given.get(name.lower()) or None
+        return self._values.get(name.lower()) or None
 
     def url(self) -> str:
         url = self.text("url")
         if url is None:
-            raise InvalidOption("Option url is missing: the server's, as http://127.0.0.1:4437.")
+            raise InvalidOption(
+                "Option url is missing: the URL of the server, such as http://127.0.0.1:4437."
+            )
         if not url.startswith(("http://", "https://")):
             raise InvalidOption(f"Option url is {url!r}: it has to begin with http:// or https://.")
         return url.rstrip("/")
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Names with commas between them, or a JSON array of them."""
+        """Return names that are separated by commas or in a JSON array."""
         text = self.text(name)
         if text is None:
             return ()
         if text.lstrip().startswith("["):
-            found = self._json(name, text, list[str])
+            names = self._json(name, text, list[str])
         else:
-            found = text.split(",")
-        return tuple(dict.fromkeys(each.strip().strip("/") for each in found if each.strip()))
+            names = text.split(",")
+        return tuple(dict.fromkeys(each.strip().strip("/") for each in names if each.strip()))
 
     def number(self, name: str) -> int | None:
         text = self.text(name)
@@ -155,7 +156,7 @@ class Given:
         return int(text)
 
     def size(self, name: str) -> int | None:
-        """Bytes, or with a unit: 64m, 1g."""
+        """Return a number of bytes, with or without a unit: 64m, 1g."""
         text = self.text(name)
         if text is None:
             return None
@@ -163,7 +164,9 @@ class Given:
         if digits[-1:] in _UNITS:
             digits, factor = digits[:-1], _UNITS[digits[-1]]
         if not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
-            raise InvalidOption(f"Option {name} is {text!r}: it takes bytes, or a size as 64m.")
+            raise InvalidOption(
+                f"Option {name} is {text!r}: it takes bytes, or a size such as 64m."
+            )
         return int(digits) * factor
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -175,7 +178,7 @@ class Given:
         return text.lower() == "true"
 
     def one_of(self, name: str, allowed: tuple[T, ...]) -> T:
-        """One of these words; the first is the default."""
+        """Return one of the allowed words; the first is the default."""
         text = (self.text(name) or allowed[0]).lower()
         if text not in allowed:
             raise InvalidOption(f"Option {name} is {text!r}: it is {' or '.join(allowed)}.")
@@ -192,24 +195,24 @@ class Given:
         return None if text is None else self._json(name, text, kind)
 
 
-def _place(options: Given) -> Place | None:
-    """Where a query stood, if that is what it is to start from: as its progress shows it."""
+def _source_offsets(options: RawOptions) -> SourceOffsets | None:
+    """The offsets of another query as its progress shows them, if the option has these."""
     text = options.text("startingOffsets")
     if text is None or not text.lstrip().startswith("{"):
         return None
-    found = options.json("startingOffsets", dict[str, Any])
-    if not isinstance(found.get("streams"), dict):
+    document = options.json("startingOffsets", dict[str, Any])
+    if not isinstance(document.get("streams"), dict):
         return None
     try:
-        return from_spark(found)
+        return from_spark(document)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidOption(
-            "Option startingOffsets looks like where a query stood, and is not: it takes the "
-            "endOffset that its progress shows, as it is."
+            "Option startingOffsets looks like the offsets of another query, and is not: it takes "
+            "the endOffset of that query's progress, unchanged."
         ) from None
 
 
-def _offsets(options: Given, name: str, default: str) -> Offsets:
+def _offsets(options: RawOptions, name: str, default: str) -> Offsets:
     text = options.text(name)
     if text is None or text.lower() in (EARLIEST, LATEST):
         chosen = default if text is None else text.lower()
@@ -218,11 +221,11 @@ def _offsets(options: Given, name: str, default: str) -> Offsets:
         return chosen
     if not text.lstrip().startswith("{"):
         raise InvalidOption(
-            f"Option {name} is {text!r}: it is earliest, latest, or JSON that gives each stream "
-            'its offset, as {"orders": "earliest"}.'
+            f"Option {name} is {text!r}: it is earliest, latest, or JSON with an offset for each "
+            'stream, such as {"orders": "earliest"}.'
         )
-    found: dict[str, str] = options.json(name, dict[str, str])
-    return {stream.strip("/"): offset for stream, offset in found.items()}
+    offsets: dict[str, str] = options.json(name, dict[str, str])
+    return {stream.strip("/"): offset for stream, offset in offsets.items()}
 
 
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

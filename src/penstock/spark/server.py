@@ -1,7 +1,7 @@
-"""What the sources ask of a server: which streams there are, where they end, where to cut them.
+"""The requests of the sources to a server: which streams exist, where they end, where to cut them.
 
-Penstock answers all of it without a look at the messages. Other servers of the protocol have no
-listing and no cuts: they are asked stream by stream, and messages are counted by reading them.
+Penstock answers without reading messages. Other servers of the protocol have no listing and no
+cuts: they get a request for each stream, and messages are counted by reading them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.errors import Gone, InvalidOption, PenstockError, ProtocolError, S
 from penstock.limits import LIST_LIMIT_MAX
 from penstock.protocol.globs import listing, matches
 from penstock.protocol.headers import is_json, parse_stream_path
+from penstock.spark.offsets import Kind, Position
 from penstock.spark.options import is_pattern, is_url, pattern_of
-from penstock.spark.source.offsets import Kind, Position
 
-_FEW_NAMES: Final = 16  # a page for so few names need not be a long one
+_FEW_NAMES: Final = 16  # Up to so many names are looked up with a short page.
 
 
 class Tail(NamedTuple):
-    """Where a stream ends, what it holds, and what is gone of its beginning."""
+    """The end of a stream, its content type, and how much of its beginning was trimmed."""
 
     position: Position
     content_type: str
@@ -48,12 +48,13 @@ class Cuts(msgspec.Struct, frozen=True):
     until: str = ""
 
     def position(self, index: int) -> Position:
-        place = Position(self.offsets[index]).within(Position(self.until))
-        return place._replace(seq=place.byte if self.ordinals is None else self.ordinals[index])
+        position = Position(self.offsets[index]).within(Position(self.until))
+        seq = position.byte if self.ordinals is None else self.ordinals[index]
+        return position._replace(seq=seq)
 
 
 class Server:
-    """One server, by its URL. Holds no connection of its own, so that it can go to executors."""
+    """One server, by its URL. Holds no connection, so that it can be sent to executors."""
 
     def __init__(self, url: str, token: str | None, attempts_max: int) -> None:
         self.url = url
@@ -74,7 +75,7 @@ class Server:
         return self.client.request(request)
 
     def kind(self) -> Kind:
-        """Whether it is a Penstock server: whether it has a listing."""
+        """Whether it is a Penstock server, which is one that lists its streams."""
         try:
             answers.page(self.send(requests.page(self.url, "", "", 1)))
         except (StreamNotFound, ProtocolError):
@@ -86,10 +87,10 @@ class Server:
         return "penstock"
 
     def tails(self, kind: Kind, names: Sequence[str]) -> dict[str, Tail]:
-        """Where each stream ends that is named, or that matches a pattern, and exists."""
+        """The tail of each existing stream that is named or matches a pattern."""
         if kind == "other":
             return self._tails_one_by_one(names)
-        found: dict[str, Tail] = {}
+        tails: dict[str, Tail] = {}
         literal = []
         for name in names:
             if is_url(name):
@@ -105,12 +106,12 @@ class Server:
                 literal.append(exact)
             for info in self._list(prefix):
                 if matches(pattern, info.path):
-                    found[info.path] = _tail(info)
-        found.update(self._find(sorted(set(literal) - set(found))))
-        return found
+                    tails[info.path] = _tail(info)
+        tails.update(self._find(sorted(set(literal) - set(tails))))
+        return tails
 
     def existing(self, kind: Kind, names: Iterable[str]) -> set[str]:
-        """Which of these streams exist, by the names that their tails have."""
+        """The names of the streams that exist, as their tails spell them."""
         if kind == "other":
             return set(self._tails_one_by_one(names))
         return {name for name, _ in self._find(sorted(names))}
@@ -124,41 +125,41 @@ class Server:
             after = page.next
 
     def _find(self, names: list[str]) -> Iterator[tuple[str, Tail]]:
-        """Named streams, by pages: of ten thousand neighbours a thousand with each request."""
+        """Look up sorted names by pages of the listing: a thousand neighbours with each request."""
         after = ""
-        wanted = set(names)
+        requested = set(names)
         index = 0
         while index < len(names):
-            # Sorts before the name itself, which the page is to begin with.
+            # A prefix sorts before the name itself, with which the page has to begin.
             after = max(after, names[index][:-1])
-            left = len(names) - index
-            limit = LIST_LIMIT_MAX if left > _FEW_NAMES else _FEW_NAMES
-            prefix = names[index] if left == 1 else ""
+            remaining = len(names) - index
+            limit = LIST_LIMIT_MAX if remaining > _FEW_NAMES else _FEW_NAMES
+            prefix = names[index] if remaining == 1 else ""
             request = requests.page(self.url, prefix, "" if prefix else after, limit)
             page = answers.page(self.send(request))
             for info in page.streams:
-                if info.path in wanted:
+                if info.path in requested:
                     yield info.path, _tail(info)
-            if page.next is None or left == 1:
+            if page.next is None or remaining == 1:
                 return
             after = page.next
             while index < len(names) and names[index] <= after:
                 index += 1
 
     def _tails_one_by_one(self, names: Iterable[str]) -> dict[str, Tail]:
-        found = {}
+        tails = {}
         for name in names:
             if is_pattern(name):
                 raise InvalidOption(
                     f"Option streams has the pattern {name!r}, and {self.url} cannot list its "
-                    "streams (it is no Penstock server): name each stream."
+                    "streams (it is not a Penstock server): name each stream."
                 )
             try:
                 head = answers.head(self.send(requests.head(self.stream_url(name))))
             except (StreamNotFound, Gone):
                 continue
-            found[name] = Tail(Position(head.offset), head.content_type)
-        return found
+            tails[name] = Tail(Position(head.offset), head.content_type)
+        return tails
 
     def cuts(
         self,
@@ -170,30 +171,30 @@ class Server:
         count: int | None = None,
         size: int | None = None,
     ) -> Cuts:
-        """Boundaries that cut a range, at most so many messages or bytes long, into parts."""
-        given = {"offset": start, "until": until, "splits": parts, "count": count, "bytes": size}
-        params = {name: str(value) for name, value in given.items() if value is not None}
+        """Cut a range of at most `count` messages and `size` bytes into `parts`."""
+        fields = {"offset": start, "until": until, "splits": parts, "count": count, "bytes": size}
+        params = {name: str(value) for name, value in fields.items() if value is not None}
         answer = self.send(Request("GET", self.stream_url(stream), params=params))
         try:
-            found = msgspec.json.decode(answer.body, type=Cuts)
-            return msgspec.structs.replace(found, until=until)
+            cuts = msgspec.json.decode(answer.body, type=Cuts)
+            return msgspec.structs.replace(cuts, until=until)
         except msgspec.DecodeError as error:
             raise ProtocolError(
-                f"The cuts of {stream} are not what was expected: {error}"
+                f"The server's answer with the cuts of {stream} is not valid: {error}."
             ) from error
 
 
 def path_of(kind: Kind, name: str) -> str:
-    """A name as the listing spells it."""
+    """Return a name as the listing spells it."""
     if kind == "other":
         return name
-    # The client's rules for escaping: only the path of the URL that it makes is of interest.
+    # The client's rules for escaping apply; only the path of its URL is used.
     path = requests.stream_url("http://any", name).partition(requests.STREAM_PREFIX)[2]
     return parse_stream_path(path.encode())
 
 
 def selects(kind: Kind, names: Iterable[str], stream: str) -> bool:
-    """Whether a stream is one of those that are named, or matches a pattern."""
+    """Whether a stream is named or matches a pattern."""
     return any(
         matches(pattern_of(name), stream) if is_pattern(name) else path_of(kind, name) == stream
         for name in names
@@ -214,9 +215,9 @@ _clients: dict[tuple[str, str | None, int], Client] = {}
 
 
 def shared_client(url: str, token: str | None, attempts_max: int) -> Client:
-    """A client for all tasks that this process runs: connections outlive a task."""
-    wanted = (url, token, attempts_max)
-    client = _clients.get(wanted)
+    """The client of all tasks of this process, so that connections outlive a task."""
+    key = (url, token, attempts_max)
+    client = _clients.get(key)
     if client is None:
-        client = _clients[wanted] = Client(url, token=token, retry=Retry(attempts_max=attempts_max))
+        client = _clients[key] = Client(url, token=token, retry=Retry(attempts_max=attempts_max))
     return client

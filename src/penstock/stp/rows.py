@@ -193,7 +193,7 @@ class RowDecoder:
             except InvalidRow as error:
                 left = lines[number + 1 :]
                 self._rest = bytearray(b"\n".join([*left, rest]))
-                raise RowsBefore(in_batch(error, self.index - 1), rows) from None
+                raise RowsBefore(in_batch(error, self.index - 1), rows, line) from None
         return rows
 
     def end(self) -> bytes:
@@ -205,9 +205,10 @@ class RowDecoder:
 class RowsBefore(InvalidRow):
     """A line that is no row, with the rows that were before it."""
 
-    def __init__(self, error: InvalidRow, rows: list[Row]) -> None:
+    def __init__(self, error: InvalidRow, rows: list[Row], line: bytes) -> None:
         super().__init__(error.detail, field=error.field, index=error.index)
         self.rows = rows
+        self.line = line
 
 
 def _plain_rows(lines: bytes) -> list[Row] | None:

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import limits
+from penstock.spark.offsets import SourceOffsets, from_spark
 from penstock.spark.options import SourceOptions
 from penstock.spark.source.datasource import StreamReader
-from penstock.spark.source.offsets import Place, from_spark
 from penstock.spark.source.planning import ranges_between
 
 
@@ -38,7 +38,7 @@ class SmallBatches:
             yield from self._reader.read(partition)
 
 
-def _extent(start: Place, end: Place) -> tuple[int, int]:
+def _extent(start: SourceOffsets, end: SourceOffsets) -> tuple[int, int]:
     """How many messages and bytes there are between two places."""
     ranges = ranges_between(start, end)
     # A stream that was made anew counts from its beginning: so do these ranges.

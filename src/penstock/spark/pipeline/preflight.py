@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from penstock.errors import ConnectionFailed, InvalidOption, WarehouseMismatch
 from penstock.spark.config import Pipeline, Source
+from penstock.spark.offsets import from_spark
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline.checkpoint import Checkpoint, check_match
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.source.driver import Driver
-from penstock.spark.source.offsets import from_spark
 from penstock.spark.warehouse.state import check_tables
 from penstock.spark.warehouse.warehouse import Warehouse
 

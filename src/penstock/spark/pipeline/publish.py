@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.client import requests
 from penstock.client.requests import JSON, ProducerId
 from penstock.errors import PenstockError, PublishFailed, SequenceGap, StaleEpoch, TableExists
-from penstock.spark.error_text import plain
+from penstock.spark.error_text import error_message
 from penstock.spark.pipeline.diff import Result, differences, keyed
 from penstock.spark.pipeline.outbox import Outbox
 from penstock.spark.pipeline.outbox_rows import Change, Chunk, body_bytes, cut
@@ -109,7 +109,7 @@ class Publisher:
         except PenstockError:
             raise
         except Exception as error:  # whatever Spark or the user's own function raises
-            raise PublishFailed(f"publish.{name}: {plain(error)}") from error
+            raise PublishFailed(f"publish.{name}: {error_message(error)}") from error
         if found.num_rows > most:
             raise PublishFailed(
                 f"publish.{name}: the result has more than {most:,} rows, which is the most that "

@@ -28,9 +28,9 @@ from penstock.errors import (
     TailMoved,
 )
 from penstock.spark.config import Pipeline
+from penstock.spark.offsets import Position
 from penstock.spark.pipeline.rewrite_staging import Plan, Staging
 from penstock.spark.server import Cuts, Server, selects
-from penstock.spark.source.offsets import Position
 from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state.events import ControlEvent, parse_many, reset
 

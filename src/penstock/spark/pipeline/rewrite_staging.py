@@ -20,7 +20,7 @@ from pyarrow import fs
 from penstock import limits
 from penstock.errors import RewriteFailed
 from penstock.spark.config import Pipeline
-from penstock.spark.source.offsets import Position, from_spark
+from penstock.spark.offsets import Position, from_spark
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.state import StateTable

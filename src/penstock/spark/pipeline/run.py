@@ -21,7 +21,12 @@ import msgspec
 from penstock import limits
 from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.config import Pipeline, Run, Source
-from penstock.spark.error_text import hush, is_without_java, plain, rebuilt
+from penstock.spark.error_text import (
+    error_message,
+    is_java_gone,
+    silence_pyspark_logging,
+    unwrap_penstock_error,
+)
 from penstock.spark.frames import lag
 from penstock.spark.options import source_options
 from penstock.spark.pipeline.checkpoint import Checkpoint
@@ -92,7 +97,7 @@ class PipelineRun:
         try:
             self._run(once=once, resume=resume_from_warehouse)
         except Exception as error:
-            if is_without_java(error):
+            if is_java_gone(error):
                 raise _sentence(error) from error
             raise
 
@@ -263,7 +268,7 @@ def _text(starting: str | dict[str, Any]) -> str:
 def _sentence(error: BaseException) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
-    return rebuilt(error) or QueryFailed(plain(error))
+    return unwrap_penstock_error(error) or QueryFailed(error_message(error))
 
 
 def run_pipeline(
@@ -291,7 +296,7 @@ def run_pipeline(
             spark = _session(pipeline, master)
             # What goes wrong is told once, in words; Spark's own log would be pages of Java.
             spark.sparkContext.setLogLevel("FATAL")
-            hush()
+            silence_pyspark_logging()
             try:
                 made = PipelineRun(
                     pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter
@@ -316,7 +321,7 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
         if master is not None and not master.startswith("local"):
             hint = "Does the master answer, and does it reach this machine?"
         raise QueryFailed(
-            f"Spark cannot be started on {master or 'this machine'}: {plain(error)} {hint}"
+            f"Spark cannot be started on {master or 'this machine'}: {error_message(error)} {hint}"
         ) from error
 
 

@@ -9,11 +9,11 @@ import msgspec
 from penstock import limits
 from penstock.errors import PenstockError
 from penstock.spark.config import Pipeline
+from penstock.spark.offsets import SourceOffsets, from_spark
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline.outbox import Outbox
 from penstock.spark.server import Server
 from penstock.spark.source.driver import Driver, lag
-from penstock.spark.source.offsets import Place, from_spark
 from penstock.spark.warehouse.state import StateTable
 from penstock.spark.warehouse.warehouse import Warehouse
 
@@ -88,7 +88,7 @@ def _lag(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[int | No
     try:
         driver = Driver(server, options)
         tails = driver.tails()
-        place = Place(driver.kind, {}) if positions is None else from_spark(positions)
+        place = SourceOffsets(driver.kind, {}) if positions is None else from_spark(positions)
         return sum(lag(place, tails).values()), None
     except PenstockError as error:
         return None, error.detail

@@ -1,1 +1,1 @@
-"""Spark sessions: Java and Python found, launched and configured."""
+"""Spark sessions: the Java and Python that they start with, and their configuration."""

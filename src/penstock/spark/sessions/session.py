@@ -1,5 +1,6 @@
-"""A Spark session that is ready for Penstock: Java and Python found, sources known, quiet, modest,
-in UTC. Classic ones are made here; those of Spark Connect can only be told the sources.
+"""Spark sessions with Penstock's sources: in UTC, without Spark's log and user interface.
+
+Creates classic sessions; sessions of Spark Connect are the user's, and only get the sources.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from penstock.errors import InvalidOption
-from penstock.spark.error_text import missing_package, plain
-from penstock.spark.sessions.java import provide_java
-from penstock.spark.sessions.task_python import python_of, told
+from penstock.spark.error_text import error_message, missing_package
+from penstock.spark.sessions.launchers import provide_java, pyspark_python_env, task_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +29,10 @@ def session(
     config: dict[str, str] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """A session with Penstock's sources, on this machine unless `master` names a cluster.
+    """Return a session with Penstock's sources, on this machine unless `master` names a cluster.
 
-    If there is one already it is that one. `config` is any of Spark's settings. With `quiet` Java
-    starts without a word, and without the vector instructions that machine learning can use.
+    An existing session is returned as it is. `config` has any of Spark's settings. With `quiet`
+    Java starts without output, and without the vector instructions that machine learning can use.
     """
     try:
         from pyspark.sql import SparkSession
@@ -40,17 +40,17 @@ def session(
         raise missing_package(error) from error
     if (master or "").startswith("sc://"):
         raise InvalidOption(
-            f"{master} is a server of Spark Connect: make the session with SparkSession.builder."
-            "remote(…), and make Penstock's sources known to it with penstock.spark.register()."
+            f"{master} is a Spark Connect server: create the session with SparkSession.builder."
+            "remote(…), and add Penstock's sources with penstock.spark.register()."
         )
     provide_java(quiet=quiet)
     master = master or "local[*]"
-    here = _LOCAL if master.startswith("local") else {}
-    settings = {**_defaults(memory), **here, **(config or {})}
+    local = _LOCAL if master.startswith("local") else {}
+    settings = {**_defaults(memory), **local, **(config or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with told(python_of(master, settings, os.environ)):
+    with pyspark_python_env(task_python(master, settings, os.environ)):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
@@ -58,28 +58,29 @@ def session(
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session is one of Spark Connect, whose Spark is a server somewhere else."""
+    """Whether a session is of Spark Connect, where a remote server runs Spark."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def needs_classic(spark: Any, what: str) -> None:
+    """Raise InvalidOption for a session of Spark Connect."""
     if is_connect(spark):
         raise InvalidOption(
-            f"{what} needs a driver of its own, and this session is one of Spark Connect. Give it "
-            "a session of penstock.spark.session(master=…), or run `penstock pipeline run "
-            "--master …` where the driver is to be."
+            f"{what} needs a driver of its own, and this is a session of Spark Connect. Pass a "
+            "session of penstock.spark.session(master=…), or run `penstock pipeline run "
+            "--master …` on the machine of the driver."
         )
 
 
 def register(spark: SparkSession) -> None:
-    """Make `durable_streams` and `stp` known to a session of your own.
+    """Register the sources `durable_streams` and `stp` with a session of your own.
 
     With Spark Connect the server runs them, and needs the package too.
     """
     from penstock.spark.source.datasource import DurableStreamsSource
     from penstock.spark.stp.datasource import StpSource
 
-    # Spark refuses readers that take filters unless this is on.
+    # Without this setting Spark refuses readers that accept filters.
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(DurableStreamsSource)
     spark.dataSource.register(StpSource)
@@ -89,16 +90,18 @@ def register(spark: SparkSession) -> None:
 
 
 def _check_server(spark: SparkSession) -> None:
-    """An error now, if the server of Spark Connect cannot make a source: later it would come with
-    pages of Java around it."""
+    """Raise InvalidOption if the Spark Connect server cannot create a source.
+
+    Later the same error would come inside pages of a Java stack trace.
+    """
     reader = spark.read.format("durable_streams").options(url="http://127.0.0.1", streams="any")
     try:
-        reader.load().schema  # noqa: B018 - asks the server, which asks the source and nobody else
+        reader.load().schema  # noqa: B018 - the server asks the source, which sends no request
     except Exception as error:
-        raise InvalidOption(f"Spark Connect: {plain(error)}") from error
+        raise InvalidOption(f"Spark Connect: {error_message(error)}") from error
 
 
-_CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can make our sources
+_CHECKED: Final[WeakSet[Any]] = WeakSet()  # sessions of Spark Connect that can create the sources
 
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

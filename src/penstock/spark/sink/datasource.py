@@ -1,7 +1,7 @@
 """`write` and `writeStream.format("durable_streams")`: rows appended under producer headers.
 
-A task that is run again, or twice at once, sends the same chunks under the same numbers, and the
-server keeps them once. docs/spark.md says where that ends.
+A task that is repeated, or runs twice at once, sends the same chunks under the same numbers, and
+the server stores them once. docs/spark.md states the limits of that guarantee.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from penstock.errors import (
     StreamNotFound,
     TableNotFound,
 )
-from penstock.spark.options import Given
+from penstock.spark.options import RawOptions
 from penstock.spark.server import shared_client
-from penstock.spark.sink.chunking import keep_chunking
+from penstock.spark.sink.chunking import record_chunking
 from penstock.spark.sink.rows import Encoder, SinkMode
 from penstock.stp.client.requests import ROWS, table_url
 from penstock.stp.client.sync.table import Table
@@ -66,6 +66,8 @@ _APP_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `format("durable_streams")` as a sink."""
+
     url: str
     token: str | None
     target: str | None
@@ -79,23 +81,24 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     attempts_max: int
 
 
-class Written(WriterCommitMessage):
-    """What a task has done."""
+class TaskResult(WriterCommitMessage):
+    """The number of messages and chunks that a task has sent."""
 
     def __init__(self, messages: int, chunks: int) -> None:
         self.messages = messages
         self.chunks = chunks
 
 
-class Identity(NamedTuple):
-    """Under which name, and as which repetition, a task writes."""
+class ProducerIdentity(NamedTuple):
+    """The producer id and epoch of a task."""
 
     id: str
     epoch: int
 
 
-def sink_options(given: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, Encoder]:
-    options = Given(given, SINK_NAMES)
+def sink_options(values: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, Encoder]:
+    """Return the checked options of the sink, and the encoder of its rows."""
+    options = RawOptions(values, SINK_NAMES)
     modes: tuple[SinkMode, ...] = ("json", "state", "stp", "raw")
     mode = options.one_of("mode", modes)
     target = options.text("table" if mode == "stp" else "stream")
@@ -104,10 +107,10 @@ def sink_options(given: Mapping[str, str], schema: StructType) -> tuple[SinkOpti
     name = options.text("sinkName") or "sink"
     if not _NAME.fullmatch(name):
         raise InvalidOption(
-            f"Option sinkName is {name!r}: it takes letters, digits, dots, dashes, at most 64."
+            f"Option sinkName is {name!r}: it takes at most 64 letters, digits, dots and dashes."
         )
     entity = options.text("type")
-    chosen = SinkOptions(
+    sink = SinkOptions(
         url=options.url(),
         token=options.text("token"),
         target=None if target is None else target.strip("/"),
@@ -120,19 +123,20 @@ def sink_options(given: Mapping[str, str], schema: StructType) -> tuple[SinkOpti
         content_type=options.text("contentType") or JSON,
         attempts_max=options.number("maxAttempts") or limits.SPARK_ATTEMPTS_MAX,
     )
-    return chosen, Encoder(mode, schema, target=chosen.target, entity=entity)
+    return sink, Encoder(mode, schema, target=sink.target, entity=entity)
 
 
 def batch_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """For `df.write`: once by a name of this write's own, or by the user's name and version."""
-    options, encoder = sink_options(given, schema)
+    """The writer of `df.write`: rows are stored once by a random name, or by the user's name and
+    version."""
+    options, encoder = sink_options(values, schema)
     _refuse_overwrite(overwrite)
-    chosen = Given(given, SINK_NAMES)
-    application, version = chosen.text("txnAppId"), chosen.text("txnVersion")
+    raw = RawOptions(values, SINK_NAMES)
+    application, version = raw.text("txnAppId"), raw.text("txnVersion")
     if (application is None) != (version is None):
-        raise InvalidOption("Options txnAppId and txnVersion go together.")
+        raise InvalidOption("Options txnAppId and txnVersion go together: set both or neither.")
     if application is None or version is None:
         return BatchWriter(options, encoder, uuid.uuid4().hex, 0)
     if not _APP_ID.fullmatch(application):
@@ -143,17 +147,17 @@ def batch_writer(
 
 
 def stream_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """For `writeStream`: once by query, sink name, partition and batch."""
-    options, encoder = sink_options(given, schema)
-    chosen = Given(given, SINK_NAMES)
-    if chosen.text("txnAppId") or chosen.text("txnVersion"):
+    """The writer of `writeStream`: rows are stored once by query, sink, partition and batch."""
+    options, encoder = sink_options(values, schema)
+    raw = RawOptions(values, SINK_NAMES)
+    if raw.text("txnAppId") or raw.text("txnVersion"):
         raise InvalidOption("Options txnAppId and txnVersion are for batch writes.")
     if overwrite:
         raise InvalidOption("Streams only grow: use outputMode append or update, not complete.")
-    keep_chunking(
-        chosen.text("checkpointLocation"),
+    record_chunking(
+        raw.text("checkpointLocation"),
         options.name,
         {
             "chunkMessages": options.chunk_messages,
@@ -175,8 +179,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._name, self._epoch = name, epoch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        identity = Identity(f"{self._name}/{self._options.name}/{_partition()}", self._epoch)
-        return Sending(self._options, self._encoder, identity).send_all(iterator)
+        identity = ProducerIdentity(
+            f"{self._name}/{self._options.name}/{_partition()}", self._epoch
+        )
+        return ChunkSender(self._options, self._encoder, identity).send_all(iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -187,15 +193,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise NotWritable("Spark does not say which query and batch this task is of.")
-        identity = Identity(f"{query}/{self._options.name}/{_partition()}", int(batch))
-        return Sending(self._options, self._encoder, identity).send_all(iterator)
+            raise NotWritable("Spark does not say to which query and batch this task belongs.")
+        identity = ProducerIdentity(f"{query}/{self._options.name}/{_partition()}", int(batch))
+        return ChunkSender(self._options, self._encoder, identity).send_all(iterator)
 
 
-class Sending:
-    """One task's rows on their way: cut into chunks for each stream, numbered from 0."""
+class ChunkSender:
+    """Sends the rows of one task in chunks, numbered from 0 for each stream."""
 
-    def __init__(self, options: SinkOptions, encoder: Encoder, identity: Identity) -> None:
+    def __init__(self, options: SinkOptions, encoder: Encoder, identity: ProducerIdentity) -> None:
         self._options, self._encoder, self._identity = options, encoder, identity
         self._client = shared_client(options.url, options.token, options.attempts_max)
         self._open: dict[str, list[bytes]] = {}
@@ -203,17 +209,17 @@ class Sending:
         self._sent: dict[str, int] = {}
         self._messages = 0
 
-    def send_all(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def send_all(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         escape = self._options.mode == "stp" and self._table_escapes()
         for batch in batches:
             for target, message in self._encoder.encode(batch, escape=escape):
                 self._add(target, message)
         for target in list(self._open):
             self._send(target)
-        return Written(self._messages, sum(self._sent.values()))
+        return TaskResult(self._messages, sum(self._sent.values()))
 
     def _table_escapes(self) -> bool:
-        """Which of the two spellings a backslash has, only the table can tell."""
+        """Whether the table's rows are escaped, which only its server knows."""
         target = self._options.target or ""
         try:
             return Table(self._client, target).head().escape
@@ -222,7 +228,7 @@ class Sending:
 
     def _add(self, target: str, message: bytes) -> None:
         chunk = self._open.setdefault(target, [])
-        # Where a chunk ends depends on its rows alone, so that a repetition cuts them the same.
+        # The end of a chunk depends on its rows alone, so that a repeated task has the same chunks.
         if chunk and self._sizes[target] + len(message) > self._options.chunk_bytes:
             self._send(target)
             chunk = self._open.setdefault(target, [])
@@ -245,8 +251,8 @@ class Sending:
         except SequenceGap as error:
             raise NotWritable(
                 f"{target}: chunk {seq} of batch {producer.epoch} was refused, because the server "
-                f"waits for chunk {error.expected}: the batch was cut otherwise before, or the "
-                "stream was made anew in the middle of it."
+                f"expects chunk {error.expected}: the batch had other chunks before, or the stream "
+                "was recreated in the middle of it."
             ) from error
         except StreamNotFound as error:
             raise NotWritable(f"{target} does not exist on {self._options.url}.") from error
@@ -261,13 +267,13 @@ class Sending:
             shown = messages[0][:_SHOWN_BYTES].decode(errors="replace")
             return NotWritable(
                 f"{target}: a row has {size:,} bytes as a message, which is more than the server "
-                f"takes: {shown}… Leave it out or make it smaller, or let the server take more "
-                f"(body_bytes_max). {error.detail}"
+                f"accepts: {shown}… Leave it out, make it smaller, or raise the server's "
+                f"body_bytes_max. {error.detail}"
             )
         return NotWritable(
             f"{target}: a chunk of {len(messages):,} rows has {size:,} bytes, which is more than "
-            f"the server takes. Set the option chunkBytes (now {self._options.chunk_bytes:,}) to "
-            f"less. {error.detail}"
+            f"the server accepts. Lower the option chunkBytes (now {self._options.chunk_bytes:,}). "
+            f"{error.detail}"
         )
 
     def _request(
@@ -285,15 +291,15 @@ class Sending:
 def _fenced(target: str, producer: ProducerId, error: StaleEpoch) -> NotWritable:
     return NotWritable(
         f"{target}: batch {producer.epoch} was refused, because producer {producer.id} has written "
-        f"batch {error.epoch} there already. This is an old copy of a task, a txnVersion that was "
-        "overtaken, or two queries that share a checkpoint or a name."
+        f"batch {error.epoch} there already. This is an old copy of a task, an older txnVersion, "
+        "or two queries share a checkpoint or a name."
     )
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise NotWritable("The sink writes in Spark's tasks only.")
+        raise NotWritable("The sink only writes in Spark's tasks.")
     return context
 
 

@@ -1,5 +1,5 @@
-"""Rows of a DataFrame as the messages that the sink appends: JSON objects, state events, STP rows
-or payloads as they are. Pure: Arrow in, bytes out.
+"""Rows of a DataFrame as messages for the sink: JSON objects, state events, STP rows or unchanged
+payloads. Pure: Arrow in, bytes out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.state.events import change, reset, snapshot_end, snapshot_start, u
 from penstock.stp.rows import Change, format_change
 
 SinkMode = Literal["json", "state", "stp", "raw"]
-Encoded = tuple[str, bytes]  # where to, and the message
+Encoded = tuple[str, bytes]  # the target and the message
 
 _SHOWN_CHARACTERS_MAX: Final = 200
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -28,7 +28,7 @@ _CONTROLS: Final[dict[str, Callable[..., Any]]] = {
     "snapshot-end": snapshot_end,
     "up-to-date": lambda *, offset: up_to_date(),
 }
-_NEEDED: Final[dict[SinkMode, tuple[str, ...]]] = {
+_REQUIRED_COLUMNS: Final[dict[SinkMode, tuple[str, ...]]] = {
     "json": (),
     "state": ("key",),
     "stp": ("key",),
@@ -37,7 +37,7 @@ _NEEDED: Final[dict[SinkMode, tuple[str, ...]]] = {
 
 
 class Encoder:
-    """How the rows of one schema are written."""
+    """Encodes the rows of one schema."""
 
     def __init__(
         self, mode: SinkMode, schema: StructType, *, target: str | None, entity: str | None
@@ -51,10 +51,10 @@ class Encoder:
 
     def _check(self, mode: SinkMode, schema: StructType) -> None:
         names = schema.fieldNames()
-        needed = [*_NEEDED[mode], *([] if self._target else ["stream"])]
+        required = [*_REQUIRED_COLUMNS[mode], *([] if self._target else ["stream"])]
         if mode == "state" and self._type is None:
-            needed.append("type")
-        missing = [name for name in needed if name not in names]
+            required.append("type")
+        missing = [name for name in required if name not in names]
         if missing:
             hints = {"stream": " or the option stream", "type": " or the option type"}
             raise InvalidOption(
@@ -65,7 +65,7 @@ class Encoder:
             raise InvalidOption("The column payload has to be of type STRING or BINARY.")
 
     def encode(self, batch: pa.RecordBatch, *, escape: bool = False) -> Iterator[Encoded]:
-        """Each row's target and message; `escape` is of tables that declare it."""
+        """Yield the target and message of each row; `escape` is for tables that declare it."""
         writers: dict[SinkMode, Callable[[dict[str, Any]], bytes]] = {
             "json": self._json,
             "state": self._state,
@@ -76,7 +76,7 @@ class Encoder:
         for row in batch.to_pylist(maps_as_pydicts="strict"):
             target = self._target or row.pop("stream", None)
             if not target:
-                raise NotWritable(f"A row names no stream to go to: {_shown(row)}")
+                raise NotWritable(f"A row names no target stream: {_shown(row)}")
             yield target, write(row)
 
     def _json(self, row: dict[str, Any]) -> bytes:
@@ -103,7 +103,7 @@ class Encoder:
                 timestamp=row.get("timestamp"),
             )
         except InvalidEvent as error:
-            raise NotWritable(f"A row is no state event: {error.detail} {_shown(row)}") from None
+            raise NotWritable(f"A row is not a state event: {error.detail} {_shown(row)}") from None
         return event.to_json()
 
     def _control(self, row: dict[str, Any]) -> bytes:
@@ -114,7 +114,7 @@ class Encoder:
         return bytes(event.to_json())
 
     def _value(self, row: dict[str, Any], name: str) -> Any:
-        """A text is JSON already, as the source gives it; everything else becomes JSON."""
+        """Return a value as JSON; a text has to be JSON already, as the source returns it."""
         value = row.get(name)
         if value is None:
             return msgspec.UNSET
@@ -138,7 +138,7 @@ class Encoder:
         try:
             return format_change(Change("-" if deletes else "+", key, record), escape=escape)
         except InvalidRow as error:
-            raise NotWritable(f"A row is none of STP: {error.detail} {_shown(row)}") from None
+            raise NotWritable(f"A row is not an STP row: {error.detail} {_shown(row)}") from None
 
 
 def _shown(row: dict[str, Any]) -> str:

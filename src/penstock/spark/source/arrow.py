@@ -1,5 +1,6 @@
-"""From the bytes of one answer to Arrow columns, without a Python object for each message where
-that can be done. Knows the wire shape of JSON reads; does no I/O.
+"""The bytes of an answer as Arrow columns, without a Python object for each message where possible.
+
+Knows the wire shape of JSON reads; does no I/O.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ import pyarrow.compute as pc
 
 from penstock.errors import ProtocolError
 from penstock.limits import OFFSET_DIGITS, SPARK_ROW_BYTES
-from penstock.spark.source.columns import RAW_ARROW
+from penstock.spark.columns import RAW_ARROW
 
-# pyarrow's functions are made at run time: no type checker sees them.
+# pyarrow creates its functions at run time, so that no type checker sees them.
 _compute: Any = pc
 _SEPARATOR: Final = b",\n"
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Where(NamedTuple):
-    """What the rows of one answer have in common, and where its first message begins."""
+    """The location of one answer: its stream, its first message and its end."""
 
     stream: str
     generation: int | None
     position: int
     seq: int
     end_offset: str
-    end_byte: int | None  # None: another server, whose offsets say nothing of messages
+    end_byte: int | None  # None for other servers, whose offsets are not bytes
 
 
 class Messages(NamedTuple):
-    """The messages of one answer, and the columns that say where they are."""
+    """The messages of one answer, and the columns of their location."""
 
     payloads: pa.Array
     columns: list[pa.Array]
@@ -58,14 +59,17 @@ def json_messages(body: bytes, where: Where) -> Messages:
 
 
 def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Messages]:
-    """The messages of many small JSON arrays as those of one: an array for each would cost more."""
+    """Join many small JSON arrays into one, and return its messages.
+
+    An Arrow array for each answer would cost more.
+    """
     inner = [body[1:-1] for body, _ in answers]
     body = b"[" + _SEPARATOR.join(inner) + b"]"
     payloads, ends, sizes = _framed(body)
-    places = [where for _, where in answers]
+    wheres = [where for _, where in answers]
     counts = [message_count(each) for each in inner]
     shifts, at = [], 0
-    for each, where in zip(inner, places, strict=True):
+    for each, where in zip(inner, wheres, strict=True):
         shifts.append(where.position - at)
         at += len(each) + len(_SEPARATOR)
         _check_end(at + shifts[-1], where)
@@ -73,15 +77,15 @@ def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Mess
     seqs = pa.array(
         [
             where.seq + index
-            for where, count in zip(places, counts, strict=True)
+            for where, count in zip(wheres, counts, strict=True)
             for index in range(count)
         ],
         pa.int64(),
     )
-    generations = [where.end_offset.partition("_")[0] for where in places]
+    generations = [where.end_offset.partition("_")[0] for where in wheres]
     columns = [
-        _spread([where.stream for where in places], counts, pa.string()),
-        _spread([where.generation for where in places], counts, pa.int64()),
+        _spread([where.stream for where in wheres], counts, pa.string()),
+        _spread([where.generation for where in wheres], counts, pa.int64()),
         _compute.subtract(ends, sizes),
         seqs,
         _offsets(_spread(generations, counts, pa.string()), ends),
@@ -90,12 +94,12 @@ def joined_messages(answers: Sequence[tuple[bytes, Where]]) -> tuple[bytes, Mess
 
 
 def message_count(body: bytes) -> int:
-    """How many messages an array has that is not empty: no JSON has the separator inside."""
+    """The number of messages of a non-empty array: no JSON message contains the separator."""
     return body.count(_SEPARATOR) + 1
 
 
 def _framed(body: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Messages in wire shape: payloads, where each ends (from 0), and its size with separator."""
+    """Split messages in wire shape: payloads, their ends (from 0), sizes with separator."""
     whole = pa.array([body[1:-1]], pa.large_binary())
     payloads = _compute.split_pattern(whole, _SEPARATOR).values.cast(pa.binary())
     sizes = _compute.add(_compute.binary_length(payloads).cast(pa.int64()), len(_SEPARATOR))
@@ -106,12 +110,12 @@ def _check_end(end: int, where: Where) -> None:
     if end != where.end_byte:
         raise ProtocolError(
             f"An answer of {where.stream} ends at {where.end_offset}, and its messages end at "
-            f"byte {end}: something between here and the server rewrites JSON."
+            f"byte {end}: something between the server and this reader rewrites JSON. Bypass it."
         )
 
 
 def byte_messages(body: bytes, where: Where) -> Messages:
-    """Pieces of a byte stream, cut at fixed places: it has no messages of its own."""
+    """Cut a byte stream, which has no messages, into pieces at fixed bytes."""
     view = memoryview(body)
     first = SPARK_ROW_BYTES - where.position % SPARK_ROW_BYTES
     cuts = [0, *range(first, len(body), SPARK_ROW_BYTES), len(body)] if body else []
@@ -129,7 +133,7 @@ def raw_batch(messages: Messages) -> pa.RecordBatch:
 
 
 def take(messages: Messages, skip: int, count: int | None) -> Messages:
-    """Some of the messages."""
+    """The `count` messages after the first `skip`; None for all of them."""
     length = len(messages) - skip if count is None else min(count, len(messages) - skip)
     return Messages(
         messages.payloads.slice(skip, length),
@@ -149,7 +153,7 @@ def numbers(first: int, count: int) -> pa.Array:
 
 
 def texts(values: Sequence[str | None], *, sparse: bool = False) -> pa.Array:
-    """A column of texts; if it is sparse an empty one stands for none."""
+    """A column of texts; in a sparse one an empty text stands for null."""
     if sparse:
         if not any(values):
             return pa.nulls(len(values), pa.string())
@@ -158,8 +162,8 @@ def texts(values: Sequence[str | None], *, sparse: bool = False) -> pa.Array:
 
 
 def raw_texts(values: Sequence[msgspec.Raw]) -> pa.Array:
-    """A column of JSON texts from views into a larger body; an empty one stands for none."""
-    # Joined at once: a Python object for each would take twice the time of the whole rest.
+    """A column of JSON texts from views into a larger body; an empty one stands for null."""
+    # Joined at once: a Python object for each text would take twice as long as everything else.
     data = b"".join(values)
     if not data:
         return pa.nulls(len(values), pa.string())
@@ -174,7 +178,7 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pa.Array:
 
 
 def _measured(starts: pa.Array, ends: pa.Array, seqs: pa.Array, where: Where) -> list[pa.Array]:
-    """Columns of a stream whose offsets are generation and byte."""
+    """Location columns of a stream whose offsets are generation and byte."""
     count = len(starts)
     generation = where.end_offset.partition("_")[0]
     return [
@@ -192,15 +196,15 @@ def _offsets(generations: pa.Array | str, ends: pa.Array) -> pa.Array:
 
 
 def _spread(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
-    """Each value as often as its count says."""
+    """Repeat each value as often as its count says."""
     pairs = zip(values, counts, strict=True)
     return pa.array([value for value, count in pairs for _ in range(count)], kind)
 
 
 def _counted(seqs: pa.Array, where: Where) -> list[pa.Array]:
-    """Columns where messages have numbers but no offsets.
+    """Location columns of messages that have numbers but no offsets.
 
-    Only the end of an answer has one, and where an answer ends is not the same each time.
+    Only the end of an answer has an offset, and answers do not end at the same message each time.
     """
     count = len(seqs)
     return [

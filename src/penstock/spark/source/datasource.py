@@ -3,7 +3,7 @@
 spark.readStream.format("durable_streams").option("url", "http://127.0.0.1:4437")
      .option("streams", "shop/**").load()
 
-The options are in docs/spark.md. Knows Spark's side of things; planning and reading are elsewhere.
+docs/spark.md lists the options. Implements Spark's interfaces; planning and reading are elsewhere.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidOption, StreamNotFound
+from penstock.spark.columns import RAW, STATE
+from penstock.spark.offsets import Kind, SourceOffsets, from_spark
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.server import Server, Tail
-from penstock.spark.source.columns import RAW, STATE
 from penstock.spark.source.driver import NO_LIMITS, Driver, Limits, lag
 from penstock.spark.source.filters import Filters
-from penstock.spark.source.offsets import Kind, Place, from_spark
 from penstock.spark.source.planning import Range, partitions_of
 from penstock.spark.source.reader import RangeReader
 
 
 class Ranges(InputPartition):
-    """What one task reads; the kind of server is found out by the driver alone."""
+    """The ranges of one task, and the kind of server, which only the driver asks for."""
 
     def __init__(self, kind: Kind, ranges: list[Range]) -> None:
         super().__init__(ranges)
@@ -50,7 +50,7 @@ class Ranges(InputPartition):
 
 
 class DurableStreamsSource(DataSource):
-    """The data source that `penstock.spark.register` makes known to Spark."""
+    """The data source that `penstock.spark.register` registers with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -105,21 +105,20 @@ class BatchReader(DataSourceReader):
                 f"There is no stream {missing[0]} on {self._options.url}. Create it, or check the "
                 "option streams."
             )
-        wanted = {name: tail for name, tail in tails.items() if self._filters.wants(name)}
-        start = driver.starting(tails).where(self._filters.wants)
-        end = driver.ending(start, driver.advance(start, wanted, NO_LIMITS), wanted)
-        planned = partitions_of(server, start, end, self._options)
-        found: list[InputPartition] = []
-        for ranges in planned:
-            kept = [each for each in ranges if self._wanted(driver.kind, each)]
-            if kept:
-                found.append(Ranges(driver.kind, kept))
-        return found
+        selected = {name: tail for name, tail in tails.items() if self._filters.may_match(name)}
+        start = driver.starting(tails).select(self._filters.may_match)
+        end = driver.ending(start, driver.advance(start, selected, NO_LIMITS), selected)
+        partitions: list[InputPartition] = []
+        for planned in partitions_of(server, start, end, self._options):
+            ranges = [each for each in planned if self._may_match(driver.kind, each)]
+            if ranges:
+                partitions.append(Ranges(driver.kind, ranges))
+        return partitions
 
-    def _wanted(self, kind: Kind, each: Range) -> bool:
+    def _may_match(self, kind: Kind, each: Range) -> bool:
         if kind == "other" or each.reset is not None:
             return True
-        return self._filters.wants_bytes(each.start.byte, each.end.byte)
+        return self._filters.may_match_bytes(each.start.byte, each.end.byte)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._filters, partition)
@@ -131,8 +130,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._server = server_of(options)
         self._driver = Driver(self._server, options)
         self._target: dict[str, Tail] | None = None
-        self._seen: dict[str, Tail] = {}
-        self._end: Place | None = None
+        self._tails: dict[str, Tail] = {}
+        self._end: SourceOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._driver.starting(self._driver.tails()).to_spark()
@@ -149,12 +148,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # The name is Spark's.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        self._seen = self._driver.tails() if self._target is None else self._target
-        self._end = self._driver.advance(from_spark(start), self._seen, self._limits(limit))
+        self._tails = self._driver.tails() if self._target is None else self._target
+        self._end = self._driver.advance(from_spark(start), self._tails, self._limits(limit))
         return self._end.to_spark()
 
     def _limits(self, limit: ReadLimit) -> Limits:
-        """Spark names one limit; the other option holds beside it."""
+        """Spark passes one limit; the other option still applies."""
         match limit:
             case ReadMaxRows(max_rows=most):
                 return Limits(most, self._options.bytes_max)
@@ -164,19 +163,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return NO_LIMITS
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """What the query's progress shows of the source: where it ends, and the lag."""
+        """The tails and the lag of the streams, for the progress of the query."""
         if self._end is None:
             return None
-        ends = Place(self._driver.kind, {name: tail.position for name, tail in self._seen.items()})
-        shown = {**ends.to_spark(), "lag": lag(self._end, self._seen)}
+        positions = {name: tail.position for name, tail in self._tails.items()}
+        tails = SourceOffsets(self._driver.kind, positions)
+        report = {**tails.to_spark(), "lag": lag(self._end, self._tails)}
         if self._driver.unselected:
-            shown["unselected"] = self._driver.unselected
-        return shown
+            report["unselected"] = self._driver.unselected
+        return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        place = from_spark(end)
-        planned = partitions_of(self._server, from_spark(start), place, self._options)
-        return [Ranges(place.kind, ranges) for ranges in planned]
+        until = from_spark(end)
+        planned = partitions_of(self._server, from_spark(start), until, self._options)
+        return [Ranges(until.kind, ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, Filters(self._options.types), partition)
@@ -186,5 +186,5 @@ def _read(
     options: SourceOptions, filters: Filters, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Ranges):
-        return iter(())  # what Spark makes of a plan without partitions
+        return iter(())  # Spark's own partition of a plan without any
     return RangeReader(server_of(options), partition.kind, options, filters).read(partition.value)

@@ -1,5 +1,5 @@
-"""State events as Arrow columns: whole answers at once when all is regular, message by message
-where something is not. A message that is no event becomes a row with the reason, never a failure.
+"""State events as Arrow columns: a whole answer at once if all its events are plain changes, else
+message by message. A message that is not an event becomes a row with an error, never a failure.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from msgspec import Raw
 
 from penstock.errors import InvalidEvent
 from penstock.limits import JSON_DEPTH_MAX
+from penstock.spark.columns import STATE_ARROW
 from penstock.spark.source.arrow import Messages, raw_texts, repeated, texts
-from penstock.spark.source.columns import STATE_ARROW
 from penstock.state import parse
 from penstock.state.event import ABSENT, ChangeEvent, Control, Operation
 from penstock.state.json import SHALLOW_BYTES_MAX
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-# Told from every text by being empty, which none of these may be.
+# An empty text stands for an absent one: none of these fields may be empty.
 _NONE: Final = ""
 
 
@@ -40,7 +40,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Row(NamedTuple):
-    """What an event says, in the order of the columns."""
+    """One event, in the order of the columns after its location."""
 
     kind: str
     type: str | None = None
@@ -62,7 +62,7 @@ _STRING: Final = pa.string()
 
 
 def state_batch(messages: Messages, body: bytes | None) -> pa.RecordBatch:
-    """The messages as state events; `body` is the answer they are all of, if that is so."""
+    """The messages as state events; `body` is their answer, if they are all of one."""
     columns = None if body is None else _at_once(body, len(messages))
     if columns is None:
         columns = _one_by_one(messages.payloads)
@@ -72,7 +72,7 @@ def state_batch(messages: Messages, body: bytes | None) -> pa.RecordBatch:
 def reset_batch(
     stream: str, generation: int | None, position: int, seq: int, offset: str | None, reason: str
 ) -> pa.RecordBatch:
-    """The row that says: what was known of this stream no longer holds."""
+    """A batch of one reset row, which invalidates the earlier rows of the stream."""
     row = _Row("control", control="reset", value=msgspec.json.encode({"reason": reason}).decode())
     where = [stream, generation, position, seq, offset]
     arrays = [
@@ -83,7 +83,7 @@ def reset_batch(
 
 
 def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
-    """All columns of an array of plain change events; None if there is anything else in it."""
+    """The columns of an array of plain change events; None if it has anything else."""
     try:
         body.isascii() or body.decode()
         events = _decode(body)
@@ -105,7 +105,7 @@ def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
     ):
         return None
     for raws in (values, olds):
-        # The longest is looked at first: most answers have none that could be nested too deep.
+        # The longest value is checked first: most answers have none that can be nested too deep.
         if max(map(len, raws), default=0) > SHALLOW_BYTES_MAX and any(map(_may_be_deep, raws)):
             return None
     return [
@@ -157,7 +157,7 @@ def _regular(payload: bytes) -> _Row | None:
 
 
 def _may_be_deep(raw: Raw) -> bool:
-    """Whether JSON may be nested too deep: seldom so, and then the explaining reader decides."""
+    """Whether JSON may be nested too deep, which is rare; the full parser decides."""
     if len(raw) <= SHALLOW_BYTES_MAX:
         return False
     data = bytes(raw)

@@ -1,6 +1,6 @@
-"""Filters that Spark hands down: which streams need not be planned, which rows not be sent.
+"""Filters that Spark pushes down: which streams are not planned, which rows are not sent.
 
-What is taken is applied exactly, so Spark need not look again.
+A filter that is accepted is applied exactly, so that Spark does not apply it again.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Filters:
         self._streams: set[str] | None = None
         self._prefixes: list[str] = []
         self._types: set[str] | None = None if types is None else set(types)
-        # The option `types` keeps control events and invalid ones; a filter on the column does not.
-        self._keep_untyped = True
-        self._low = -1  # where a reset row stands that comes before all
+        # The option `types` passes control and invalid events; a filter on the column does not.
+        self._pass_untyped = True
+        self._low = -1  # the position of a reset row before all messages
         self._high = INTEGER_MAX
         self._bounded = False
 
     def push(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take what can be taken, give back the rest."""
+        """Accept the filters that can be applied here, and return the others."""
         for each in filters:
-            if not self._take(each):
+            if not self._accept(each):
                 yield each
 
-    def wants(self, stream: str) -> bool:
+    def may_match(self, stream: str) -> bool:
         """Whether a stream can have rows that pass."""
         if self._streams is not None and stream not in self._streams:
             return False
         return all(stream.startswith(prefix) for prefix in self._prefixes)
 
-    def wants_bytes(self, first: int, end: int) -> bool:
+    def may_match_bytes(self, first: int, end: int) -> bool:
         """Whether messages that begin in [first, end) can pass."""
         return not self._bounded or (first <= self._high and end > self._low)
 
@@ -64,19 +64,19 @@ class Filters:
         if self._types is not None and "type" in batch.schema.names:
             column = batch.column("type")
             passes = _compute.is_in(column, pa.array(sorted(self._types), pa.string()))
-            if self._keep_untyped:
+            if self._pass_untyped:
                 passes = _compute.or_(passes, _compute.is_null(column))
             masks.append(passes)
         for mask in masks[1:]:
             masks[0] = _compute.and_(masks[0], mask)
         return batch.filter(masks[0]) if masks else batch
 
-    def _take(self, given: Filter) -> bool:
-        match given:
+    def _accept(self, condition: Filter) -> bool:
+        match condition:
             case EqualTo(attribute=("stream",), value=str(value)):
-                self._streams = _both(self._streams, {value})
+                self._streams = _intersection(self._streams, {value})
             case In(attribute=("stream",), value=values) if _all_text(values):
-                self._streams = _both(self._streams, set(values))
+                self._streams = _intersection(self._streams, set(values))
             case StringStartsWith(attribute=("stream",), value=value):
                 self._prefixes.append(value)
             case EqualTo(attribute=("type",), value=str(value)):
@@ -98,16 +98,16 @@ class Filters:
         return True
 
     def _only_types(self, types: set[str]) -> None:
-        self._types = _both(self._types, types)
-        self._keep_untyped = False
+        self._types = _intersection(self._types, types)
+        self._pass_untyped = False
 
     def _bound(self, low: int, high: int) -> None:
         self._low, self._high = max(self._low, low), min(self._high, high)
         self._bounded = True
 
 
-def _both(known: set[str] | None, more: set[str]) -> set[str]:
-    return more if known is None else known & more
+def _intersection(before: set[str] | None, values: set[str]) -> set[str]:
+    return values if before is None else before & values
 
 
 def _all_text(values: Iterable[Any]) -> bool:

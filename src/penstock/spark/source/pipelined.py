@@ -1,8 +1,8 @@
-"""Many small reads over one connection, the next ones sent while answers still come (pipelining):
-ten thousand streams with a message each take a second, not half a minute.
+"""Many small reads over one connection, sent before earlier answers have arrived (pipelining): ten
+thousand streams with one message each take a second, not half a minute.
 
-Only the good case is handled here. Whatever else happens is answered with None, and the caller
-asks again with the client, which knows what to do about it.
+Only success is handled here. Everything else is returned as None, and the caller repeats the read
+with the client, which knows errors and retries.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Read:
 
 
 def fetch(reads: Sequence[Read], token: str | None) -> Iterator[Answer | None]:
-    """The answers in the order of the reads, all of one server; None where it did not go well."""
-    answers = _fetched(reads, token) if reads and not getproxies() else iter(())
+    """Yield the answers in the order of the reads, all to one server; None for a failed one."""
+    answers = _pipelined(reads, token) if reads and not getproxies() else iter(())
     for _ in reads:
         yield next(answers, None)
 
 
-def _fetched(reads: Sequence[Read], token: str | None) -> Iterator[Answer | None]:
+def _pipelined(reads: Sequence[Read], token: str | None) -> Iterator[Answer | None]:
     try:
-        with _connected(reads[0].url) as connection:
-            yield from _exchanged(connection, reads, token)
+        with _connect(reads[0].url) as connection:
+            yield from _exchange(connection, reads, token)
     except (OSError, httptools.HttpParserError):
         return
 
 
-def _exchanged(
+def _exchange(
     connection: socket.socket, reads: Sequence[Read], token: str | None
 ) -> Iterator[Answer | None]:
-    received = _Received()
+    incoming = _AnswerParser()
     sent = 0
     done = 0
     while done < len(reads):
@@ -63,17 +63,17 @@ def _exchanged(
         data = connection.recv(_RECEIVE_BYTES)
         if not data:
             return
-        received.parser.feed_data(data)
-        while received.answers:
-            answer = received.answers.popleft()
+        incoming.parser.feed_data(data)
+        while incoming.answers:
+            answer = incoming.answers.popleft()
             done += 1
             yield answer if answer.status == 200 else None
-        if received.closing:
+        if incoming.closing:
             return
 
 
-class _Received:
-    """What the parser tells, collected into answers."""
+class _AnswerParser:
+    """Collects the callbacks of the parser into answers."""
 
     def __init__(self) -> None:
         self.answers: deque[Answer] = deque()
@@ -102,7 +102,7 @@ class _Received:
         self.answers.append(Answer(status, self._headers, b"".join(self._body)))
 
 
-def _connected(url: str) -> socket.socket:
+def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)

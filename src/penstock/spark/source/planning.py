@@ -1,7 +1,7 @@
-"""From two places to the ranges between them: which bytes of which stream each task reads.
+"""The ranges between two offsets of a query: which bytes of which stream each task reads.
 
-Depends on the two places and the options alone, never on the cluster or the clock, so that a batch
-that is run again reads the same records in the same partitions.
+Depends on the two offsets and the options alone, never on the cluster or the clock, so that a
+repeated batch reads the same records in the same partitions.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.errors import DataLost, Gone, StreamNotFound
+from penstock.errors import Gone, StreamNotFound
 from penstock.limits import SPARK_RANGES_PER_PARTITION_MAX, SPLITS_MAX
+from penstock.spark.error_text import data_lost
+from penstock.spark.offsets import BEGINNING, Position, SourceOffsets
 from penstock.spark.options import SourceOptions
 from penstock.spark.server import Server
-from penstock.spark.source.offsets import BEGINNING, Place, Position
 
 
 class Range(NamedTuple):
-    """Messages of one stream between two positions; `reset` is why a reset row comes first."""
+    """Messages of one stream between two positions; with `reset`, the reason of a reset row that
+    comes first."""
 
     stream: str
     start: Position
@@ -30,20 +32,20 @@ class Range(NamedTuple):
         return max(self.end.byte - self.start.byte, 1)
 
 
-def ranges_between(start: Place, end: Place) -> list[Range]:
-    """One range for each stream that has something new, in the order of their names."""
-    found = []
+def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[Range]:
+    """One range for each stream that has changed, in the order of their names."""
+    ranges = []
     for stream in sorted({*start.streams, *end.streams}):
         before, after = start.of(stream), end.streams.get(stream)
         if after == before:
             continue
-        if after is None or after.begins_anew:
-            found.append(Range(stream, before, before, "stream-deleted"))
+        if after is None or after.is_after_deletion:
+            ranges.append(Range(stream, before, before, "stream-deleted"))
         elif end.kind == "penstock" and is_recreated(before, after):
-            found.append(Range(stream, BEGINNING, after, "stream-recreated"))
+            ranges.append(Range(stream, BEGINNING, after, "stream-recreated"))
         else:
-            found.append(Range(stream, before, after))
-    return found
+            ranges.append(Range(stream, before, after))
+    return ranges
 
 
 def is_recreated(before: Position, after: Position) -> bool:
@@ -51,7 +53,7 @@ def is_recreated(before: Position, after: Position) -> bool:
 
 
 def partitions_of(
-    server: Server, start: Place, end: Place, options: SourceOptions
+    server: Server, start: SourceOffsets, end: SourceOffsets, options: SourceOptions
 ) -> list[list[Range]]:
     """The ranges of each task."""
     ranges = ranges_between(start, end)
@@ -65,26 +67,26 @@ def partitions_of(
     return list(_packed(pieces, target))
 
 
-def _cut(server: Server, wanted: Range, target: int, options: SourceOptions) -> list[Range]:
-    """A range in pieces of about equal size, each at a message boundary."""
-    parts = min(-(-wanted.size // target), SPLITS_MAX)
+def _cut(server: Server, whole: Range, target: int, options: SourceOptions) -> list[Range]:
+    """Cut a range at message boundaries into pieces of about equal size."""
+    parts = min(-(-whole.size // target), SPLITS_MAX)
     if parts < 2:
-        return [wanted]
+        return [whole]
     try:
-        cuts = server.cuts(wanted.stream, wanted.start.offset, wanted.end.offset, parts=parts)
+        cuts = server.cuts(whole.stream, whole.start.offset, whole.end.offset, parts=parts)
     except (Gone, StreamNotFound) as error:
         if options.fail_on_data_loss:
-            raise lost(wanted.stream, error.detail) from error
-        return [wanted]  # the task that reads it says what is left
-    places = [cuts.position(index) for index in range(len(cuts.offsets))]
-    pieces = [Range(wanted.stream, *pair) for pair in pairwise(places)]
-    if pieces and wanted.reset is not None:
-        pieces[0] = pieces[0]._replace(reset=wanted.reset)
-    return pieces or [wanted]
+            raise data_lost(whole.stream, error.detail) from error
+        return [whole]  # The task that reads it finds out what remains.
+    positions = [cuts.position(index) for index in range(len(cuts.offsets))]
+    pieces = [Range(whole.stream, *pair) for pair in pairwise(positions)]
+    if pieces and whole.reset is not None:
+        pieces[0] = pieces[0]._replace(reset=whole.reset)
+    return pieces or [whole]
 
 
 def _packed(ranges: Iterable[Range], target: int) -> Iterator[list[Range]]:
-    """Small ranges share a task, up to the size that one task should read."""
+    """Group small ranges into tasks, up to the size that one task should read."""
     batch: list[Range] = []
     size = 0
     for each in ranges:
@@ -96,10 +98,3 @@ def _packed(ranges: Iterable[Range], target: int) -> Iterator[list[Range]]:
         size += each.size
     if batch:
         yield batch
-
-
-def lost(stream: str, what: str) -> DataLost:
-    return DataLost(
-        f"Stream {stream}: {what} What was not read of it is lost. With the option "
-        "failOnDataLoss=false the query goes on, with a reset row for what it knew of the stream."
-    )

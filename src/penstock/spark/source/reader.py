@@ -1,4 +1,4 @@
-"""What a task does: read its ranges over HTTP and turn each answer into one Arrow batch."""
+"""The work of a task: read its ranges over HTTP and turn each answer into one Arrow batch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from penstock.client.answers import Answer
 from penstock.errors import DataLost, Gone, ProtocolError, StreamNotFound, StreamTrimmed
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
+from penstock.spark.error_text import data_lost
+from penstock.spark.offsets import Kind, Position
 from penstock.spark.options import SourceOptions
 from penstock.spark.server import Server
 from penstock.spark.source.arrow import (
@@ -28,16 +30,15 @@ from penstock.spark.source.arrow import (
 )
 from penstock.spark.source.event_columns import reset_batch, state_batch
 from penstock.spark.source.filters import Filters
-from penstock.spark.source.offsets import Kind, Position
 from penstock.spark.source.pipelined import Read, fetch
-from penstock.spark.source.planning import Range, lost
+from penstock.spark.source.planning import Range
 
 SMALL_BYTES_MAX: Final = 64 * 1024  # ranges up to this size are read together
-BATCH_BYTES: Final = 2 * 1024 * 1024  # of small answers in one batch
+BATCH_BYTES: Final = 2 * 1024 * 1024  # small answers share a batch up to this size
 
 
 class RangeReader:
-    """Reads ranges of one server. Goes to executors, so it holds values alone."""
+    """Reads ranges of one server. Holds only values, because it is sent to executors."""
 
     def __init__(
         self, server: Server, kind: Kind, options: SourceOptions, filters: Filters
@@ -49,9 +50,9 @@ class RangeReader:
 
     def read(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
         for batch in self._batches(ranges):
-            kept = self._filters.apply(batch)
-            if kept.num_rows:
-                yield kept
+            filtered = self._filters.apply(batch)
+            if filtered.num_rows:
+                yield filtered
 
     def _batches(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
         """Batches in the order of the ranges; small neighbours share requests and batches."""
@@ -59,169 +60,173 @@ class RangeReader:
             if small:
                 yield from self._together(list(group))
             else:
-                for wanted in group:
-                    yield from self._read(wanted)
+                for each in group:
+                    yield from self._read(each)
 
-    def _is_small(self, wanted: Range) -> bool:
-        return self._measured and wanted.reset is None and wanted.size <= SMALL_BYTES_MAX
+    def _is_small(self, each: Range) -> bool:
+        return self._is_measured and each.reset is None and each.size <= SMALL_BYTES_MAX
 
     def _together(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
-        """Small ranges: many answers in one batch. What does not go well is read by itself."""
+        """Read small ranges, many answers in one batch. A range whose answer is not whole is read
+        by itself."""
         server = self._server
         reads = [
             Read(server.stream_url(each.stream), each.start.offset, each.end.offset)
             for each in ranges
         ]
         answers = fetch(reads, server.token) if len(reads) > 1 else repeat(None)
-        found: list[tuple[bytes, Where]] = []
+        pending: list[tuple[bytes, Where]] = []
         size = 0
-        for wanted, answer in zip(ranges, answers, strict=False):
-            if answer is None or not self._is_whole(wanted, answer):
-                yield from self._joined(found)
-                found, size = [], 0
-                yield from self._read(wanted)
+        for each, answer in zip(ranges, answers, strict=False):
+            if answer is None or not self._is_whole(each, answer):
+                yield from self._joined(pending)
+                pending, size = [], 0
+                yield from self._read(each)
                 continue
-            where = self._where(wanted, wanted.start, answer)
-            if where.position > wanted.start.byte:
-                # Of a trimmed stream: counted from the end, which is known.
-                where = where._replace(seq=wanted.end.seq - message_count(answer.body))
-            found.append((answer.body, where))
+            where = self._where(each, each.start, answer)
+            if where.position > each.start.byte:
+                # The stream was trimmed, so that messages are counted back from the range's end.
+                where = where._replace(seq=each.end.seq - message_count(answer.body))
+            pending.append((answer.body, where))
             size += len(answer.body)
             if size > BATCH_BYTES:
-                yield from self._joined(found)
-                found, size = [], 0
-        yield from self._joined(found)
+                yield from self._joined(pending)
+                pending, size = [], 0
+        yield from self._joined(pending)
 
-    def _is_whole(self, wanted: Range, answer: Answer) -> bool:
+    def _is_whole(self, each: Range, answer: Answer) -> bool:
         """Whether an answer is all of a range of JSON messages."""
-        told = answer.headers.get("stream-next-offset")
-        if told is None or not is_json(answer.content_type) or len(answer.body) <= 2:
+        next_offset = answer.headers.get("stream-next-offset")
+        if next_offset is None or not is_json(answer.content_type) or len(answer.body) <= 2:
             return False
-        return Position(told).within(wanted.end).offset == wanted.end.offset
+        return Position(next_offset).within(each.end).offset == each.end.offset
 
-    def _joined(self, found: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
-        if found:
-            body, messages = joined_messages(found)
+    def _joined(self, pending: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
+        if pending:
+            body, messages = joined_messages(pending)
             yield (
                 raw_batch(messages) if self._options.mode == "raw" else state_batch(messages, body)
             )
 
-    def _read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        if wanted.reset is not None:
-            yield from self._reset(wanted, wanted.reset)
-        if wanted.start == wanted.end:
+    def _read(self, each: Range) -> Iterator[pa.RecordBatch]:
+        if each.reset is not None:
+            yield from self._reset(each, each.reset)
+        if each.start == each.end:
             return
-        left = wanted
+        remaining = each
         try:
-            for batch, place in self._messages(wanted):
+            for batch, position in self._messages(each):
                 yield batch
-                left = left._replace(start=place)
+                remaining = remaining._replace(start=position)
         except StreamTrimmed as error:
-            yield from self._trimmed(left, error)
+            yield from self._trimmed(remaining, error)
         except (Gone, StreamNotFound) as error:
-            self._lost(wanted.stream, error)
+            self._check_loss(each.stream, error)
 
-    def _lost(self, stream: str, error: Gone | StreamNotFound) -> None:
-        """Say so, or go on with nothing: the next batch sees what has become of the stream."""
+    def _check_loss(self, stream: str, error: Gone | StreamNotFound) -> None:
+        """Raise DataLost, unless the query continues: then the next batch plans what remains."""
         if self._options.fail_on_data_loss:
-            raise lost(stream, error.detail) from error
+            raise data_lost(stream, error.detail) from error
 
-    def _trimmed(self, wanted: Range, error: StreamTrimmed) -> Iterator[pa.RecordBatch]:
-        """The beginning of the range is gone: a reset, then what is left of it."""
-        self._lost(wanted.stream, error)
-        yield from self._reset(wanted, "stream-trimmed")
+    def _trimmed(self, each: Range, error: StreamTrimmed) -> Iterator[pa.RecordBatch]:
+        """The batches of a range whose beginning was trimmed: a reset, then what remains."""
+        self._check_loss(each.stream, error)
+        yield from self._reset(each, "stream-trimmed")
         try:
-            first = self._server.cuts(wanted.stream, START, wanted.end.offset).position(0)
+            first = self._server.cuts(each.stream, START, each.end.offset).position(0)
         except (Gone, StreamNotFound):
-            return  # trimmed beyond the range, or gone by now
-        yield from self._read(wanted._replace(start=first, reset=None))
+            return  # Meanwhile it was trimmed beyond the range, or deleted.
+        yield from self._read(each._replace(start=first, reset=None))
 
-    def _reset(self, wanted: Range, reason: str) -> Iterator[pa.RecordBatch]:
+    def _reset(self, each: Range, reason: str) -> Iterator[pa.RecordBatch]:
         if self._options.mode == "raw":
-            return  # no event, so no row: the generation column tells
-        deleted = wanted.start == wanted.end
-        # Before everything of the new stream; after everything that was read of one that is gone.
-        start = wanted.start
+            return  # A reset is not a message; the column `generation` shows it.
+        deleted = each.start == each.end
+        # The row is before all messages of a new stream, and after all messages of a deleted one.
+        start = each.start
         position = start.byte if deleted else start.byte - 1
         seq = start.seq if deleted else start.seq - 1
-        generation = (wanted.end if start.generation is None else start).generation
+        generation = (each.end if start.generation is None else start).generation
         offset: str | None = start.offset
-        if not self._measured:
-            generation, position, offset = None, seq, None  # as in its other rows
-        yield reset_batch(wanted.stream, generation, position, seq, offset, reason)
+        if not self._is_measured:
+            generation, position, offset = None, seq, None  # as in the other rows of the stream
+        yield reset_batch(each.stream, generation, position, seq, offset, reason)
 
-    def _messages(self, wanted: Range) -> Iterator[tuple[pa.RecordBatch, Position]]:
-        """The batches of a range, each with the place after it."""
-        place = wanted.start
-        if not self._measured:
-            while place.seq < wanted.end.seq:
-                answer = self._answer(wanted, place)
-                messages, place = self._taken(wanted, place, answer)
-                yield self._batch(messages, answer), place
+    def _messages(self, each: Range) -> Iterator[tuple[pa.RecordBatch, Position]]:
+        """The batches of a range, each with the position after it."""
+        position = each.start
+        if not self._is_measured:
+            while position.seq < each.end.seq:
+                answer = self._answer(each, position)
+                messages, position = self._in_range(each, position, answer)
+                yield self._batch(messages, answer), position
             return
-        # The next answer is on its way while this one is made into a batch.
-        with ThreadPoolExecutor(1, "penstock-read-ahead") as ahead:
-            coming = ahead.submit(self._answer, wanted, place)
-            while place.offset != wanted.end.offset:
-                answer = coming.result()
-                after = Position(answer.offset).within(wanted.end)
-                if after.offset != wanted.end.offset:
-                    coming = ahead.submit(self._answer, wanted, after)
-                if place.offset == START and _first_byte(answer) > 0:
-                    # The stream has been trimmed: how many messages are gone, the server knows.
-                    cuts = self._server.cuts(wanted.stream, START, wanted.end.offset)
-                    place = place._replace(seq=cuts.position(0).seq)
-                messages, place = self._taken(wanted, place, answer)
-                yield self._batch(messages, answer), place
+        # The next answer arrives while this one is turned into a batch.
+        with ThreadPoolExecutor(1, "penstock-read-ahead") as read_ahead:
+            pending = read_ahead.submit(self._answer, each, position)
+            while position.offset != each.end.offset:
+                answer = pending.result()
+                after = Position(answer.offset).within(each.end)
+                if after.offset != each.end.offset:
+                    pending = read_ahead.submit(self._answer, each, after)
+                if position.offset == START and _first_byte(answer) > 0:
+                    # The stream was trimmed: only the server knows how many messages are gone.
+                    cuts = self._server.cuts(each.stream, START, each.end.offset)
+                    position = position._replace(seq=cuts.position(0).seq)
+                messages, position = self._in_range(each, position, answer)
+                yield self._batch(messages, answer), position
 
     @property
-    def _measured(self) -> bool:
+    def _is_measured(self) -> bool:
+        """Whether offsets are bytes, which only those of Penstock are."""
         return self._kind == "penstock"
 
-    def _answer(self, wanted: Range, place: Position) -> Answer:
-        url = self._server.stream_url(wanted.stream)
-        until = wanted.end.offset if self._measured else None
-        answer = self._server.send(requests.read(url, place.offset, until=until))
-        if Position(answer.offset).within(place).offset == place.offset:
+    def _answer(self, each: Range, position: Position) -> Answer:
+        url = self._server.stream_url(each.stream)
+        until = each.end.offset if self._is_measured else None
+        answer = self._server.send(requests.read(url, position.offset, until=until))
+        if Position(answer.offset).within(position).offset == position.offset:
             raise ProtocolError(
-                f"Stream {wanted.stream} ends at {answer.offset}, and {wanted.end.offset} was its "
-                "end before: the server has lost data, or is another one."
+                f"Stream {each.stream} ends at {answer.offset}, and ended at {each.end.offset} "
+                "before: the server has lost data, or is another one."
             )
         return answer
 
-    def _taken(self, wanted: Range, place: Position, answer: Answer) -> tuple[Messages, Position]:
-        """The messages of an answer that belong to the range, and the place after them."""
-        end = Position(answer.offset)
-        if self._measured:
-            end = end.within(wanted.end)
-        where = self._where(wanted, place, answer)
+    def _in_range(
+        self, each: Range, position: Position, answer: Answer
+    ) -> tuple[Messages, Position]:
+        """The messages of an answer that belong to the range, and the position after them."""
+        end = self._end(each, answer)
+        where = self._where(each, position, answer)
         is_array = is_json(answer.content_type)
         read = json_messages if is_array else byte_messages
         messages = read(answer.body, where)
-        if self._measured:
+        if self._is_measured:
             size = len(messages) if is_array else len(answer.body)
-            return messages, end._replace(seq=place.seq + size)
+            return messages, end._replace(seq=position.seq + size)
         if is_array:
-            messages = take(messages, place.skip, wanted.end.seq - place.seq)
-            return messages, end._replace(seq=place.seq + len(messages))
-        body = answer.body[place.skip : place.skip + wanted.end.seq - place.seq]
-        messages = byte_messages(body, where._replace(position=place.seq, seq=place.seq))
-        return messages, end._replace(seq=place.seq + len(body))
+            messages = take(messages, position.skip, each.end.seq - position.seq)
+            return messages, end._replace(seq=position.seq + len(messages))
+        body = answer.body[position.skip : position.skip + each.end.seq - position.seq]
+        messages = byte_messages(body, where._replace(position=position.seq, seq=position.seq))
+        return messages, end._replace(seq=position.seq + len(body))
 
-    def _where(self, wanted: Range, place: Position, answer: Answer) -> Where:
-        end = Position(answer.offset)
-        if self._measured:
-            end = end.within(wanted.end)
-        counted = place.seq - place.skip  # an answer begins before what is to be skipped in it
-        position = _first_byte(answer) if place.offset == START else place.byte
+    def _where(self, each: Range, position: Position, answer: Answer) -> Where:
+        end = self._end(each, answer)
+        seq = position.seq - position.skip  # An answer begins before the messages to skip.
+        byte = _first_byte(answer) if position.offset == START else position.byte
         return Where(
-            stream=wanted.stream,
-            generation=end.generation if self._measured else None,
-            position=position if self._measured else counted,
-            seq=counted,
+            stream=each.stream,
+            generation=end.generation if self._is_measured else None,
+            position=byte if self._is_measured else seq,
+            seq=seq,
             end_offset=end.offset,
-            end_byte=end.byte if self._measured else None,
+            end_byte=end.byte if self._is_measured else None,
         )
+
+    def _end(self, each: Range, answer: Answer) -> Position:
+        end = Position(answer.offset)
+        return end.within(each.end) if self._is_measured else end
 
     def _batch(self, messages: Messages, answer: Answer) -> pa.RecordBatch:
         if self._options.mode == "raw":
@@ -235,5 +240,5 @@ class RangeReader:
 
 
 def _first_byte(answer: Answer) -> int:
-    """Where an answer from the beginning of a stream begins: not at 0 if that was trimmed."""
+    """The first byte of an answer from the start of a stream: above 0 if that was trimmed."""
     return Position(answer.offset).byte - (0 if answer.body == b"[]" else len(answer.body))

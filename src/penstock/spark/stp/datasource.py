@@ -2,8 +2,8 @@
 
 spark.read.format("stp").option("tables", "http://127.0.0.1:4437/v1/table/endpoints").load()
 
-Written against the text of the protocol alone: a server need not be Penstock. The text gives no way
-to ask for a range, so one task reads one table.
+Works with any server of the protocol. The protocol has no request for a range of rows, so one task
+reads one table.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark.source.columns import STP
-from penstock.spark.source.planning import lost
-from penstock.spark.stp.rows import StpOptions, Surl, stp_options
+from penstock.spark.columns import STP
+from penstock.spark.error_text import data_lost
+from penstock.spark.stp.rows import StpOptions, TableReader, stp_options
 
 
 class TableRange(InputPartition):
-    """Rows of one table with `after` < SeqNo <= `until`; of one made anew a reset comes first."""
+    """Rows of one table with `after` < SeqNo <= `until`; with `reset`, after a reset row."""
 
     def __init__(self, table: str, after: int, until: int, *, reset: bool = False) -> None:
         super().__init__((table, after, until, reset))
@@ -40,6 +40,8 @@ class TableRange(InputPartition):
 
 
 class StpSource(DataSource):
+    """The data source `stp` that `penstock.spark.register` registers with Spark."""
+
     @classmethod
     def name(cls) -> str:
         return "stp"
@@ -59,13 +61,12 @@ class _BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        start = _starting(self._options)
-        found: list[InputPartition] = []
-        for table, after in start.items():
-            until = Surl(table, self._options).last_seq()
-            if until > after:
-                found.append(TableRange(table, after, until))
-        return found
+        start, end = _starting(self._options), _last_seqnos(self._options)
+        return [
+            TableRange(table, after, end[table])
+            for table, after in start.items()
+            if end[table] > after
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -75,7 +76,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StpOptions) -> None:
         self._options = options
         self._target: dict[str, int] | None = None
-        self._seen: dict[str, int] = {}
+        self._last: dict[str, int] = {}
         self._end: dict[str, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -86,48 +87,45 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._ends()
+        self._target = _last_seqnos(self._options)
 
     # The name is Spark's.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        self._seen = self._ends() if self._target is None else self._target
+        self._last = _last_seqnos(self._options) if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         self._end = {}
         for table in sorted(self._options.tables):
-            after, until = int(start.get(table, 0)), self._seen.get(table, 0)
+            after, until = int(start.get(table, 0)), self._last.get(table, 0)
             if until < after:
-                after = self._made_anew(table, after, until)
-            # SeqNo may have gaps, so this may be fewer rows than the limit allows, never more.
+                self._check_loss(table, after, until)
+                after = 0
+            # SeqNos may have gaps, so that these may be fewer rows than the limit, never more.
             share = None if most is None else max(1, most // len(self._options.tables))
             self._end[table] = until if share is None else min(until, after + share)
         return self._end
 
-    def _made_anew(self, table: str, after: int, until: int) -> int:
-        """SeqNos only grow, so a table that ends earlier than it did is another one."""
+    def _check_loss(self, table: str, after: int, until: int) -> None:
+        """SeqNos only grow, so that a table which ends earlier than before is another one."""
         if self._options.fail_on_data_loss:
-            what = f"It ends at SeqNo {until}, and was read up to {after}: it was made anew."
-            raise lost(table, what)
-        return 0
+            reason = f"It ends at SeqNo {until}, and was read up to {after}: it was recreated."
+            raise data_lost(table, reason)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        lag = {table: last - self._end[table] for table, last in self._seen.items()}
-        return {"tables": self._seen, "lag": {table: rows for table, rows in lag.items() if rows}}
+        lag = {table: last - self._end[table] for table, last in self._last.items()}
+        return {"tables": self._last, "lag": {table: rows for table, rows in lag.items() if rows}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         for table, until in sorted(end.items()):
             after = int(start.get(table, 0))
             if int(until) < after:
-                found.append(TableRange(table, 0, int(until), reset=True))
+                partitions.append(TableRange(table, 0, int(until), reset=True))
             elif int(until) > after:
-                found.append(TableRange(table, after, int(until)))
-        return found
+                partitions.append(TableRange(table, after, int(until)))
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
-
-    def _ends(self) -> dict[str, int]:
-        return {table: Surl(table, self._options).last_seq() for table in self._options.tables}
 
 
 def _starting(options: StpOptions) -> dict[str, int]:
@@ -136,11 +134,16 @@ def _starting(options: StpOptions) -> dict[str, int]:
         return {table: options.starting.get(table, 0) for table in sorted(options.tables)}
     if options.starting == "earliest":
         return dict.fromkeys(sorted(options.tables), 0)
-    return {table: Surl(table, options).last_seq() for table in sorted(options.tables)}
+    return _last_seqnos(options)
+
+
+def _last_seqnos(options: StpOptions) -> dict[str, int]:
+    """The SeqNo of the last row of each table."""
+    return {table: TableReader(table, options).last_seqno() for table in sorted(options.tables)}
 
 
 def _read(options: StpOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TableRange):
-        return iter(())  # what Spark makes of a plan without partitions
-    surl = Surl(partition.table, options)
-    return surl.batches(partition.after, partition.until, reset=partition.reset)
+        return iter(())  # Spark's own partition of a plan without any
+    reader = TableReader(partition.table, options)
+    return reader.read(partition.after, partition.until, reset=partition.reset)

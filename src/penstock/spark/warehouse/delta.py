@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction
 from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import WarehouseInUse
-from penstock.spark.failures import tells, told
+from penstock.spark.error_text import translates_storage_errors, warehouse_errors
 from penstock.spark.warehouse.file_statistics import Statistics
 from penstock.spark.warehouse.storage import delta_options, filesystem
 
@@ -86,7 +86,7 @@ class Table:
         assert handle is not None, f"{self.uri} is no table yet"
         return handle
 
-    @tells
+    @translates_storage_errors
     def _opened(self) -> DeltaTable | None:
         if self._handle is None:
             try:
@@ -95,7 +95,7 @@ class Table:
                 return None
         return self._handle
 
-    @tells
+    @translates_storage_errors
     def create(self, record: dict[str, Any]) -> None:
         """Make the table if it is not there."""
         if not self.exists:
@@ -108,7 +108,7 @@ class Table:
                 commit_properties=_properties(record, {}),
             )
 
-    @tells
+    @translates_storage_errors
     def refresh(self) -> None:
         if self._opened() is not None:
             self.handle.update_incremental()
@@ -123,12 +123,12 @@ class Table:
         """The schema as it is stored."""
         return pa.schema(self.handle.schema().to_arrow())
 
-    @tells
+    @translates_storage_errors
     def transaction(self, name: str) -> int | None:
         """The last version that was committed under a name."""
         return self.handle.transaction_version(name)
 
-    @tells
+    @translates_storage_errors
     def record(self) -> dict[str, Any]:
         """What the last commit with a record says. All commits of ours have one; others' upkeep may
         be on top of it."""
@@ -154,7 +154,7 @@ class Table:
                 "are written by the pipeline alone. RESTORE it to the version before that."
             )
 
-    @tells
+    @translates_storage_errors
     def files(self) -> list[File]:
         if not self.exists:
             return []
@@ -168,7 +168,7 @@ class Table:
         self._files = {path: known.get(path) or made[path] for path in paths}
         return list(self._files.values())
 
-    @tells
+    @translates_storage_errors
     def commit(
         self,
         files: Iterable[Written],
@@ -192,7 +192,7 @@ class Table:
         )
         self.handle.update_incremental()
 
-    @tells
+    @translates_storage_errors
     def compact(self) -> None:
         """Make few files of many small ones; no row changes."""
         # Without a record: delta-rs commits upkeep also on top of what others have committed since,
@@ -200,7 +200,7 @@ class Table:
         self.handle.optimize.compact(commit_properties=_ONCE)
         self.handle.update_incremental()
 
-    @tells
+    @translates_storage_errors
     def tidy(self, hours: int, *, keep: int, dry_run: bool = False) -> list[str]:
         """Remove files that no version of the last so many hours has, also those that were written
         and never committed, and expired entries of the log; tells the files. Readers may look at an
@@ -298,11 +298,11 @@ def write_file(
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"
     noted = Statistics(statistics)
-    with told(uri):
+    with warehouse_errors(uri):
         file = pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
     with file as writer:
         for table in _chain(first, tables):
-            with told(uri):  # not around the rows: what goes wrong with those is no matter of files
+            with warehouse_errors(uri):  # not around the rows, whose errors are not storage errors
                 writer.write_table(table)
             noted.add(table)
     return Written(name, files.get_file_info(path).size, noted.rows, noted.json())

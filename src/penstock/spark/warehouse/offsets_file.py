@@ -12,7 +12,7 @@ import msgspec
 from pyarrow import fs
 
 from penstock import limits
-from penstock.spark.failures import tells
+from penstock.spark.error_text import translates_storage_errors
 from penstock.spark.warehouse.storage import filesystem
 
 FOLDER: Final = "_positions"  # engines pass over names that begin so
@@ -25,7 +25,7 @@ class KeptPositions:
         self.uri = f"{uri}/{FOLDER}"
         self._options = options
 
-    @tells
+    @translates_storage_errors
     def put(self, batch: int, positions: Mapping[str, Any] | None) -> str | None:
         """The name that positions are kept by, or None if they are short enough for the commit."""
         text = msgspec.json.encode(positions)
@@ -38,7 +38,7 @@ class KeptPositions:
             file.write(text)
         return name
 
-    @tells
+    @translates_storage_errors
     def get(self, name: str) -> dict[str, Any] | None:
         """Positions by their name, or None if somebody has removed them."""
         files, root = self._place()
@@ -49,7 +49,7 @@ class KeptPositions:
         except FileNotFoundError:
             return None
 
-    @tells
+    @translates_storage_errors
     def forget(self, batch: int) -> None:
         """Remove what is older than the last ones up to a batch; now and then is enough."""
         if batch % limits.PIPELINE_POSITIONS_KEPT:

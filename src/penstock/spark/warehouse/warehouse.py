@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import NoWarehouse, WarehouseInUse
-from penstock.spark.failures import tells, told
+from penstock.spark.error_text import translates_storage_errors, warehouse_errors
 from penstock.spark.warehouse.delta import Table
 from penstock.spark.warehouse.events import WRITER, EventsTable
 from penstock.spark.warehouse.processes import lives, started
@@ -80,7 +80,7 @@ class Warehouse:
 
     def types(self) -> list[str]:
         """The types that have a state table."""
-        with told(f"{self.path}/state"):
+        with warehouse_errors(f"{self.path}/state"):
             files, root = self.files("state")
             found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
         folders = (each for each in found if each.type == fs.FileType.Directory)
@@ -130,7 +130,7 @@ class Warehouse:
             files.delete_file(f"{root}/{_NOTE}")
         self.writer = None
 
-    @tells
+    @translates_storage_errors
     def _owner(self) -> Owner | None:
         files, root = self.files()
         if files.get_file_info(f"{root}/{_NOTE}").type == fs.FileType.NotFound:
@@ -141,7 +141,7 @@ class Warehouse:
             except msgspec.DecodeError:
                 return None  # cut short when its writer was killed
 
-    @tells
+    @translates_storage_errors
     def _note(self, owner: Any) -> None:
         files, root = self.files()
         files.create_dir(f"{root}/_penstock", recursive=True)

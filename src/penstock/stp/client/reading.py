@@ -20,9 +20,10 @@ from penstock.stp.client import answers, requests
 from penstock.stp.content_type import SequenceType
 from penstock.stp.deduplication import Conflict, Deduplicator
 from penstock.stp.folding import apply
-from penstock.stp.rows import Row, RowDecoder
+from penstock.stp.rows import Row, RowDecoder, RowsBefore
 
 OnConflict = Literal["warn", "raise", "ignore"] | Callable[[Conflict], Any]
+OnInvalid = Literal["raise"] | Callable[[RowsBefore], Row | None]
 Deliver = Callable[[list[Row]], Flow[None]]
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
@@ -32,13 +33,18 @@ log = logging.getLogger("penstock.stp")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A table to read, and the schema that is expected of it."""
+    """A table to read, and the schema that is expected of it.
+
+    `on_invalid` is called for a line that is not a row, and returns the row to use in its place, or
+    None to skip the line. It is called after the rows before that line have been delivered.
+    """
 
     url: str
     schema: str | None = None
     version: int | None = None
     retry: Retry
     on_conflict: OnConflict = "warn"
+    on_invalid: OnInvalid = "raise"
 
     @property
     def accept(self) -> str:
@@ -148,20 +154,36 @@ class Reception:
 
     def _receive(self, decoder: RowDecoder, piece: bytes, deliver: Deliver) -> Flow[int]:
         """Deliver the new rows of a piece; return their number."""
-        broken: InvalidRow | None = None
-        try:
-            rows = decoder.feed(piece)
-        except InvalidRow as error:
-            broken, rows = error, getattr(error, "rows", [])
+        count = 0
+        while True:
+            invalid: InvalidRow | None = None
+            try:
+                rows = decoder.feed(piece)
+            except InvalidRow as error:
+                invalid, rows = error, getattr(error, "rows", [])
+            count += yield from self._deliver_new(rows, deliver)
+            if invalid is None:
+                return count
+            replacement = self._replacement(invalid)
+            if replacement is not None:
+                count += yield from self._deliver_new([replacement], deliver)
+            piece = b""  # The decoder holds the lines after the invalid one.
+
+    def _deliver_new(self, rows: list[Row], deliver: Deliver) -> Flow[int]:
         new, conflicts = self.deduplicator.accept(rows)
         for conflict in conflicts:
             yield from self._report(conflict)
         if new:
             self._tail = 0
             yield from deliver(new)
-        if broken is not None:
-            raise ProtocolError(f"{self.source.url} sends an invalid row: {broken.detail}")
         return len(new)
+
+    def _replacement(self, invalid: InvalidRow) -> Row | None:
+        policy = self.source.on_invalid
+        # A line that is too long has no end yet: the decoder cannot continue after it.
+        if policy == "raise" or not isinstance(invalid, RowsBefore):
+            raise ProtocolError(f"{self.source.url} sends an invalid row: {invalid.detail}")
+        return policy(invalid)
 
     def restart(self, since_id: int = 0) -> None:
         """Begin again at `since_id`, without the memory of earlier rows."""

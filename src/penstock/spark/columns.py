@@ -1,6 +1,4 @@
-"""The columns that the sources give, once for Spark and once for Arrow; knows neither server nor
-reader.
-"""
+"""The columns of the sources, as schemas of Spark and of Arrow. Knows no server and no reader."""
 
 from __future__ import annotations
 
@@ -17,16 +15,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_WHERE: Final[tuple[tuple[str, DataType], ...]] = (
+_LOCATION: Final[tuple[tuple[str, DataType], ...]] = (
     ("stream", StringType()),
     ("generation", LongType()),
     ("position", LongType()),
     ("seq", LongType()),
     ("offset", StringType()),
 )
-_RAW: Final = (*_WHERE, ("payload", BinaryType()))
+_RAW: Final = (*_LOCATION, ("payload", BinaryType()))
 _STATE: Final = (
-    *_WHERE,
+    *_LOCATION,
     ("kind", StringType()),
     ("type", StringType()),
     ("key", StringType()),

@@ -1,4 +1,4 @@
-"""Errors of Spark's in a sentence, and what they were."""
+"""Errors of Spark as one message, and the Penstock errors inside them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import penstock.spark
 from penstock import errors
-from penstock.spark.error_text import hush, is_without_java, plain, rebuilt
+from penstock.spark.error_text import (
+    error_message,
+    is_java_gone,
+    silence_pyspark_logging,
+    unwrap_penstock_error,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +43,8 @@ Identifier: [id = 7f36]
         ("", "RuntimeError"),
     ],
 )  # fmt: skip
-def test_an_error_is_a_sentence(text: str, words: str) -> None:
-    assert plain(RuntimeError(text)) == words
+def test_an_error_message_is_one_line(text: str, words: str) -> None:
+    assert error_message(RuntimeError(text)) == words
 
 
 @pytest.mark.parametrize(
@@ -52,9 +58,9 @@ def test_an_error_is_a_sentence(text: str, words: str) -> None:
         (FileNotFoundError(2, "none"), False),
     ],
 )
-def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
-    assert is_without_java(error) is gone
-    assert ("Java process is gone" in plain(error)) is gone
+def test_the_end_of_java_has_its_own_message(error: Exception, gone: bool) -> None:
+    assert is_java_gone(error) is gone
+    assert ("Java process is gone" in error_message(error)) is gone
 
 
 @pytest.mark.parametrize(
@@ -68,10 +74,10 @@ def test_that_java_is_gone_is_a_sentence(error: Exception, gone: bool) -> None:
         ("java.lang.Error: x", None),
     ],
 )
-def test_an_error_of_ours_is_what_it_was(text: str, kind: type[Exception] | None) -> None:
-    found = rebuilt(RuntimeError(text))
-    assert (None if found is None else type(found)) == kind
-    assert found is None or found.detail == plain(RuntimeError(text))
+def test_a_wrapped_error_is_unwrapped_to_its_class(text: str, kind: type[Exception] | None) -> None:
+    unwrapped = unwrap_penstock_error(RuntimeError(text))
+    assert (None if unwrapped is None else type(unwrapped)) == kind
+    assert unwrapped is None or unwrapped.detail == error_message(RuntimeError(text))
 
 
 class Collector(logging.Handler):
@@ -85,19 +91,25 @@ class Collector(logging.Handler):
         self.records.append(record)
 
 
-def test_an_error_of_sql_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
-    found = Collector()
-    hush()
+def test_an_sql_error_is_not_printed_before_it_is_caught(spark: SparkSession) -> None:
+    collector = Collector()
+    silence_pyspark_logging()
     loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     for logger in loggers:
-        logger.addHandler(found)
+        logger.addHandler(collector)
     try:
         with pytest.raises(Exception, match="nowhere"):
             spark.sql("SELECT * FROM nowhere")
         with pytest.raises(Exception, match="nothing"):
             spark.range(1).select("nothing")
-        assert found.records == []
+        assert collector.records == []
     finally:
         for logger in loggers:
-            logger.removeHandler(found)
+            logger.removeHandler(collector)
             logger.disabled = False
+
+
+def test_the_old_name_of_error_message_warns_and_works() -> None:
+    with pytest.warns(DeprecationWarning, match="is now penstock.spark.error_message"):
+        old = penstock.spark.plain
+    assert old is error_message
