@@ -17,9 +17,9 @@ def test_contexts_name_servers(cli: Cli, server: Server, tmp_path: Path) -> None
     cli.make("context/a", 1)
     file = tmp_path / "config" / "penstock" / "contexts.json"
     without = {"PENSTOCK_URL": ""}
-    assert cli.run("context", "list", env=without).stderr.startswith("no contexts yet")
+    assert cli.run("context", "list", env=without).stderr.startswith("There are no contexts. ")
     added = cli.run("context", "add", "home", server.url, "--token-stdin", stdin=b"s3cret\n")
-    assert added.stdout == f"added home ({server.url}), now in use\n"
+    assert added.stdout == f"added home ({server.url}), the current context\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     cli.ok("context", "add", "away", "http://127.0.0.1:9")
@@ -37,7 +37,7 @@ def test_contexts_name_servers(cli: Cli, server: Server, tmp_path: Path) -> None
     assert cli.run("ls", env=without).returncode == 5
     assert cli.ok("ls", "context/") == "context/a\n"  # PENSTOCK_URL wins over the context in use
     code, error = cli.failed("context", "use", "nowhere")
-    assert (code, "known: away, home" in error) == (1, True)
+    assert (code, "contexts: away, home" in error) == (1, True)
     cli.ok("context", "rm", "away")
     assert [each["name"] for each in cli.json("context", "list")] == ["home"]
     assert cli.failed("context", "add", "a:b", server.url)[0] == 2

@@ -225,7 +225,7 @@ def test_an_import_knows_its_file_by_content_or_by_name(cli: Cli, tmp_path: Path
     bad = tmp_path / "bad.jsonl"
     bad.write_text('1\n2\n{"a"\n4\n')
     code, error = cli.failed("import", bad, "import/bad")
-    assert (code, "line 3 of bad.jsonl" in error, "nothing was appended" in error) == (
+    assert (code, "Line 3 of bad.jsonl" in error, "Nothing was appended." in error) == (
         1,
         True,
         True,

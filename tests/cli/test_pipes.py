@@ -81,7 +81,7 @@ def test_ls_watch_prints_changes(cli: Cli) -> None:
 def test_a_terminal_is_asked_before_anything_is_deleted(cli: Cli) -> None:
     stream = cli.make("term/a")
     with cli.terminal("rm", "term/a") as terminal:
-        terminal.wait_for("Delete term/a and all it holds? [y/N]")
+        terminal.wait_for("Delete term/a with all data? [y/N]")
         terminal.type("n\n")
         assert terminal.end()[0] == 1
     assert stream.exists()

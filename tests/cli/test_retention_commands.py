@@ -24,20 +24,20 @@ def test_limits_are_set_shown_and_taken_away(cli: Cli) -> None:
     assert cli.json("retention", "show", "logs/web") == {**path, "earliest": earliest}
     told = cli.ok("retention", "show", "logs/web")
     assert told == (
-        "logs/web lets go of what is older than 7d, is compacted at 4 times its live state "
-        f"(those of its path), and starts at {earliest}\n"
+        "logs/web deletes messages older than 7d, is compacted at 4 times its live state "
+        f"(limits of its path); it starts at {earliest}\n"
     )
     own = cli.json("retention", "set", "logs/web", "--bytes", "512k", "--age", "36h")
     assert own == {
         **path, "age": 129600, "bytes": 524288, "compact": None, "own": True, "earliest": earliest,
     }  # fmt: skip
     assert cli.json("retention", "show", "logs/web") == own
-    assert "older than 36h, lets go of what is before its last 512KiB (limits of its own)" in (
+    assert "older than 36h, deletes messages before its last 512KiB (its own limits)" in (
         cli.ok("retention", "show", "logs/web")
     )
     forever = cli.json("retention", "set", "logs/web", "--forever")
     assert forever == {**path, "age": None, "compact": None, "own": True, "earliest": earliest}
-    assert "logs/web keeps everything (limits of its own)" in cli.ok(
+    assert "logs/web keeps all messages (its own limits)" in cli.ok(
         "retention", "show", "logs/web"
     )
     assert cli.json("retention", "rm", "logs/web") == {**path, "earliest": earliest}

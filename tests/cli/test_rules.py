@@ -6,7 +6,7 @@ import click
 import pytest
 
 from penstock import errors
-from penstock.cli.commands.meter import Meter
+from penstock.cli.commands.bench.meter import Meter
 from penstock.cli.exits import MEANINGS, exit_code
 from penstock.cli.formats import Message, compile_format
 from penstock.cli.messages import Splitter, json_messages
@@ -129,7 +129,7 @@ def test_offsets_that_are_positions(token: str, position: int | None) -> None:
 
 def test_percentiles_are_values_that_were_measured() -> None:
     meter = Meter(count=100, duration_s=0)
-    while meter.take():
+    while meter.begin():
         meter.add(0.0, messages=2, bytes=3)
     meter._latencies_s = [float(number) for number in range(100, 0, -1)]
     result = meter.result()

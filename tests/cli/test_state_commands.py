@@ -44,7 +44,7 @@ def test_state_is_shown_as_it_is_and_as_it_was(cli: Cli) -> None:
     whole = {"type": "user", "key": "1", "value": {"name": "Ann"}, "offset": before}
     assert cli.json("state", "get", "people", "user", "1", "--at", before) == whole
     code, error = cli.failed("state", "get", "people", "user", "2")
-    assert (code, "there is no user '2'" in error) == (3, True)
+    assert (code, "There is no user '2'" in error) == (3, True)
     assert cli.ok("state", "show", "people").splitlines() == [
         "TYPE  KEY  VALUE",
         'user  1    {"name":"Anna"}',

@@ -154,7 +154,7 @@ def test_a_pipe_without_json_gets_the_lines_of_diff(cli: Cli) -> None:
     ]
     assert len(cli.ok("state", "show", "plain").splitlines()) == 3
     assert len(cli.ok("state", "diff", "plain", "start").splitlines()) == 2
-    assert (done.returncode, done.stderr) == (0, "1 message was no event\n")
+    assert (done.returncode, done.stderr) == (0, "1 message is not an event\n")
 
 
 def test_a_terminal_gets_a_table_that_follows(cli: Cli) -> None:
@@ -268,7 +268,7 @@ def test_a_stream_that_has_moved_is_shown_where_it_is(cli: Cli) -> None:
     answer = httpx2.put(f"{stream.url}/__ds/successor", json={"location": "/v1/stream/moved-2"})
     assert answer.status_code == 200
     stream.close(moved_to("moved-2"))
-    assert "goes on in    /v1/stream/moved-2" in cli.ok("head", "moved")
+    assert "redirects to  /v1/stream/moved-2" in cli.ok("head", "moved")
     with watching(cli, "moved", "--json") as process:
         number = 1
         while not _ready(process):
@@ -276,7 +276,7 @@ def test_a_stream_that_has_moved_is_shown_where_it_is(cli: Cli) -> None:
             other.append(event("1", number))
         first = changes(process, 1)[0]
         assert first["old"] == first["new"] - 1
-        assert "it goes on in" in interrupt(process)[1]
+        assert "The stream redirects to" in interrupt(process)[1]
 
 
 def test_watching_in_a_circle_is_an_error(cli: Cli) -> None:

@@ -21,7 +21,7 @@ def here(tmp_path: Path) -> Iterator[Cli]:
 
 
 def test_follow_status_and_unfollow(here: Cli) -> None:
-    assert here.ok("stp", "status") == "nothing is followed and nobody is told\n"
+    assert here.ok("stp", "status") == "The server follows no table and notifies no URL.\n"
     with running_server(memory=True, args=FLAGS) as source:
         origin = Cli(source.url, here.folder)
         with origin:
@@ -48,7 +48,7 @@ def test_follow_status_and_unfollow(here: Cli) -> None:
             assert "endpoints  changed  active" in origin.ok("stp", "status")
             named = here.ok("stp", "follow", surl)
             assert named == f"mirror/127.0.0.1_{source.port}/endpoints follows {surl}\n"
-    assert here.ok("stp", "unfollow", "copy") == "copy follows nothing any more\n"
+    assert here.ok("stp", "unfollow", "copy") == "copy no longer follows another table\n"
     code, error = here.failed("stp", "unfollow", "copy")
     assert (code, error.count("\n")) == (3, 1)
     assert "follows nothing" in error

@@ -26,7 +26,7 @@ def here(tmp_path: Path) -> Iterator[Cli]:
 
 
 def test_create_show_list_and_delete(here: Cli) -> None:
-    assert here.ok("subscription", "ls") == "no subscriptions\n"
+    assert here.ok("subscription", "ls") == "There are no subscriptions.\n"
     here.make("jobs/old", 1)
     made = ["subscription", "create", "jobs", "--pattern", "jobs/*", "--wake-stream", "wake"]
     text = here.ok(*made, "--stream", "extra", "--description", "does jobs")
@@ -102,7 +102,7 @@ def test_work_that_fails_is_given_back(here: Cli) -> None:
     here.ok("subscription", "create", "jobs", "--pattern", "jobs/*", "--wake-stream", "wake")
     here.make("jobs/a", 1)
     code, error = here.failed("work", "jobs", "--once", "--", "false")
-    assert (code, "ended with 1 for jobs/a" in error) == (1, True)
+    assert (code, "exited with 1 for jobs/a" in error) == (1, True)
     shown = here.json("subscription", "show", "jobs")
     assert (shown["pending"], shown["holder"]) == (1, None)
     code, error = here.failed("work", "jobs", "--once", "--", "no-such-command")

@@ -48,7 +48,7 @@ def test_create_declares_a_table(cli: Cli) -> None:
     assert (head.schema, head.version, head.last_seqno) == ("by_hand", 3, 0)
     again = ("table", "create", "made/by_hand", "--version", 3)
     assert cli.failed(*again)[0] == 4
-    assert "found made/by_hand" in cli.ok(*again, "--exist-ok")
+    assert "already exists: made/by_hand" in cli.ok(*again, "--exist-ok")
     code, error = cli.failed("table", "create", "made/by_hand", "--schema", "other", "--exist-ok")
     assert (code, error.count("\n")) == (4, 1)
 
@@ -67,7 +67,7 @@ def test_put_takes_changes_from_stdin_all_or_none(cli: Cli, table: Table) -> Non
     assert cli.json("table", "put", name, stdin=b"+\ta\t1\n-\tfhir_read\n") == {"seqno": 5}
     code, error = cli.failed("table", "put", name, stdin=b"+\tb\t1\nwrong\n")
     assert (code, "Row 1" in error) == (1, True)
-    assert cli.failed("table", "put", name)[1] == "Error: there is nothing to write\n"
+    assert cli.failed("table", "put", name)[1] == "Error: There is nothing to write: stdin is empty.\n"
     assert dict(table.state()) == {"a": "1"}
 
 
@@ -109,7 +109,7 @@ def test_state_shows_the_records_by_key(cli: Cli, table: Table) -> None:
         ("z", "last", 4),
     ]
     code, error = cli.failed("table", "state", name, "old")
-    assert (code, "there is no 'old'" in error) == (3, True)
+    assert (code, "There is no key 'old'" in error) == (3, True)
 
 
 def test_follow_goes_on_with_what_comes(cli: Cli, table: Table) -> None:
@@ -210,8 +210,8 @@ def test_notify_says_what_a_penstock_server_made_of_it(cli: Cli) -> None:
     done = cli.run("notify", "hub", "--surl", "https://stranger.example/t", stranger)
     assert (done.returncode, done.stdout) == (0, "notified hub\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
-        "it ignored surl",
-        "it ignored match",
+        "The server ignored surl",
+        "The server ignored match",
     ]
     assert set(cli.json("notify", "hub", stranger)["ignored"]) == {"match"}
 

@@ -262,7 +262,7 @@ def test_validate_says_what_a_pipeline_does(tmp_path: Path) -> None:
     found = pipeline("validate", settings(tmp_path))
     assert found.exit_code == OK
     for words in (
-        "in order",
+        "pipeline.toml: OK",
         f"s/* of {NOWHERE}",
         "user: name string, age int32",
         "derived/people",
@@ -286,7 +286,7 @@ def run_fails(file: Path, code: int, *words: str) -> list[str]:
 
 
 def test_a_server_that_does_not_answer_is_told_before_spark_is_started(tmp_path: Path) -> None:
-    advice = "is the server running (`penstock serve`)"
+    advice = "Is the server running (`penstock serve`)"
     assert run_fails(settings(tmp_path), UNREACHABLE, NOWHERE, advice) == []
     file = settings(tmp_path)
     file.write_text(file.read_text().replace("attempts = 1", "attempts = 2"))

@@ -158,8 +158,8 @@ def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = _refused("--memory", "--port", str(port))
-        assert message == f"Error: 127.0.0.1:{port} is in use by another program; " + (
-            "choose another port with --port"
+        assert message == f"Error: 127.0.0.1:{port} is in use by another program. " + (
+            "Choose another port with --port."
         )
 
 
@@ -196,7 +196,7 @@ def test_the_test_helper_reports_why_a_server_did_not_start() -> None:
 
 
 def test_the_demo_shows_its_messages_and_ends(tmp_path: Path) -> None:
-    for started in ("created", "found, with what earlier runs appended"):
+    for started in ("created", "exists, with the messages of earlier runs"):
         done = subprocess.run(
             [sys.executable, "-m", "penstock.cli", "demo", "--once", "--port", "0"],
             capture_output=True,
@@ -207,7 +207,7 @@ def test_the_demo_shows_its_messages_and_ends(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert started in done.stdout
-        got = done.stdout.split("and the reader got")[1]
+        got = done.stdout.split("and the reader received")[1]
         assert got.index("placed") < got.index("paid") < got.index("shipped")
         assert done.stdout.endswith("Stopped.\n")
 

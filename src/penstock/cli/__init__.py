@@ -1,7 +1,7 @@
-"""The `penstock` command. Each subcommand is a file of its own, loaded when it is asked for.
+"""The `penstock` command. Each subcommand is a module of its own that is imported when it runs.
 
-To add one: write `cli/<name>.py` with a click command called `command`, and name it in SECTIONS,
-with the words of the overview: `penstock --help` loads no command at all.
+To add one, write `cli/commands/<name>.py` with a click command called `command`, and add it to
+SECTIONS with its line of the overview: `penstock --help` imports no command.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from penstock.errors import ConnectionFailed, PenstockError
 SECTIONS = {
     "Streams": {
         "create": "Create a stream.",
-        "append": "Append values, or the lines of stdin.",
+        "append": "Append values or the lines of stdin.",
         "read": "Read a stream to its end, or follow it.",
-        "head": "Show what a stream is and where it ends.",
+        "head": "Show the properties and the end of a stream.",
         "ls": "List the streams of a server.",
-        "close": "Close a stream for good.",
-        "fork": "Create a stream that begins with what another has.",
-        "trim": "Let go of the beginning of a stream.",
-        "retention": "What is kept of a stream: show, set and rm its limits.",
-        "rm": "Delete streams and all they hold.",
+        "close": "Close a stream permanently.",
+        "fork": "Create a stream that starts with the data of another.",
+        "trim": "Delete messages before an offset.",
+        "retention": "Show or change how long a stream keeps its data.",
+        "rm": "Delete streams.",
     },
     "State": {
-        "state": "Show the state that a stream of events stands for.",
-        "schema": "Declare state streams: a JSON Schema for each type.",
-        "compact": "Put the state of a stream in the place of its history.",
+        "state": "Show the state of a stream of events.",
+        "schema": "Declare a JSON Schema for each type of a state stream.",
+        "compact": "Replace the history of a state stream by its state.",
     },
     "Subscriptions": {
-        "subscription": "Durable cursors that wake workers: create, ls, show, rm.",
-        "work": "Run a command for what a subscription has to be done.",
+        "subscription": "Create, list, show and delete subscriptions.",
+        "work": "Run a command for each pending wake.",
     },
     "STP": {
-        "table": "Tables of STP: create, put, rm, read, tail, follow, state.",
-        "notify": "Tell a Notify URL that a table has news.",
-        "stp": "Let a server follow tables of other servers.",
+        "table": "Create, write, read and follow STP tables.",
+        "notify": "Notify a server that a table may have new rows.",
+        "stp": "Make a server follow tables of other servers.",
     },
     "Pipeline": {
-        "pipeline": "Streams into tables and back: run, look at and check a pipeline.",
+        "pipeline": "Run and query a Spark pipeline from streams to tables.",
     },
     "Copies": {
-        "export": "Write a stream to a file, or what is new in it.",
-        "import": "Append a file to a stream, each line once.",
-        "mirror": "Copy a stream into another, exactly once.",
+        "export": "Write a stream, or its new messages, to a file.",
+        "import": "Append a file to a stream, each line exactly once.",
+        "mirror": "Copy a stream to another, each message exactly once.",
     },
     "Server": {
         "serve": "Run the server.",
-        "demo": "Start a server with a small demo stream and tail it live.",
-        "verify": "Check every byte of a data folder that no server is using.",
-        "inspect": "Show a data folder that no server is using.",
-        "config": "Show every setting, its value and where the value came from.",
-        "bench": "Measure a server: appends, reads, or fan-out to live readers.",
+        "demo": "Start a server with a demo stream and follow it.",
+        "verify": "Check every byte of the data folder of a stopped server.",
+        "inspect": "Show the data folder of a stopped server.",
+        "config": "Show every setting, its value and where the value comes from.",
+        "bench": "Measure the appends, reads and fan-out of a server.",
     },
     "Set-up": {
-        "context": "Name servers and choose the one to use.",
-        "completion": "Print the completion script of a shell.",
+        "context": "Name servers and choose the current one.",
+        "completion": "Print the completion script for a shell.",
         "version": "Print the version.",
     },
 }
@@ -69,18 +69,18 @@ COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 
 
 class Failure(click.ClickException):
-    """One line for a person and a code for a program."""
+    """A failure: one line for a person and an exit code for a program."""
 
     def __init__(self, message: str, code: int) -> None:
         from penstock.cli.terminal import printable
 
-        # A server wrote part of this: it gets one line and no control characters.
+        # A server wrote part of the text, so it must not bring line ends or control characters.
         super().__init__(printable(" ".join(message.split())))
         setattr(self, "exit_code", code)  # noqa: B010 - click declares it for the class alone
 
 
 class LazyGroup(click.Group):
-    """Knows its subcommands by name and imports them late: the server takes time to load."""
+    """A group that imports a subcommand when it runs, because the server takes time to load."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -99,40 +99,40 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(names.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """What went wrong is one line for a person, never a traceback."""
+        """Run a command. A failure becomes one line for a person, never a traceback."""
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            raise Failure(advice(error), exit_code(error)) from None
+            raise Failure(error_message(error), exit_code(error)) from None
         except KeyboardInterrupt:
             return ctx.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 from penstock.cli.system import silence_stdout
 
-                silence_stdout()  # whoever read the output has gone, as `| head` does
+                silence_stdout()  # the reader has closed the pipe, as `| head` does
                 return ctx.exit(OK)
-            raise click.ClickException(plain(error)) from None
+            raise click.ClickException(system_message(error)) from None
 
 
-def advice(error: PenstockError) -> str:
-    """What went wrong, and for the most common cause also what to do."""
+def error_message(error: PenstockError) -> str:
+    """Return what is wrong, and what to do if the server cannot be reached."""
     if isinstance(error, ConnectionFailed) and not error.sent:
         return (
-            f"{error.detail.rstrip('.')}; is the server running (`penstock serve`), and is it the "
-            "one you mean (--url, --context)?"
+            f"{error.detail.rstrip('.')}. Is the server running (`penstock serve`), and is it the "
+            "right one (--url, --context)?"
         )
     return error.detail
 
 
-def plain(error: OSError) -> str:
-    """What the system said, without its number."""
+def system_message(error: OSError) -> str:
+    """Return the text of the operating system's error, with the file but without its number."""
     reason = (error.strerror or str(error)).strip()
-    return f"{error.filename}: {reason}" if error.filename else reason
+    return f"{error.filename}: {reason}." if error.filename else f"{reason}."
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, param: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         from penstock.cli.commands.version import version_line
 
         click.echo(version_line())
@@ -151,7 +151,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -
 def main() -> None:
     """Durable, replayable streams over HTTP.
 
-    The commands below Streams, State, Subscriptions and Copies talk to a server: the one of --url,
-    of --context, of PENSTOCK_URL, of the context in use (`penstock context use`), or
-    http://127.0.0.1:4437, in this order.
+    The commands of the sections Streams, State, Subscriptions, STP and Copies use a server: the
+    first that is set of --url, --context, PENSTOCK_URL and the current context (`penstock context
+    use`), or else http://127.0.0.1:4437.
     """

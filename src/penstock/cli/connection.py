@@ -1,7 +1,7 @@
-"""Which server and which stream a command means, and with which token it gets there.
+"""The server, the stream and the token that a command uses.
 
-A token goes only to the server it was given for. A flag wins over the environment, and that over
-the context in use.
+A token is sent only to the server it belongs to. A flag wins over the environment, the environment
+over the current context.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
 ENV_NOTIFY_SECRET: Final = "PENSTOCK_NOTIFY_SECRET"  # noqa: S105 - the name of a variable
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 COMPLETION_LIMIT: Final = 50
-PATIENT_ATTEMPTS_MAX: Final = 40  # back-off included, about three minutes
+PATIENT_ATTEMPTS_MAX: Final = 40  # about three minutes, with the backoff
 
 
 class Target(NamedTuple):
-    """A stream: the server it lives on, and its path there or its full URL."""
+    """A stream: its server, and its path there or its full URL."""
 
     server: Context
     path: str
 
 
 class Server:
-    """What --url, --token and --context say, together with the environment and the contexts."""
+    """The options --url, --token and --context, with the environment and the contexts file."""
 
     def __init__(self, url: str | None, token: str | None, context: str | None) -> None:
         self._url = url and server_url(url)
@@ -54,8 +54,8 @@ class Server:
     def _contexts(self) -> Contexts:
         return context_file.load()
 
-    def place(self) -> Context:
-        """The server that stream names without a server of their own belong to."""
+    def current(self) -> Context:
+        """Return the current server: that of every stream name without a server of its own."""
         if self._url is not None:
             return Context(self._url, self._token_for(self._url))
         if self._context is not None:
@@ -64,22 +64,22 @@ class Server:
             url = server_url(os.environ[ENV_URL])
             return Context(url, self._token_for(url))
         if self._contexts.current is not None:
-            found = self._contexts.get(self._contexts.current)
-            return Context(found.url, self._token or os.environ.get(ENV_TOKEN) or found.token)
+            context = self._contexts.get(self._contexts.current)
+            return Context(context.url, self._token or os.environ.get(ENV_TOKEN) or context.token)
         return Context(URL_DEFAULT, self._token_for(URL_DEFAULT))
 
     def target(self, name: str) -> Target:
-        """The stream that a name stands for: a URL, CONTEXT:PATH, or a path on the server."""
+        """Return the stream of a name: a URL, CONTEXT:PATH, or a path on the current server."""
         if name.startswith(("http://", "https://")):
             return Target(Context(_origin(name), self._token_for(name)), name)
         context, colon, path = name.partition(":")
         if colon and path and context in self._contexts.named:
             return Target(self._named(context), path)
-        return Target(self.place(), name)
+        return Target(self.current(), name)
 
     @contextmanager
     def client(self, *, retry: Retry | None = None) -> Iterator[Client]:
-        with _client(self.place(), retry) as client:
+        with _client(self.current(), retry) as client:
             yield client
 
     @contextmanager
@@ -90,7 +90,7 @@ class Server:
 
     @contextmanager
     def table(self, name: str) -> Iterator[Table]:
-        """The table that a name stands for: a State URL, CONTEXT:PATH, or a path on the server."""
+        """Open the table of a name: a State URL, CONTEXT:PATH, or a path on the server."""
         from penstock.stp.client.sync.table import Table
 
         target = self.target(name)
@@ -99,7 +99,7 @@ class Server:
 
     @contextmanager
     def notifier(self, name: str) -> Iterator[tuple[Notifier, str]]:
-        """A notifier, and the Notify URL that a name stands for."""
+        """Open a notifier, with the Notify URL of a name."""
         from penstock.stp.client.requests import notify_url
         from penstock.stp.client.sync.notifier import Notifier
 
@@ -109,8 +109,8 @@ class Server:
             yield Notifier(client, secret=secret), notify_url(client.url, target.path)
 
     def _named(self, name: str) -> Context:
-        found = self._contexts.get(name)
-        return Context(found.url, self._token or found.token or self._loose_token())
+        context = self._contexts.get(name)
+        return Context(context.url, self._token or context.token or self._unbound_token())
 
     def _token_for(self, url: str) -> str | None:
         if self._token is not None:
@@ -120,40 +120,42 @@ class Server:
                 return context.token
         if self._env_is_for(url):
             return os.environ.get(ENV_TOKEN)
-        return self._loose_token()
+        return self._unbound_token()
 
     def _env_is_for(self, url: str) -> bool:
-        """Whether the environment names this very server, so that its token is meant for it."""
+        """Whether the environment names this server, so that its token belongs to it."""
         env_url, token = os.environ.get(ENV_URL), os.environ.get(ENV_TOKEN)
         return bool(env_url and token) and _origin(env_url or "") == _origin(url)
 
-    def _loose_token(self) -> str | None:
-        """The environment's token if it is not bound to a server by PENSTOCK_URL."""
+    def _unbound_token(self) -> str | None:
+        """Return the token of the environment unless PENSTOCK_URL binds it to a server."""
         return None if os.environ.get(ENV_URL) else os.environ.get(ENV_TOKEN)
 
 
-def _client(place: Context, retry: Retry | None) -> Client:
+def _client(context: Context, retry: Retry | None) -> Client:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
 
     return Client(
-        place.url,
-        token=place.token,
-        # A person waits: say soon that nobody is there.
+        context.url,
+        token=context.token,
+        # A person waits, so an unreachable server has to be reported soon.
         retry=retry or Retry(attempts_max=4),
-        verify=needs_certificates(place.url),
+        verify=needs_certificates(context.url),
     )
 
 
 def needs_certificates(url: str) -> bool:
-    """Whether TLS may be spoken: loading the certificates takes a sixth of a short command."""
+    """Whether TLS may be used. Loading certificates takes a sixth of a short command's time."""
     proxied = any(name.lower().endswith("_proxy") for name in os.environ)
     return proxied or not url.startswith("http://")
 
 
 def patient(stream: Stream) -> Stream:
-    """The same stream, for work that is not typed again by hand: waits some minutes for a server
-    that restarts."""
+    """Return the stream with a client that waits some minutes for a server that restarts.
+
+    It is for work that is not repeated by hand.
+    """
     from penstock.client.retry import Retry
     from penstock.client.sync.stream import Stream
 
@@ -181,21 +183,21 @@ def complete_context(
 def complete_stream(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names from the server's listing; a server that is away or has none completes nothing."""
+    """Complete from the server's listing. A server that cannot be reached completes nothing."""
     from click.shell_completion import CompletionItem
 
     from penstock.client.retry import NO_RETRY
     from penstock.client.sync.client import Client
     from penstock.errors import PenstockError
 
-    given = [ctx.params.get(name) for name in ("url", "token", "context")]
+    url, token, context = (ctx.params.get(name) for name in ("url", "token", "context"))
     try:
-        place = Server(given[0], given[1], given[2]).place()
-        with Client(place.url, token=place.token, timeout_s=1, retry=NO_RETRY) as client:
-            found = list(client.list(incomplete, limit=COMPLETION_LIMIT))
+        current = Server(url, token, context).current()
+        with Client(current.url, token=current.token, timeout_s=1, retry=NO_RETRY) as client:
+            streams = list(client.list(incomplete, limit=COMPLETION_LIMIT))
     except (PenstockError, click.ClickException):
         return []
-    return [CompletionItem(info.path) for info in found]
+    return [CompletionItem(info.path) for info in streams]
 
 
 def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any]:
@@ -203,7 +205,7 @@ def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --url, --token and --context; it is called with a Server first."""
+    """Add --url, --token and --context to a command. Its first argument is a Server."""
 
     @functools.wraps(function)
     def command(
@@ -217,18 +219,19 @@ def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--context",
             metavar="NAME",
             shell_complete=complete_context,
-            help="A server by its name; see `penstock context`.",
+            help="Name of the server; see `penstock context`.",
         ),
         click.option(
             "--token",
             metavar="TEXT",
-            help=f"Bearer token. A flag shows in the process list: prefer a context or the "
-            f"environment.  [env: {ENV_TOKEN}]",
+            help="Bearer token. A flag is visible in the process list: prefer a context or the "
+            f"environment variable.  [env: {ENV_TOKEN}]",
         ),
         click.option(
             "--url",
             metavar="URL",
-            help=f"The server.  [env: {ENV_URL}; default: the context in use, or {URL_DEFAULT}]",
+            help=f"URL of the server.  [env: {ENV_URL}; default: the current context, or "
+            f"{URL_DEFAULT}]",
         ),
     ):
         wrapped = option(wrapped)

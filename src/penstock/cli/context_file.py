@@ -1,4 +1,4 @@
-"""Named servers: a small JSON file in the user's configuration folder, readable by them alone."""
+"""The contexts: servers by name, in a JSON file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from urllib.parse import urlsplit
 
 import click
 
-from penstock.cli.system import config_folder, read_if_there, replace_private
+from penstock.cli.system import config_folder, read_if_present, replace_private
 
 FILE_NAME = "contexts.json"
 
 
 class Context(NamedTuple):
-    """A server by its URL, and the token it wants."""
+    """The URL of a server and the token it requires."""
 
     url: str
     token: str | None = None
 
 
 class Contexts(NamedTuple):
-    """All named contexts, and the name of the one in use."""
+    """All contexts by name, and the name of the current one."""
 
     named: dict[str, Context]
     current: str | None = None
 
     def get(self, name: str) -> Context:
         if name not in self.named:
-            known = ", ".join(sorted(self.named)) or "none yet"
+            names = ", ".join(sorted(self.named)) or "none"
             raise click.ClickException(
-                f"there is no context {name!r} (known: {known}); "
-                f"make it with `penstock context add {name} URL`"
+                f"There is no context {name!r} (contexts: {names}). "
+                f"Add it with `penstock context add {name} URL`."
             )
         return self.named[name]
 
@@ -42,18 +42,20 @@ def path() -> Path:
 
 
 def load() -> Contexts:
-    content = read_if_there(path())
+    content = read_if_present(path())
     if content is None:
         return Contexts({})
     try:
-        found = json.loads(content)
+        document = json.loads(content)
         named = {
             str(name): Context(str(entry["url"]), entry.get("token"))
-            for name, entry in found["contexts"].items()
+            for name, entry in document["contexts"].items()
         }
-        return Contexts(named, found.get("current"))
+        return Contexts(named, document.get("current"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise click.ClickException(f"{path()} holds no contexts: repair or remove it") from None
+        raise click.ClickException(
+            f"{path()} is not a valid contexts file. Repair or remove it."
+        ) from None
 
 
 def save(contexts: Contexts) -> None:
@@ -66,8 +68,8 @@ def save(contexts: Contexts) -> None:
 
 
 def server_url(text: str) -> str:
-    """The URL of a server, checked, without a slash at its end."""
+    """Return the checked URL of a server, without a slash at its end."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise click.BadParameter(f"{text!r} is not a URL such as http://127.0.0.1:4437")
+        raise click.BadParameter(f"{text!r} is not a URL such as http://127.0.0.1:4437.")
     return text.rstrip("/")

@@ -1,4 +1,4 @@
-"""The state of a stream as a server answers it, page by page; shared by the commands of `state`."""
+"""The state of a stream as the server returns it, page by page; for the commands of `state`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
 
 
-Place: TypeAlias = tuple[str, str]  # (type, key)
+EntityId: TypeAlias = tuple[str, str]  # (type, key)
 
 
 class Entity(NamedTuple):
@@ -20,9 +20,9 @@ class Entity(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one event did to one entity; values are JSON, None is no entity.
+    """The change of one entity by one event. Values are JSON; None is no entity.
 
-    `offset` is where the stream stands after it.
+    `offset` is the offset after the event.
     """
 
     type: str
@@ -33,47 +33,47 @@ class Change(NamedTuple):
     offset: str
 
     @property
-    def place(self) -> Place:
+    def entity(self) -> EntityId:
         return self.type, self.key
 
     @property
     def mark(self) -> str:
-        """The sign of `diff`."""
+        """The sign of the change in the output of `diff`."""
         return "-" if self.new is None else "+" if self.old is None else "~"
 
 
 def entities(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Entity]:
     for page in pages(stream, offset, query):
-        yield from of_page(page)
+        yield from page_entities(page)
 
 
-def of_page(page: dict[str, Any]) -> Iterator[Entity]:
+def page_entities(page: dict[str, Any]) -> Iterator[Entity]:
     for type, values in page["types"].items():
         for key, value in values.items():
             yield Entity(type, key, value)
 
 
 def pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Every page of one state: the first says which offset the others have to be of."""
+    """Yield every page of one state. The offset of the first page holds for all of them."""
     query = {**query, "offset": offset}
     while True:
-        page = ask(stream, query)
+        page = fetch(stream, query)
         yield page
         if page["next"] is None:
             return
         query = {**query, "offset": page["offset"], "after": page["next"]}
 
 
-def ask(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
+def fetch(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
     from penstock.client.requests import Request
 
     url = stream.url.replace("/v1/stream/", "/v1/state/", 1)
-    found: dict[str, Any] = json.loads(stream.client.request(Request("GET", url, {}, query)).body)
-    return found
+    page: dict[str, Any] = json.loads(stream.client.request(Request("GET", url, {}, query)).body)
+    return page
 
 
-def word(name: str) -> str:
-    """A type or key on one line: they may hold any character."""
+def on_one_line(name: str) -> str:
+    """Return a type or key without line ends and tabs, which they may contain."""
     return name.replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -1,4 +1,4 @@
-"""The exit codes of the commands, and which failure ends with which."""
+"""The exit codes of the commands, and the code of each failure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, REFUSED = range(7)
 INTERRUPTED = 130
 
 MEANINGS = {
-    OK: "done; also when whoever read the output has closed the pipe",
-    FAILURE: "it failed for a reason that has no code of its own; stderr says why",
-    USAGE: "the command line was not understood (`verify`: the folder could not be checked)",
-    NOT_FOUND: "there is no such stream, or its data is gone",
-    CONFLICT: "the stream is closed, exists already, or somebody else has moved it on",
+    OK: "success, also if the reader of the output has closed the pipe",
+    FAILURE: "a failure without a code of its own; stderr has the reason",
+    USAGE: "the command line is invalid (`verify`: the folder cannot be checked)",
+    NOT_FOUND: "the stream does not exist, or its data is gone",
+    CONFLICT: "the stream is closed, already exists, or was changed by another writer",
     UNREACHABLE: "the server cannot be reached",
-    REFUSED: "the token is missing or wrong, or does not allow it",
+    REFUSED: "the token is missing, wrong or not sufficient",
     INTERRUPTED: "stopped with Ctrl-C",
 }
 
-# The first class that fits decides.
+# The first matching class decides.
 _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.StaleEpoch, CONFLICT),
     (errors.StreamNotFound, NOT_FOUND),

@@ -1,4 +1,4 @@
-"""`--format` of `penstock read`, in the manner of kcat: a pattern filled in for each message."""
+"""`--format` of `penstock read`: a pattern that is filled in for each message, as in kcat."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 class Message(NamedTuple):
     """A message, or a line of a stream that is not JSON.
 
-    `offset` is where a read gets it first, `next_offset` where it goes on after it: exactly, on
-    Penstock servers and for JSON; else where the batch with it starts, and goes on.
+    A read from `offset` returns this message first, a read from `next_offset` the one after it.
+    Both are exact for JSON on Penstock servers; elsewhere they are those of the batch.
     """
 
     stream: str
@@ -26,10 +26,13 @@ class Message(NamedTuple):
 FIELDS: dict[str, tuple[str, Callable[[Message], bytes]]] = {
     "s": ("the message", lambda m: m.data),
     "S": ("its size in bytes", lambda m: b"%d" % len(m.data)),
-    "o": ("its offset: reading from there gets it first", lambda m: m.offset.encode()),
-    "O": ("the offset after it, from which to go on", lambda m: m.next_offset.encode()),
+    "o": ("its offset: a read from there returns it first", lambda m: m.offset.encode()),
+    "O": ("the offset after it, to resume from", lambda m: m.next_offset.encode()),
     "i": ("its number in this output, from 0", lambda m: b"%d" % m.number),
-    "t": ("the stream, as it was named", lambda m: m.stream.encode("utf-8", "surrogateescape")),
+    "t": (
+        "the name of the stream on the command line",
+        lambda m: m.stream.encode("utf-8", "surrogateescape"),
+    ),
     "n": ("a line end", lambda m: b"\n"),
     "%": ("a percent sign", lambda m: b"%"),
 }
@@ -39,17 +42,17 @@ _PART = re.compile(r"%(.?)|\\x([0-9A-Fa-f]{2})|\\(.?)|([^%\\]+)", re.DOTALL)
 
 
 def compile_format(pattern: str) -> Callable[[Message], bytes]:
-    """A function that writes a message by the pattern. Adds no line end of its own."""
+    """Return a function that formats a message by the pattern. It adds no line end."""
     parts: list[Callable[[Message], bytes]] = []
     for match in _PART.finditer(pattern):
         field, code, escape, text = match.groups()
         if field is not None:
             if field not in FIELDS:
-                raise click.BadParameter(f"%{field} means nothing; known are {_known()}")
+                raise click.BadParameter(f"%{field} is not a field. The fields are {_fields()}.")
             parts.append(FIELDS[field][1])
         elif escape is not None:
             if escape not in ESCAPES:
-                raise click.BadParameter(f"\\{escape} means nothing; see --help")
+                raise click.BadParameter(f"\\{escape} is not an escape sequence. See --help.")
             parts.append(_constant(ESCAPES[escape]))
         else:
             constant = bytes([int(code, 16)]) if code else text.encode("utf-8", "surrogateescape")
@@ -61,5 +64,5 @@ def _constant(data: bytes) -> Callable[[Message], bytes]:
     return lambda message: data
 
 
-def _known() -> str:
+def _fields() -> str:
     return " ".join(f"%{field}" for field in FIELDS)

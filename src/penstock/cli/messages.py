@@ -1,4 +1,4 @@
-"""Batches cut into what a person counts: the messages of a JSON stream, the lines of any other."""
+"""Batches split into units that a person counts: messages of JSON streams, lines of others."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
 
 SPLITS: Final = 1024
-SEPARATOR_BYTES: Final = 2  # what Penstock keeps after each message: a comma and a line end
+SEPARATOR_BYTES: Final = 2  # Penstock stores a comma and a line end after each message
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def json_messages(data: bytes) -> list[bytes]:
-    """The messages of a JSON array, byte for byte, each on one line."""
+    """Return the messages of a JSON array, byte for byte, each on one line."""
     if not data:
         return []
     try:
-        found = [bytes(raw) for raw in _split(data)]
+        messages = [bytes(raw) for raw in _split(data)]
     except (msgspec.DecodeError, RecursionError):
-        # Lone surrogates, for one, are no error to other servers.
+        # Other servers accept more, such as lone surrogates.
         try:
-            found = list(_cut(data.decode()))
+            messages = list(_split_leniently(data.decode()))
         except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"A JSON stream holds what is not JSON: {error}") from None
+            raise ProtocolError(f"The JSON stream holds data that is not JSON: {error}.") from None
     if b"\n" in data or b"\r" in data:
-        # Raw line ends in valid JSON stand between tokens, where a space means the same.
-        return [message.translate(_ONE_LINE) for message in found]
-    return found
+        # Line ends in valid JSON are between tokens, where a space means the same.
+        return [message.translate(_ONE_LINE) for message in messages]
+    return messages
 
 
-def _cut(text: str) -> Iterator[bytes]:
-    """The items of an array as they are written, found by a parser that minds less; slower."""
+def _split_leniently(text: str) -> Iterator[bytes]:
+    """Yield the items of an array as they are written, by a slower and more lenient parser."""
     parse = json.JSONDecoder().raw_decode
     position, separator = 0, "["
     while True:
@@ -66,7 +66,7 @@ def _after_space(text: str, position: int) -> int:
 
 
 class Splitter:
-    """Cuts the batches of one stream, in order; keeps the half of a line that waits."""
+    """Splits the batches of one stream, in order. It holds a line until its end arrives."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
@@ -81,17 +81,17 @@ class Splitter:
             yield from self._lines(batch)
 
     def rest(self, next_offset: str) -> Iterator[Message]:
-        """The last line, if it had no end."""
+        """Yield the last line if it has no end."""
         if self._rest:
             yield self._message(self._rest, self._rest_offset, next_offset)
             self._rest = b""
 
     def _messages(self, batch: Batch) -> Iterator[Message]:
-        found = json_messages(batch.data)
-        offsets = _exact_offsets(batch, found)
+        messages = json_messages(batch.data)
+        offsets = _exact_offsets(batch, messages)
         if offsets is None:
-            offsets = [batch.offset] * len(found) + [batch.next_offset]
-        for number, data in enumerate(found):
+            offsets = [batch.offset] * len(messages) + [batch.next_offset]
+        for number, data in enumerate(messages):
             yield self._message(data, offsets[number], offsets[number + 1])
 
     def _lines(self, batch: Batch) -> Iterator[Message]:
@@ -114,24 +114,24 @@ class Splitter:
         return Message(self._stream, data, offset, next_offset, self._number - 1)
 
 
-def _exact_offsets(batch: Batch, found: list[bytes]) -> list[str] | None:
-    """The offset of each message and of the end, if positions add up as they do in Penstock."""
+def _exact_offsets(batch: Batch, messages: list[bytes]) -> list[str] | None:
+    """Return the offset of each message and of the end, if the server counts bytes as Penstock."""
     end = seekable(batch.next_offset)
     if end is None:
         return None
-    position = end.position - sum(len(data) + SEPARATOR_BYTES for data in found)
+    position = end.position - sum(len(data) + SEPARATOR_BYTES for data in messages)
     start = seekable(batch.offset)
     if position != (0 if batch.offset == START else start and start.position):
         return None
     offsets = []
-    for data in found:
+    for data in messages:
         offsets.append(end._replace(position=position).token)
         position += len(data) + SEPARATOR_BYTES
     return [*offsets, batch.next_offset]
 
 
 class Tail:
-    """The last messages of a stream, and where it goes on after them."""
+    """The last messages of a stream, and the offset after them."""
 
     def __init__(self, stream: Stream, name: str, count: int) -> None:
         self.messages: deque[Message] = deque(maxlen=count)
@@ -141,7 +141,7 @@ class Tail:
         for start in starts:
             self.messages.clear()
             seen = self._read(stream, name, start)
-            # A piece may begin in the middle of a line, so one more than asked for is needed.
+            # A range may begin within a line, so one message more than `count` is needed.
             if seen > count or start == starts[-1]:
                 break
 
@@ -149,11 +149,11 @@ class Tail:
         splitter = Splitter(name)
         seen = 0
         for batch in stream.iter_batches(start, decode=False):
-            seen += self._keep(splitter.split(batch))
+            seen += self._add(splitter.split(batch))
             self.next_offset, self.closed = batch.next_offset, batch.closed
-        return seen + self._keep(splitter.rest(self.next_offset))
+        return seen + self._add(splitter.rest(self.next_offset))
 
-    def _keep(self, messages: Iterable[Message]) -> int:
+    def _add(self, messages: Iterable[Message]) -> int:
         seen = 0
         for message in messages:
             self.messages.append(message)
@@ -162,9 +162,9 @@ class Tail:
 
 
 def _starts(stream: Stream) -> list[str]:
-    """Offsets to begin at, nearest to the end first; the last is the start of the stream.
+    """Return offsets to start from, nearest to the end first. The last is the start of the stream.
 
-    A server that cannot split its streams is read from the start.
+    It is the only one on a server that cannot split its streams.
     """
     from penstock.client.requests import Request
 
@@ -174,14 +174,14 @@ def _starts(stream: Stream) -> list[str]:
     offsets: list[str] = []
     if is_json(answer.content_type):
         try:
-            found = msgspec.json.decode(answer.body)
-            # The messages of a JSON stream are an array: this is the answer to the question.
-            offsets = found["offsets"] if isinstance(found, dict) else []
+            document = msgspec.json.decode(answer.body)
+            # A server without splits returns the messages, which are an array.
+            offsets = document["offsets"] if isinstance(document, dict) else []
         except (msgspec.DecodeError, KeyError, RecursionError):
             offsets = []
     starts = []
-    pieces = 1
-    while pieces < len(offsets) - 1:
-        starts.append(offsets[-1 - pieces])
-        pieces *= 4
+    ranges = 1
+    while ranges < len(offsets) - 1:
+        starts.append(offsets[-1 - ranges])
+        ranges *= 4
     return [*starts, START]

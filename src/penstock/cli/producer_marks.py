@@ -1,9 +1,8 @@
-"""Where a writer stands in its input, kept by the stream it writes to.
+"""The progress of a writer in its input, stored by the stream it writes to.
 
-A server remembers the epoch of each producer together with the data, in one step, and an epoch
-need only grow. So each request carries, as its epoch, the position in the input that is reached
-with it. After any crash the server can be asked for it, and what it has is never sent again. No
-file has to be kept, on any machine.
+A server stores the epoch of each producer together with the data, in one step, and an epoch only
+has to grow. So each request carries, as its epoch, the position in the input after it. After a
+crash the writer asks the server for the epoch and sends nothing twice. It needs no file.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ CONTENTION_MAX: Final = 100
 _SEEKABLE = re.compile(r"(\d{16})_(\d{16})", re.ASCII)
 
 
-def known_epoch(stream: Stream, producer_id: str) -> int | None:
-    """The epoch that the server has of a producer, or None if it knows no such producer.
+def stored_epoch(stream: Stream, producer_id: str) -> int | None:
+    """Return the epoch that the server stores for a producer, or None for an unknown producer.
 
-    Asked by a request that no server may accept: a new producer starts at sequence 0, and a known
-    one has not come this far.
+    The request is one that no server may accept: a new producer starts at sequence 0, and no
+    existing producer has got this far.
     """
     content_type = stream.content_type or stream.head().content_type
     value: Any = None if is_json(content_type) else b"\n"
@@ -38,19 +37,21 @@ def known_epoch(stream: Stream, producer_id: str) -> int | None:
         stream.append(value, content_type=content_type, producer=(producer_id, 0, INTEGER_MAX))
     except StaleEpoch as error:
         if error.epoch is None:
-            raise ProtocolError("A stale epoch was answered without Producer-Epoch.") from None
+            raise ProtocolError(
+                "The server refused a stale epoch without naming Producer-Epoch."
+            ) from None
         return error.epoch
     except StreamClosed as error:
         return error.epoch
     except SequenceGap as error:
         return 0 if error.expected else None
-    raise ProtocolError("The server accepts a gap in the sequence of a producer.")
+    raise ProtocolError("The server accepted a gap in the sequence of a producer.")
 
 
 class SeekableOffset(NamedTuple):
-    """An offset whose second half is a position that grows; the first half names the stream's life.
+    """An offset of a generation of the stream and a position that grows.
 
-    Penstock's offsets are such, and those of the reference server.
+    The offsets of Penstock and of the reference server are of this form.
     """
 
     generation: str
@@ -69,34 +70,34 @@ def seekable(offset: str) -> SeekableOffset | None:
 
 
 class Record(NamedTuple):
-    """A line of the input: its number, from 1, and what is appended for it."""
+    """A line of the input: its number, from 1, and the bytes to append for it."""
 
     number: int
     data: bytes
 
 
 class LineMark:
-    """Appends numbered lines, each exactly once, whoever else appends to the stream.
+    """Appends numbered lines, each exactly once, also beside other writers of the stream.
 
-    An epoch holds the number of this run above the number of the last line. The run makes requests
-    of a killed run stale once ours is stored; before that, a condition on the tail finds out
-    whether one of them arrived after the server was asked.
+    An epoch holds the number of this run above the number of the last line. A request of this run
+    fences those of a killed run. Before the first one, a condition on the tail detects a request
+    of a killed run that arrived after the server was asked.
     """
 
     def __init__(self, stream: Stream, producer_id: str) -> None:
         self._stream = stream
         self._id = producer_id
         self.skipped = 0
-        self._find()
+        self._resume()
 
-    def _find(self) -> None:
-        # The tail first: what is stored after this look is noticed by the condition.
+    def _resume(self) -> None:
+        # The tail comes first, so that the condition detects any later append.
         self._tail: str | None = self._stream.head().offset
-        run, self._line = divmod(known_epoch(self._stream, self._id) or 0, 1 << LINE_BITS)
+        run, self._line = divmod(stored_epoch(self._stream, self._id) or 0, 1 << LINE_BITS)
         self._run = run + 1
 
     def append(self, records: Sequence[Record]) -> Appended | None:
-        """Append those of the records that are not stored yet; None if all of them are."""
+        """Append the records that are not stored yet. Return None if all of them are."""
         for _ in range(CONTENTION_MAX):
             missing = [record for record in records if record.number > self._line]
             if not missing:
@@ -110,19 +111,21 @@ class LineMark:
                     producer=(self._id, epoch, 0),
                 )
             except TailMoved:
-                self._find()
+                self._resume()
                 continue
             except StaleEpoch as error:
-                if self._tail is not None:  # a late request of a killed run, as above
-                    self._find()
+                if self._tail is not None:  # a late request of a killed run
+                    self._resume()
                     continue
                 raise StaleEpoch(
-                    f"Another run has taken over producer {self._id!r}, which knows better what "
-                    "is still to be appended.",
+                    f"Another run appends as producer {self._id!r}. Let that run finish, or use "
+                    "another --producer.",
                     **{name.replace("-", "_"): value for name, value in error.headers.items()},
                 ) from None
             self.skipped += len(records) - len(missing)
             self._tail = None
             self._line = records[-1].number
             return answer
-        raise TailMoved(f"Others append to {self._stream.url} too fast to get a word in.")
+        raise TailMoved(
+            f"Other writers append to {self._stream.url} all the time. Try again later."
+        )

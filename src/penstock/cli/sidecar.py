@@ -1,7 +1,7 @@
-"""The small file beside an export: what was exported, and how far.
+"""The file beside an export: which stream it holds, and up to which offset.
 
-`FILE.penstock` is JSON: `format` 1, `url`, `content_type`, `offset` (where to go on), `bytes` (how
-much of FILE holds what is before that offset) and `closed` (no more will come).
+`FILE.penstock` is JSON: `format` 1, `url`, `content_type`, `offset` (where the next run continues),
+`bytes` (the length of FILE at that offset) and `closed` (the stream is complete).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from penstock.cli.system import read_if_there, replace
+from penstock.cli.system import read_if_present, replace
 
 SUFFIX = ".penstock"
 FORMAT = 1
@@ -32,16 +32,21 @@ def sidecar_path(file: Path) -> Path:
 
 def load(file: Path) -> Sidecar | None:
     path = sidecar_path(file)
-    content = read_if_there(path)
+    content = read_if_present(path)
     if content is None:
         return None
     try:
-        found = msgspec.json.decode(content, type=Sidecar)
+        sidecar = msgspec.json.decode(content, type=Sidecar)
     except msgspec.DecodeError as error:
-        raise click.ClickException(f"{path} is damaged: {error}") from None
-    if found.format != FORMAT:
-        raise click.ClickException(f"{path} has format {found.format}, which is newer than this")
-    return found
+        raise click.ClickException(
+            f"{path} is damaged ({error}). Export again with --force."
+        ) from None
+    if sidecar.format != FORMAT:
+        raise click.ClickException(
+            f"{path} has format {sidecar.format}, which this version does not know. "
+            "Use a newer version of Penstock."
+        )
+    return sidecar
 
 
 def save(file: Path, sidecar: Sidecar) -> None:

@@ -1,6 +1,6 @@
-"""What the commands ask of the operating system: files that survive a crash, stdin, pipes.
+"""Access to the operating system: files that survive a crash, stdin, pipes.
 
-The one module of the command line that touches files.
+The only module of the command line that opens files.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def columns() -> int:
 
 
 def terminal_size() -> tuple[int, int]:
-    """Columns and lines."""
+    """Return the columns and lines of the terminal."""
     size = shutil.get_terminal_size()
     return size.columns, size.lines
 
 
 def config_folder() -> Path:
-    """Where a user's settings live, by the XDG rules."""
+    """Return the folder of the user's settings, by the XDG rules."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "penstock"
 
 
-def read_if_there(path: Path) -> bytes | None:
+def read_if_present(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -49,11 +49,11 @@ def read_if_there(path: Path) -> bytes | None:
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file as a whole: a crash leaves the old one or the new one."""
+    """Replace a file as a whole: a crash leaves the old one or the new one."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            if hasattr(os, "fchmod"):  # on Windows a file has the rights of its folder
+            if hasattr(os, "fchmod"):  # Windows files have the rights of their folder
                 os.fchmod(handle, mode)
             file.write(content)
             file.flush()
@@ -66,7 +66,7 @@ def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """As `replace`, for what nobody else may read."""
+    """Replace a file that only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace(path, content, mode=0o600)
 
@@ -81,7 +81,7 @@ def file_size(path: Path) -> int | None:
 
 
 def open_for_append(path: Path, length: int) -> BinaryIO:
-    """The file, cut or found to be `length` bytes long, to be written on from there."""
+    """Open a file for writing at `length`, after cutting off everything beyond."""
     file = open(path, "r+b" if length else "w+b")  # noqa: SIM115 - the caller closes it
     file.truncate(length)
     file.seek(length)
@@ -93,12 +93,12 @@ def open_for_read(path: Path) -> BinaryIO:
 
 
 def digest(file: BinaryIO) -> str:
-    """The SHA-256 of all of it."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of the whole file."""
+    sha256 = hashlib.sha256()
     file.seek(0)
     while piece := file.read(READ_BYTES):
-        found.update(piece)
-    return found.hexdigest()
+        sha256.update(piece)
+    return sha256.hexdigest()
 
 
 def stdin_bytes() -> bytes:
@@ -106,37 +106,37 @@ def stdin_bytes() -> bytes:
 
 
 def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
-    """The lines of stdin without their ends, in lists: as many as have arrived, up to the bounds.
+    """Yield the lines of stdin, without their ends, in lists up to the bounds.
 
-    A list is given out as soon as nothing more waits to be read, so that a line of `tail -f` is
-    not held back, and a file is read in full lists. A last line needs no end.
+    A list is yielded as soon as no more input is waiting, so that a line of `tail -f` is not
+    delayed and a file is read in full lists. The last line needs no end.
     """
     descriptor = sys.stdin.fileno()
     rest = b""
     lines: list[bytes] = []
-    held = 0
+    pending_bytes = 0
     while True:
-        if lines and not _is_waiting(descriptor):
+        if lines and not _is_readable(descriptor):
             yield lines
-            lines, held = [], 0
+            lines, pending_bytes = [], 0
         piece = os.read(descriptor, READ_BYTES)
         if not piece:
             break
         *whole, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
         for line in whole:
             lines.append(line)
-            held += len(line) + 1
-            if len(lines) >= lines_max or held >= bytes_max:
+            pending_bytes += len(line) + 1
+            if len(lines) >= lines_max or pending_bytes >= bytes_max:
                 yield lines
-                lines, held = [], 0
+                lines, pending_bytes = [], 0
     if rest:
         lines.append(rest)
     if lines:
         yield lines
 
 
-def _is_waiting(descriptor: int) -> bool:
-    """Whether a read would return at once; False where only sockets can be asked (Windows)."""
+def _is_readable(descriptor: int) -> bool:
+    """Whether a read returns at once. False on Windows, where only sockets can be polled."""
     try:
         return bool(select.select([descriptor], [], [], 0)[0])
     except OSError:
@@ -144,25 +144,28 @@ def _is_waiting(descriptor: int) -> bool:
 
 
 def silence_stdout() -> None:
-    """Nobody reads stdout any more: what is left in its buffer goes nowhere, without complaint."""
+    """Redirect stdout to the null device, after its reader has closed the pipe."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
 class _ReaderGoneError(BaseException):
-    """Not an Exception: raised in the middle of a network read, it is no failure of the network."""
+    """The reader of stdout has closed the pipe.
+
+    Not an Exception: raised within a network read, it must not count as a failure of the network.
+    """
 
 
 @contextmanager
 def broken_pipe_noticed() -> Iterator[None]:
-    """Raise BrokenPipeError in the main thread as soon as the reader of stdout has gone.
+    """Raise BrokenPipeError in the main thread as soon as the reader of stdout closes the pipe.
 
-    Without it `penstock read -f logs | head -1` would stay until the next message is written, as
+    Otherwise `penstock read -f logs | head -1` would end only when the next message is written, as
     it does on Windows, which has neither the signal nor `poll`.
     """
     if not (hasattr(signal, "SIGPIPE") and hasattr(select, "poll")):
@@ -176,18 +179,18 @@ def broken_pipe_noticed() -> Iterator[None]:
     main = threading.main_thread()
     done = threading.Event()
 
-    def gone(signum: int, frame: FrameType | None) -> None:
+    def on_signal(signum: int, frame: FrameType | None) -> None:
         if not done.is_set():
             raise _ReaderGoneError
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(descriptor, 0)  # errors alone
+        poll.register(descriptor, 0)  # errors only
         poll.poll()
         if not done.is_set() and main.ident is not None:
             signal.pthread_kill(main.ident, signal.SIGPIPE)
 
-    before = signal.signal(signal.SIGPIPE, gone)
+    before = signal.signal(signal.SIGPIPE, on_signal)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield

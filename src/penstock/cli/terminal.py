@@ -1,4 +1,4 @@
-"""What only a person at a terminal sees: colours, a progress line, no stray control characters."""
+"""Output for a person at a terminal: colours, a progress line, no control characters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CLEAR = "\r\x1b[2K"
 
 
 def printable(text: str) -> str:
-    """Text that cannot move the cursor or recolour the screen; tabs and line ends stay."""
+    """Return the text without control characters. Tabs and line ends stay."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def has_cursor(stream: TextIO) -> bool:
-    """Whether what was written can be written over."""
+    """Whether the output can be overwritten in place."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -33,7 +33,7 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def styled(text: str, **style: object) -> str:
-    """Coloured for a terminal that wants it, else as it is. For stdout."""
+    """Return the text with colours if stdout is a terminal that shows them."""
     if not has_colour(sys.stdout):
         return text
     # click has no type for "any of its style arguments".
@@ -41,12 +41,12 @@ def styled(text: str, **style: object) -> str:
 
 
 def note(text: str) -> None:
-    """A line for people, beside the output."""
+    """Print a line for people to stderr."""
     click.echo(printable(text), err=True)
 
 
 class Progress:
-    """A line on stderr that is rewritten in place, on a terminal only, and gone at the end."""
+    """A progress line on stderr, on a terminal only. It is removed at the end."""
 
     def __init__(self, label: str, *, total: int | None = None) -> None:
         self._label = printable(label)
@@ -57,11 +57,11 @@ class Progress:
         self._first: int | None = None
 
     def bytes(self, done: int, detail: str = "") -> None:
-        """So many bytes of the total are done."""
+        """Show that `done` bytes of the total are done."""
         if not self._due():
             return
         if self._first is None:
-            self._first = done  # what an earlier run did says nothing about the speed of this one
+            self._first = done  # the bytes of an earlier run do not count for the speed
         passed_s = max(time.monotonic() - self._started_s, 1e-3)
         parts = [self._label]
         if self._total:
@@ -79,7 +79,7 @@ class Progress:
             self._write(f"{self._label}  {text}")
 
     def note(self, text: str) -> None:
-        """A line that stays, above the one that is rewritten."""
+        """Print a line that stays, above the progress line."""
         if self._shown and self._next_s:
             sys.stderr.write(_CLEAR)
         note(f"{self._label}: {text}")

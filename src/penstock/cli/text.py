@@ -1,4 +1,4 @@
-"""Plain text for a terminal: columns that line up, numbers and sizes that can be read."""
+"""Plain text for people: aligned columns, numbers and sizes with their units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def aligned(lines: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> Iterator[str]:
-    """Lines with their cells below each other; the columns in `right` hold numbers."""
+    """Yield the lines with aligned cells. The columns in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (
@@ -24,7 +24,7 @@ def amount(number: int, unit: str, units: str = "") -> str:
 
 
 def size(number: int) -> str:
-    """``512 bytes``, ``1.5 MiB``: to be read, not to be read back."""
+    """``512 bytes``, ``1.5 MiB``: rounded, for people."""
     for scale, name in _UNITS:
         if number >= scale:
             return f"{number / scale:,.1f} {name}"

@@ -1,4 +1,4 @@
-"""From what people type to what a stream takes: messages, whole bodies, durations, offsets."""
+"""Values on the command line: messages, whole bodies, durations, offsets."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ class Duration(click.ParamType[int]):
             return value
         match = _DURATION.fullmatch(str(value).strip())
         if match is None:
-            self.fail(f"{value!r} is not a duration such as 90, 15m, 12h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90, 15m, 12h or 7d.", param, ctx)
         return int(match[1]) * _SECONDS[match[2] or "s"]
 
 
 def offset_of(text: str) -> str:
-    """An offset as the protocol writes it; `start` and `end` are words for the two ends."""
+    """Return an offset of the protocol. `start`, `end` and `tail` name the ends of a stream."""
     return {"start": START, "end": NOW, "tail": NOW}.get(text, text)
 
 
-def checked_json(value: bytes, what: str) -> bytes:
-    """The value, if it is one JSON value; InvalidJson says what is wrong with `what` otherwise."""
+def checked_json(value: bytes, label: str) -> bytes:
+    """Return the value if it is one JSON value, or raise InvalidJson that names it as `label`."""
     from penstock.protocol.json_mode import frame  # late: it loads msgspec
 
     try:
         frame(value, allow_empty=True)
     except InvalidJson as error:
         reason = error.detail.replace("The body is not valid JSON: ", "")
-        raise InvalidJson(f"{what} is not valid JSON: {reason}") from None
+        raise InvalidJson(f"{label} is not valid JSON: {reason}") from None
     return value.strip(_WHITESPACE)
 
 
 def whole_body(body: bytes, content_type: str) -> bytes | None:
-    """A body as HTTP takes it: a JSON array stands for the messages in it. None if it is empty."""
+    """Return the body of a request, or None if it is empty. A JSON array is its messages."""
     if not is_json(content_type):
         return body or None
-    value = checked_json(body, "the body")
-    # The client puts an array around what it is given, so that a list stays one message.
+    value = checked_json(body, "The body")
+    # The client adds an array around the value, so that a list stays one message.
     return (value[1:-1].strip(_WHITESPACE) or None) if value[:1] == b"[" else value

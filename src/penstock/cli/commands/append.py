@@ -1,4 +1,4 @@
-"""`penstock append`: messages from arguments or from stdin, as they arrive."""
+"""`penstock append`: appends messages from arguments, or from stdin as they arrive."""
 
 from __future__ import annotations
 
@@ -29,19 +29,28 @@ BATCH_BYTES_MAX = MIB
 @click.command("append")
 @stream_argument()
 @click.argument("values", nargs=-1)
-@click.option("--json", "must_be_json", is_flag=True, help="Refuse what is not JSON.")
-@click.option("--text", is_flag=True, help="Take values and lines as text: as strings if JSON.")
+@click.option("--json", "must_be_json", is_flag=True, help="Refuse input that is not JSON.")
+@click.option(
+    "--text", is_flag=True, help="Treat values and lines as text; a JSON stream gets strings."
+)
 @click.option(
     "--batch",
     type=click.IntRange(min=1, max=100_000),
     default=BATCH_DEFAULT,
     show_default=True,
     metavar="N",
-    help="At most so many lines in one request.",
+    help="Maximum number of lines in one request.",
 )
-@click.option("--whole", is_flag=True, help="Append all of stdin as one body, byte for byte.")
-@click.option("--producer", "producer_id", metavar="ID", help="Append each line once; see above.")
-@click.option("--create", "create_type", metavar="TYPE", help="Create the stream if it is absent.")
+@click.option("--whole", is_flag=True, help="Append all of stdin as the body of one request.")
+@click.option(
+    "--producer", "producer_id", metavar="ID", help="Append each line exactly once; see above."
+)
+@click.option(
+    "--create",
+    "create_type",
+    metavar="TYPE",
+    help="Create the stream with this content type if it does not exist.",
+)
 @click.option("--summary", is_flag=True, help="Print a JSON summary at the end.")
 @server_options
 def command(
@@ -56,17 +65,17 @@ def command(
     create_type: str | None,
     summary: bool,
 ) -> None:
-    """Append each VALUE to STREAM, or each line of stdin if there is none.
+    """Append each VALUE to STREAM, or each line of stdin if there is no VALUE.
 
-    In a JSON stream each value or line is one message, checked before it is sent; other streams get
-    it with a line end. Lines are sent as they arrive, those that wait together in one request, so
-    `tail -f` is followed without delay. With --whole, stdin is the body of one request; a JSON
-    array then stands for the messages in it.
+    In a JSON stream, each value or line is one message and is checked before it is sent. Other
+    streams get each value or line with a line end. Lines are sent as they arrive, so `tail -f` is
+    followed without delay; lines that arrive together share a request. With --whole, stdin is the
+    body of one request, and a JSON array is the messages in it.
 
-    --producer ID makes it idempotent: ID stands for the input, and the server remembers how many
-    lines of it are stored. Repeat the command with the same input after any failure, or with the
-    same input grown longer, and only what is missing is appended. Without it, a request whose
-    answer is lost is not repeated, and the command fails.
+    --producer ID makes the command idempotent. ID names the input, and the server remembers how
+    many lines of it are stored. Run the command again with the same or a longer input, after any
+    failure, and only the missing lines are appended. Without --producer, a request whose response
+    is lost is not repeated, and the command fails.
 
     \b
     Examples:
@@ -77,29 +86,29 @@ def command(
       penstock append images --whole < photo.png
     """
     if whole and (values or text):
-        raise click.UsageError("--whole takes stdin as it is: no VALUES and no --text")
+        raise click.UsageError("--whole cannot be used with VALUES or --text.")
     if must_be_json and text:
-        raise click.UsageError("--json and --text exclude each other")
-    with server.stream(stream) as found:
-        content_type = _content_type(found, stream, create_type)
-        writer = _Writer(found if values else patient(found), producer_id)
+        raise click.UsageError("--json and --text cannot be used together.")
+    with server.stream(stream) as remote:
+        content_type = _content_type(remote, stream, create_type)
+        writer = _Writer(remote if values else patient(remote), producer_id)
         try:
             if whole:
                 body = whole_body(stdin_bytes(), content_type)
                 if body is None:
-                    raise click.ClickException("there is nothing to append")
+                    raise click.ClickException("There is nothing to append: stdin is empty.")
                 writer.send([Record(1, body)])
             else:
                 encode = _encoder(content_type, must_be_json=must_be_json, text=text)
-                name = "value" if values else "line"
+                unit = "value" if values else "line"
                 for lines in _input(values, batch):
-                    writer.send_lines(lines, encode, name)
+                    writer.send_lines(lines, encode, unit)
         finally:
             writer.report(summary=summary)
 
 
 class _Writer:
-    """Sends records and keeps account of them."""
+    """Appends records and counts them."""
 
     def __init__(self, stream: Stream, producer_id: str | None) -> None:
         self._stream = stream
@@ -109,26 +118,26 @@ class _Writer:
         self._line = 0
 
     def send_lines(
-        self, lines: Sequence[bytes], encode: Callable[[bytes, str], bytes | None], name: str
+        self, lines: Sequence[bytes], encode: Callable[[bytes, str], bytes | None], unit: str
     ) -> None:
-        """Append the lines; those before one that is refused are appended first."""
+        """Append the lines, up to the first that is invalid."""
         records: list[Record] = []
-        refused: InvalidJson | None = None
+        invalid: InvalidJson | None = None
         for line in lines:
             self._line += 1
             try:
-                data = encode(line, f"{name} {self._line}")
+                data = encode(line, f"{unit.capitalize()} {self._line}")
             except InvalidJson as error:
-                refused = error
+                invalid = error
                 break
             if data is not None:
                 records.append(Record(self._line, data))
         if records:
             self.send(records)
-        if refused is not None:
-            before = amount(self._appended, f"{name} before it was", f"{name}s before it were")
-            done = f"the {before} appended" if self._appended else "nothing was appended"
-            raise InvalidJson(f"{refused.detail.rstrip('.')}; {done}")
+        if invalid is not None:
+            before = amount(self._appended, f"{unit} before it was", f"{unit}s before it were")
+            done = f"The {before} appended." if self._appended else "Nothing was appended."
+            raise InvalidJson(f"{invalid.detail.rstrip('.')}. {done}")
 
     def send(self, records: list[Record]) -> None:
         if self._mark is None:
@@ -136,18 +145,18 @@ class _Writer:
             self._appended += len(records)
         else:
             skipped = self._mark.skipped
-            found = self._mark.append(records)
+            response = self._mark.append(records)
             self._appended += len(records) - (self._mark.skipped - skipped)
-            if found is None:
+            if response is None:
                 return
-            answer = found
+            answer = response
         self._offset = answer.offset
 
     def report(self, *, summary: bool) -> None:
         skipped = 0 if self._mark is None else self._mark.skipped
         if summary:
-            done = {"appended": self._appended, "skipped": skipped, "offset": self._offset}
-            click.echo(json.dumps(done))
+            counts = {"appended": self._appended, "skipped": skipped, "offset": self._offset}
+            click.echo(json.dumps(counts))
         if skipped:
             note(f"{amount(skipped, 'message')} skipped: stored by an earlier run of this producer")
         if sys.stderr.isatty() and not summary:
@@ -160,7 +169,7 @@ def _content_type(stream: Stream, name: str, create_type: str | None) -> str:
     except StreamNotFound:
         if create_type is None:
             raise StreamNotFound(
-                f"There is no stream {name}: create it with `penstock create {name}`, or append "
+                f"There is no stream {name}. Create it with `penstock create {name}`, or append "
                 "with --create TYPE."
             ) from None
     return stream.ensure(create_type).content_type
@@ -171,31 +180,31 @@ def _input(values: Sequence[str], batch: int) -> Iterator[Sequence[bytes]]:
         yield from arriving_lines(batch, BATCH_BYTES_MAX)
         return
     for start in range(0, len(values), batch):
-        # What the shell passed, even if it is not text.
+        # The bytes that the shell passed, even if they are not text.
         yield [value.encode("utf-8", "surrogateescape") for value in values[start : start + batch]]
 
 
 def _encoder(
     content_type: str, *, must_be_json: bool, text: bool
 ) -> Callable[[bytes, str], bytes | None]:
-    """What turns a line into the bytes to append, or None for a line that stands for nothing."""
+    """Return the function that turns a line into the bytes to append, or None for a blank line."""
     if not is_json(content_type):
         return _json_line if must_be_json else _line
     return _string if text else _message
 
 
-def _message(line: bytes, what: str) -> bytes | None:
-    return checked_json(line, what) if line.strip() else None
+def _message(line: bytes, label: str) -> bytes | None:
+    return checked_json(line, label) if line.strip() else None
 
 
-def _string(line: bytes, what: str) -> bytes:
+def _string(line: bytes, label: str) -> bytes:
     return json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False).encode()
 
 
-def _line(line: bytes, what: str) -> bytes:
+def _line(line: bytes, label: str) -> bytes:
     return line + b"\n"
 
 
-def _json_line(line: bytes, what: str) -> bytes | None:
-    value = _message(line, what)
+def _json_line(line: bytes, label: str) -> bytes | None:
+    value = _message(line, label)
     return None if value is None else value + b"\n"

@@ -1,4 +1,4 @@
-"""`penstock close`: say that a stream is complete."""
+"""`penstock close`: closes a stream."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from penstock.protocol.headers import is_json
 @json_option
 @server_options
 def command(server: Server, stream: str, value: str | None, as_json: bool) -> None:
-    """Close STREAM for good, after a last VALUE if one is given.
+    """Close STREAM permanently, after appending a last VALUE if there is one.
 
-    Readers are told at once that no more will come. Closing a closed stream changes nothing.
+    Readers learn at once that the stream is complete. Closing a closed stream changes nothing.
 
     \b
     Examples:
       penstock close orders
       penstock close orders '{"type": "end"}'
     """
-    with server.stream(stream) as found:
+    with server.stream(stream) as remote:
         data: bytes | None = None
         if value is not None:
             data = value.encode()
-            if is_json(found.head().content_type):
-                data = checked_json(data, "the value")
+            if is_json(remote.head().content_type):
+                data = checked_json(data, "The value")
             else:
                 data += b"\n"
-        closed = found.close(data)
-        url = found.url
+        closed = remote.close(data)
+        url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, "offset": closed.offset, "closed": closed.closed}))
         return

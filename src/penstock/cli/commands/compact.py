@@ -1,4 +1,4 @@
-"""`penstock compact`: put the state of a stream in the place of its history."""
+"""`penstock compact`: replaces the history of a state stream by its state."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from penstock.cli.terminal import printable
 @json_option
 @server_options
 def command(server: Server, stream: str, as_json: bool) -> None:
-    """Append the live state of STREAM as a snapshot and let go of everything before, in one step.
+    """Replace the history of STREAM by a snapshot of its current state, in one step.
 
-    STREAM is a declared state stream (`penstock schema set`). Writers and readers go on meanwhile.
+    STREAM has to be a declared state stream (`penstock schema set`). Writers and readers can
+    continue meanwhile.
 
     \b
     Examples:
       penstock compact app/users
     """
-    with server.stream(stream) as found:
-        earliest = found.compact()
-        url = found.url
+    with server.stream(stream) as remote:
+        earliest = remote.compact()
+        url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, "earliest": earliest}))
         return

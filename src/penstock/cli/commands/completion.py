@@ -1,4 +1,4 @@
-"""`penstock completion`: scripts that let a shell complete commands, options and names."""
+"""`penstock completion`: prints a script with which a shell completes commands and names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
-    Commands, options, contexts and the streams of the server are then completed by TAB.
+    With it, TAB completes commands, options, contexts and the streams of the server.
 
     \b
     Examples:
@@ -24,8 +24,8 @@ def command(shell: str) -> None:
 
     from penstock.cli import main
 
-    found = get_completion_class(shell)
-    assert found is not None
-    scripted = found(main, {}, "penstock", "_PENSTOCK_COMPLETE")
-    # Not `source()`: that runs bash to warn about old versions, which may not be installed here.
-    click.echo(scripted.source_template % scripted.source_vars())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    completion = completion_class(main, {}, "penstock", "_PENSTOCK_COMPLETE")
+    # Not `source()`, which runs bash to check its version: bash may not be installed here.
+    click.echo(completion.source_template % completion.source_vars())

@@ -1,4 +1,4 @@
-"""`penstock context`: servers by name, so that URLs and tokens need not be typed."""
+"""`penstock context`: names for servers, with their URLs and tokens."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @click.group("context")
 def command() -> None:
-    """Name servers and choose the one to use.
+    """Name servers and choose the current one.
 
-    Contexts are kept in penstock/contexts.json below $XDG_CONFIG_HOME (or ~/.config), readable by
-    you alone. Every command takes --context NAME, and NAME:STREAM wherever a stream is named.
+    Contexts are stored in penstock/contexts.json below $XDG_CONFIG_HOME (or ~/.config), which only
+    you can read. Every command that uses a server has --context NAME, and accepts NAME:STREAM as
+    the name of a stream.
 
     \b
     Examples:
@@ -36,41 +37,43 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @click.argument("url")
-@click.option("--token", metavar="TEXT", help="Bearer token; shows in the process list.")
+@click.option("--token", metavar="TEXT", help="Bearer token. It is visible in the process list.")
 @click.option("--token-stdin", is_flag=True, help="Read the token from stdin.")
-@click.option("--use", is_flag=True, help="Also make it the context in use.")
+@click.option("--use", is_flag=True, help="Make it the current context.")
 def add(name: str, url: str, token: str | None, token_stdin: bool, use: bool) -> None:
-    """Add a context, or replace the one of that name.
+    """Add the context NAME for the server at URL, or replace the existing one.
 
-    The first one that is added is also the one in use.
+    The first context becomes the current one.
     """
     if _NAME.fullmatch(name) is None:
-        raise click.BadParameter("a name is letters, digits, dots, dashes and underscores")
+        raise click.BadParameter(
+            "A name consists of letters, digits, dots, dashes and underscores."
+        )
     if token_stdin:
         token = stdin_bytes().decode("utf-8", "replace").strip()
     if token is not None and not (token.isascii() and token.isprintable() and token):
-        raise click.BadParameter("a token is printable ASCII text")
+        raise click.BadParameter("A token consists of printable ASCII characters.")
     contexts = context_file.load()
     contexts.named[name] = Context(server_url(url), token)
     current = name if use or not contexts.named.keys() - {name} else contexts.current
     context_file.save(Contexts(contexts.named, current))
-    click.echo(f"added {name} ({url}){', now in use' if current == name else ''}")
+    click.echo(f"added {name} ({url}){', the current context' if current == name else ''}")
 
 
 @command.command("use")
 @click.argument("name", shell_complete=complete_context)
 def use(name: str) -> None:
-    """Make a context the one in use."""
+    """Make NAME the current context."""
     contexts = context_file.load()
-    found = contexts.get(name)
+    context = contexts.get(name)
     context_file.save(Contexts(contexts.named, name))
-    click.echo(f"using {name} ({found.url})")
+    click.echo(f"using {name} ({context.url})")
 
 
 @command.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List the contexts; a star marks the one in use. Tokens are not shown."""
+    """List the contexts. A star marks the current one. Tokens are not shown."""
     contexts = context_file.load()
     if as_json:
         rows = [
@@ -85,7 +88,7 @@ def list_all(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     if not contexts.named:
-        click.echo("no contexts yet: add one with `penstock context add NAME URL`", err=True)
+        click.echo("There are no contexts. Add one with `penstock context add NAME URL`.", err=True)
         return
     lines = [("", "NAME", "URL", "TOKEN")]
     for name, context in sorted(contexts.named.items()):
@@ -98,7 +101,7 @@ def list_all(as_json: bool) -> None:
 @command.command("rm")
 @click.argument("name", shell_complete=complete_context)
 def remove(name: str) -> None:
-    """Remove a context."""
+    """Remove the context NAME."""
     contexts = context_file.load()
     contexts.get(name)
     del contexts.named[name]

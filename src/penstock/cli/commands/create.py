@@ -1,4 +1,4 @@
-"""`penstock create`: make a stream."""
+"""`penstock create`: creates a stream."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from penstock.cli.values import Duration, whole_body
     metavar="TYPE",
     default="application/json",
     show_default=True,
-    help="What the stream holds.",
+    help="Content type of the stream.",
 )
-@click.option("--ttl", type=Duration(), metavar="DURATION", help="Delete it when unused so long.")
+@click.option(
+    "--ttl", type=Duration(), metavar="DURATION", help="Delete it after this time without use."
+)
 @click.option("--expires-at", metavar="TIME", help="Delete it at a time such as 2030-01-31T12:00Z.")
-@click.option("--closed", is_flag=True, help="Close it at once: what --body holds is all.")
-@click.option("--body", metavar="TEXT", help="Its first content; `-` reads it from stdin.")
+@click.option("--closed", is_flag=True, help="Close it at once; --body is its whole content.")
+@click.option("--body", metavar="TEXT", help="Initial content. `-` reads it from stdin.")
 @click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same configuration.")
 @json_option
 @server_options
@@ -50,10 +52,10 @@ def command(
       penstock create logs/web -t text/plain --ttl 7d
       penstock create config/v1 --closed --body - < settings.json
     """
-    given = stdin_bytes() if body == "-" else None if body is None else body.encode()
-    content = None if given is None else whole_body(given, content_type)
-    with server.stream(stream) as found:
-        created = found.create(
+    data = stdin_bytes() if body == "-" else None if body is None else body.encode()
+    content = None if data is None else whole_body(data, content_type)
+    with server.stream(stream) as remote:
+        created = remote.create(
             content_type,
             ttl_s=ttl,
             expires_at=expires_at,
@@ -61,10 +63,10 @@ def command(
             body=content,
             exist_ok=exist_ok,
         )
-        url = found.url
+        url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, **created._asdict()}))
         return
-    done = "created" if created.created else "found"
+    outcome = "created" if created.created else "already exists:"
     state = ", closed" if created.closed else ""
-    click.echo(printable(f"{done} {stream} ({created.content_type}{state})"))
+    click.echo(printable(f"{outcome} {stream} ({created.content_type}{state})"))

@@ -1,4 +1,4 @@
-"""`penstock export`: a stream to a file, which a later run continues."""
+"""`penstock export`: writes a stream to a file. A later run continues it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 @click.command("export")
 @stream_argument()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Begin anew, over whatever FILE holds.")
+@click.option("--force", is_flag=True, help="Start again and overwrite FILE.")
 @json_option
 @server_options
 def command(server: Server, stream: str, file: Path, force: bool, as_json: bool) -> None:
-    """Write all that STREAM holds to FILE, or what is new since the last time.
+    """Write STREAM to FILE, or what is new since the last run.
 
-    A JSON stream becomes JSON Lines, one message a line; any other is written byte for byte.
-    FILE.penstock keeps the content type and the offset that FILE reaches: run the same command
-    again, after an interruption or when the stream has grown, and it goes on from there.
+    A JSON stream becomes JSON Lines, one message per line. Other streams are written byte for byte.
+    FILE.penstock stores the content type and the offset at the end of FILE. Run the same command
+    again, after an interruption or when the stream has grown, and it continues from there.
 
     \b
     Examples:
@@ -43,39 +43,41 @@ def command(server: Server, stream: str, file: Path, force: bool, as_json: bool)
     """
     from penstock.cli import sidecar
 
-    with server.stream(stream) as found:
-        head = found.head()
+    with server.stream(stream) as remote:
+        head = remote.head()
         before = None if force else sidecar.load(file)
-        state = _begin(found, head, file, before)
-        sidecar.save(file, state)  # before any data: a file without it is somebody else's
-        state = _copy(patient(found), file, state, head)
+        state = _begin(remote, head, file, before)
+        sidecar.save(file, state)  # before any data: a file without it is not an export
+        state = _copy(patient(remote), file, state, head)
     if as_json:
         fields = {"offset": state.offset, "bytes": state.bytes, "closed": state.closed}
         click.echo(json.dumps({"file": str(file), **fields}))
     elif sys.stdout.isatty():
         added = state.bytes - (before.bytes if before else 0)
-        click.echo(printable(f"{file}: {size(state.bytes)}, {size(added)} of them new"))
+        click.echo(printable(f"{file}: {size(state.bytes)}, {size(added)} new"))
 
 
 def _begin(stream: Stream, head: Head, file: Path, before: Sidecar | None) -> Sidecar:
-    """Where to start, once it is certain that nothing of somebody else's is overwritten."""
+    """Return where to start, or raise if FILE is not an export of the stream."""
     from penstock.cli.sidecar import Sidecar, sidecar_path
 
     length = file_size(file)
     if before is None:
         if length and not click.get_current_context().params["force"]:
             raise click.ClickException(
-                f"{file} exists and has no {sidecar_path(file).name} to go on from: choose another "
-                "file, or overwrite it with --force"
+                f"{file} exists, but {sidecar_path(file).name} does not, so the export cannot "
+                "continue. Choose another file, or overwrite it with --force."
             )
         return Sidecar(
             url=stream.url, content_type=head.content_type, offset=START, bytes=0, closed=False
         )
     if before.url != stream.url:
-        raise click.ClickException(f"{file} is an export of {before.url}, not of {stream.url}")
+        raise click.ClickException(
+            f"{file} is an export of {before.url}, not of {stream.url}. Choose another file."
+        )
     if (length or 0) < before.bytes:
         raise click.ClickException(
-            f"{file} is shorter than its export reached: begin anew with --force"
+            f"{file} is shorter than its last export. Start again with --force."
         )
     return before
 
@@ -88,7 +90,7 @@ def _copy(stream: Stream, file: Path, state: Sidecar, head: Head) -> Sidecar:
     total = None if end is None else end.position
     with (
         Progress(f"export {file.name}", total=total) as progress,
-        # What stands beyond the offset was written by a run that ended before it could say so.
+        # Bytes beyond the offset are from a run that ended before it stored its offset.
         open_for_append(file, state.bytes) as output,
     ):
         for batch in stream.iter_batches(state.offset, decode=False):

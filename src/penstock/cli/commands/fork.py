@@ -1,4 +1,4 @@
-"""`penstock fork`: make a stream that begins with what another has."""
+"""`penstock fork`: creates a stream that starts with the data of another."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from penstock.cli.values import Duration
 @click.command("fork")
 @stream_argument("source")
 @stream_argument("target")
-@click.option("--at", metavar="OFFSET", help="Where to leave SOURCE; its end if not given.")
+@click.option(
+    "--at", metavar="OFFSET", help="Offset of the fork in SOURCE.  [default: the end of SOURCE]"
+)
 @click.option(
     "--skip",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Leave it N messages after --at, or N bytes if it holds no JSON.",
+    help="Fork N messages after --at, or N bytes if SOURCE is not JSON.",
 )
-@click.option("--ttl", type=Duration(), metavar="DURATION", help="Delete it when unused so long.")
+@click.option(
+    "--ttl", type=Duration(), metavar="DURATION", help="Delete it after this time without use."
+)
 @click.option("--expires-at", metavar="TIME", help="Delete it at a time such as 2030-01-31T12:00Z.")
-@click.option("--exist-ok", is_flag=True, help="Succeed if it is there already.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if the fork already exists.")
 @json_option
 @server_options
 def command(
@@ -38,18 +42,18 @@ def command(
     exist_ok: bool,
     as_json: bool,
 ) -> None:
-    """Create TARGET, which begins with what SOURCE has up to an offset.
+    """Create TARGET, which starts with the data of SOURCE up to an offset.
 
-    Nothing is copied, and both go on by themselves. SOURCE can be deleted; what its forks have of
-    it stays until the last of them goes.
+    No data is copied, and both streams are independent afterwards. SOURCE can be deleted: its data
+    stays until its last fork is deleted.
 
     \b
     Examples:
       penstock fork orders orders-test
       penstock fork chat/1 chat/1-again --at 0000000000000001_0000000000000420
     """
-    with server.stream(target) as found:
-        created = found.create(
+    with server.stream(target) as remote:
+        created = remote.create(
             ttl_s=ttl,
             expires_at=expires_at,
             exist_ok=exist_ok,
@@ -57,9 +61,9 @@ def command(
             fork_offset=at,
             fork_sub_offset=skip,
         )
-        url = found.url
+        url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, **created._asdict()}))
         return
-    done = "forked" if created.created else "found"
-    click.echo(printable(f"{done} {target} from {source}, going on at {created.offset}"))
+    outcome = "forked" if created.created else "already exists:"
+    click.echo(printable(f"{outcome} {target} from {source}, at {created.offset}"))

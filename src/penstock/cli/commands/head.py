@@ -1,4 +1,4 @@
-"""`penstock head`: what a stream is and where it ends."""
+"""`penstock head`: shows the properties of a stream and where it ends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from penstock.cli.text import aligned, amount
 @json_option
 @server_options
 def command(server: Server, stream: str, as_json: bool) -> None:
-    """Show what STREAM is and where it ends, without reading it.
+    """Show the content type, the state and the end of STREAM, without reading it.
 
     \b
     Examples:
       penstock head orders
       penstock head orders --json | jq -r .offset
     """
-    with server.stream(stream) as found:
-        head = found.head()
-        url = found.url
+    with server.stream(stream) as remote:
+        head = remote.head()
+        url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, **head._asdict()}))
         return
@@ -36,7 +36,7 @@ def command(server: Server, stream: str, as_json: bool) -> None:
         ("ends at", head.offset),
     ]
     if head.successor is not None:
-        rows.append(("goes on in", head.successor))
+        rows.append(("redirects to", head.successor))
     if head.earliest is not None:
         rows.append(("starts at", head.earliest))
     if head.ttl_s is not None:

@@ -1,4 +1,4 @@
-"""`penstock import`: a file into a stream, each line once, however often it is interrupted."""
+"""`penstock import`: appends a file to a stream, each line exactly once. A run can be resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import click
 
 from penstock.cli.connection import Server, json_option, patient, server_options, stream_argument
-from penstock.cli.producer_marks import known_epoch
+from penstock.cli.producer_marks import stored_epoch
 from penstock.cli.system import digest, open_for_read
 from penstock.cli.terminal import Progress, printable
 from penstock.cli.text import amount, size
@@ -23,14 +23,14 @@ from penstock.protocol.headers import is_json, media_type
 if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
 
-# A request holds what is read from a position until this is reached: the same bytes each time, so
-# that a request of a killed run and its repetition are one and the same.
+# The bytes of a request depend on nothing but where it starts, so that a request of a killed run
+# and its repetition are equal.
 REQUEST_BYTES = MIB
 JSON_SUFFIXES = {".jsonl", ".ndjson", ".json"}
 
 
 class Result(NamedTuple):
-    """What one run did: bytes of the file that were there already, bytes and messages it added."""
+    """The result of a run: the bytes stored before it, and the bytes and messages it appended."""
 
     skipped_bytes: int
     bytes: int
@@ -44,13 +44,14 @@ class Result(NamedTuple):
     "-t",
     "--content-type",
     metavar="TYPE",
-    help="For a stream that is created.  [default: from FILE.penstock, or from FILE's name]",
+    help="Content type of a stream that is created.  [default: from FILE.penstock, or from the "
+    "name of FILE]",
 )
 @click.option(
     "--producer",
     "producer_id",
     metavar="ID",
-    help="Stands for this file.  [default: made from its content]",
+    help="Name of this file for the server.  [default: derived from its content]",
 )
 @click.option("--close", "close_stream", is_flag=True, help="Close the stream at the end.")
 @json_option
@@ -64,63 +65,66 @@ def command(
     close_stream: bool,
     as_json: bool,
 ) -> None:
-    """Append all that FILE holds to STREAM, which is created if it is absent.
+    """Append FILE to STREAM. STREAM is created if it does not exist.
 
-    JSON streams take JSON Lines, one message a line; any other stream takes the bytes as they are.
-    The server remembers how far it has come: repeat the command after an interruption and it goes
-    on from there, and appends nothing twice. A file is known by its content; with --producer ID it
-    is known by ID instead, so that what was added to its end can be imported later (in a JSON
-    stream, once its last line has an end). A line that is not JSON stops the import before anything
-    is appended.
+    A JSON stream needs JSON Lines, one message per line. Other streams get the bytes as they are.
+    The server remembers how much of FILE is stored: run the command again after an interruption,
+    and it continues from there and appends nothing twice. The server identifies a file by its
+    content. With --producer ID it identifies the file by ID, so that lines added to FILE later can
+    be imported, too (in a JSON stream, complete lines only). If a line is not JSON, nothing is
+    appended.
 
     \b
     Examples:
       penstock import orders.jsonl orders
       penstock import photo.png images/1 -t image/png --close
-      penstock import app.log logs --producer app.log      # again and again
+      penstock import app.log logs --producer app.log      # run it repeatedly
     """
-    with server.stream(stream) as found, open_for_read(file) as source:
-        kind = _content_type(found, file, content_type)
+    with server.stream(stream) as remote, open_for_read(file) as source:
+        kind = _content_type(remote, file, content_type)
         reader = _Source(source, file.name, lines=is_json(kind), grows=producer_id is not None)
         with Progress(f"import {file.name}", total=reader.length) as progress:
             identity = producer_id or reader.identity()
-            result = _copy(reader, patient(found), identity, progress)
+            result = _copy(reader, patient(remote), identity, progress)
         if close_stream:
-            found.close()
+            remote.close()
     if as_json:
-        click.echo(json.dumps({"url": found.url, **result._asdict(), "producer": identity}))
+        click.echo(json.dumps({"url": remote.url, **result._asdict(), "producer": identity}))
     elif sys.stdout.isatty():
-        before = f", {size(result.skipped_bytes)} were there" if result.skipped_bytes else ""
-        what = f" ({amount(result.messages, 'message')})" if is_json(kind) else ""
-        click.echo(printable(f"{stream}: {size(result.bytes)} appended{what}{before}"))
+        before = f", {size(result.skipped_bytes)} already stored" if result.skipped_bytes else ""
+        messages = f" ({amount(result.messages, 'message')})" if is_json(kind) else ""
+        click.echo(printable(f"{stream}: {size(result.bytes)} appended{messages}{before}"))
 
 
-def _content_type(stream: Stream, file: Path, given: str | None) -> str:
-    """The type of the stream, which is made if need be."""
+def _content_type(stream: Stream, file: Path, option: str | None) -> str:
+    """Return the content type of the stream, which is created if it does not exist."""
     from penstock.cli import sidecar
 
     beside = sidecar.load(file)
-    wanted = given or (beside and beside.content_type)
+    expected = option or (beside and beside.content_type)
     try:
-        found = stream.head().content_type
+        existing = stream.head().content_type
     except StreamNotFound:
         by_name = "application/octet-stream"
         if file.suffix in JSON_SUFFIXES:
             by_name = "application/json"
         elif file.suffix in {".txt", ".log"}:
             by_name = "text/plain"
-        return stream.ensure(wanted or by_name).content_type
-    if wanted and media_type(wanted) != media_type(found):
-        raise ContentTypeMismatch(f"The stream holds {found}, and {file.name} {wanted}.")
-    return found
+        return stream.ensure(expected or by_name).content_type
+    if expected and media_type(expected) != media_type(existing):
+        raise ContentTypeMismatch(
+            f"The stream has content type {existing}, but {file.name} is {expected}. "
+            "Import into another stream."
+        )
+    return existing
 
 
 def _copy(source: _Source, stream: Stream, producer_id: str, progress: Progress) -> Result:
-    start = known_epoch(stream, producer_id) or 0
+    start = stored_epoch(stream, producer_id) or 0
     if start > source.length:
         raise click.ClickException(
-            f"{source.name} has {source.length} bytes, but {start} of it were imported: it is "
-            "another file now; give it another --producer"
+            f"{source.name} has {source.length} bytes, but {start} bytes are imported: it is not "
+            "the same file any more. Use another --producer."
         )
     source.check(start)
     position, messages = start, 0
@@ -141,7 +145,7 @@ class _Source:
         self.name = name
         self._file = file
         self._lines = lines
-        # In a file that grows the last line may be half written: it waits for its end.
+        # The last line of a growing file may be incomplete, so it is imported later.
         self._whole_lines = lines and grows
         self.length = file.seek(0, 2)
 
@@ -155,7 +159,7 @@ class _Source:
             part = self._file.read(REQUEST_BYTES)
             if self._lines and not part.endswith(b"\n"):
                 end = part.rfind(b"\n") + 1
-                # A line that is longer than a request is taken whole.
+                # A line longer than a request is one part.
                 part = part[:end] if end else part + self._file.readline()
                 if self._whole_lines and not part.endswith(b"\n"):
                     return
@@ -165,13 +169,13 @@ class _Source:
             position += len(part)
 
     def values(self, part: bytes) -> list[bytes]:
-        """What a part appends: its lines if they are messages, else all of it."""
+        """Return the values of a part: its lines if they are messages, else the part itself."""
         if not self._lines:
             return [part]
         return [line for line in part.split(b"\n") if line.strip()]
 
     def check(self, start: int) -> None:
-        """Refuse a file with a bad line before anything of it is appended."""
+        """Raise InvalidJson for an invalid line, before anything is appended."""
         if not self._lines:
             return
         number = 0
@@ -183,9 +187,9 @@ class _Source:
                 number += 1
                 if line.strip():
                     try:
-                        checked_json(line, f"line {number} of {self.name}")
+                        checked_json(line, f"Line {number} of {self.name}")
                     except InvalidJson as error:
                         more = "more " if start else ""
                         raise InvalidJson(
-                            f"{error.detail.rstrip('.')}; nothing {more}was appended"
+                            f"{error.detail.rstrip('.')}. Nothing {more}was appended."
                         ) from None

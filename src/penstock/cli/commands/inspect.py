@@ -1,4 +1,4 @@
-"""`penstock inspect`: show a data folder that no server is using, or one stream of it."""
+"""`penstock inspect`: shows the data folder of a stopped server, or one stream of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ URL_PREFIX = "/v1/stream/"
 @click.argument("stream", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(data_dir: Path, stream: str | None, as_json: bool) -> None:
-    """Show a data folder that no server is using, or one STREAM of it.
+    """Show the data folder of a stopped server, or one STREAM of it.
 
-    Changes nothing. STREAM is a path such as orders/eu, as it stands in the stream's URL.
+    The command changes nothing. STREAM is a path such as orders/eu, as in the URL of the stream.
     """
     from penstock.log.offline.inspect import overview, stream_view  # late, as in every command
 
@@ -37,33 +37,37 @@ def command(data_dir: Path, stream: str | None, as_json: bool) -> None:
             return
         path = parse_stream_path(stream.removeprefix(URL_PREFIX).encode())
         try:
-            found = stream_view(data_dir, path)
+            view = stream_view(data_dir, path)
         except StreamNotFound as error:
             raise click.ClickException(error.detail) from None
-    click.echo(as_indented_json(found) if as_json else "\n".join(_stream(found)))
+    click.echo(as_indented_json(view) if as_json else "\n".join(_stream(view)))
 
 
-def _overview(found: Overview) -> Iterator[str]:
-    stopped = "stopped cleanly" if found.clean else "not stopped cleanly"
+def _overview(folder: Overview) -> Iterator[str]:
+    stopped = "stopped cleanly" if folder.clean else "not stopped cleanly"
     yield from aligned(
         [
-            ("folder", f"{found.folder} (format {found.format}, store {found.store_id})"),
+            ("folder", f"{folder.folder} (format {folder.format}, store {folder.store_id})"),
             ("state", stopped),
             (
                 "streams",
-                f"{amount(found.streams, 'stream')}, {amount(found.messages, 'message')}, "
-                f"{size(found.bytes)}",
+                f"{amount(folder.streams, 'stream')}, {amount(folder.messages, 'message')}, "
+                f"{size(folder.bytes)}",
             ),
-            ("segments", f"{amount(found.segments, 'file')}, {size(found.segment_bytes)}"),
-            ("catalog", f"{size(found.catalog_bytes)}, true up to record {found.checkpoint_lsn:,}"),
+            ("segments", f"{amount(folder.segments, 'file')}, {size(folder.segment_bytes)}"),
+            (
+                "catalog",
+                f"{size(folder.catalog_bytes)}, complete up to record {folder.checkpoint_lsn:,}",
+            ),
             (
                 "journal",
-                f"up to record {found.last_lsn:,}, {found.unapplied_records:,} not in the catalog",
+                f"up to record {folder.last_lsn:,}, "
+                f"{folder.unapplied_records:,} not in the catalog",
             ),
         ]
     )
-    yield from _warning(found.journal_problems)
-    if found.journal:
+    yield from _warning(folder.journal_problems)
+    if folder.journal:
         yield ""
         rows = [("JOURNAL FILE", "SIZE", "MODE", "FIRST RECORD", "LAST RECORD", "BATCHES")]
         rows += [
@@ -75,12 +79,12 @@ def _overview(found: Overview) -> Iterator[str]:
                 f"{file.last_lsn:,}" if file.batches else "none",
                 f"{file.batches:,}",
             )
-            for file in found.journal
+            for file in folder.journal
         ]
         yield from aligned(rows, right={1, 3, 4, 5})
-    if found.spare_journal_files:
-        yield f"and {amount(found.spare_journal_files, 'spare file')} to be used again"
-    if found.largest:
+    if folder.spare_journal_files:
+        yield f"and {amount(folder.spare_journal_files, 'spare file')} for reuse"
+    if folder.largest:
         yield ""
         rows = [("LARGEST STREAMS", "SIZE", "MESSAGES", "CONTENT TYPE", "STATE", "ID")]
         rows += [
@@ -92,43 +96,43 @@ def _overview(found: Overview) -> Iterator[str]:
                 "closed" if line.closed else "open",
                 str(line.id),
             )
-            for line in found.largest
+            for line in folder.largest
         ]
         yield from aligned(rows, right={1, 2, 5})
 
 
-def _stream(found: StreamView) -> Iterator[str]:
+def _stream(view: StreamView) -> Iterator[str]:
     only_journal = "nothing"
-    if found.journal_bytes or found.journal_messages:
-        only_journal = f"{size(found.journal_bytes)}, {amount(found.journal_messages, 'message')}"
+    if view.journal_bytes or view.journal_messages:
+        only_journal = f"{size(view.journal_bytes)}, {amount(view.journal_messages, 'message')}"
     yield from aligned(
         [
-            ("stream", f"{found.path} (id {found.id})"),
-            ("content type", found.content_type),
-            ("created", format_expires_at(found.created_us)),
-            ("expires", _expiry(found)),
-            ("state", _state(found)),
-            ("forked from", _fork(found)),
-            ("forks", f"{found.forks:,}"),
-            ("offsets", f"{found.earliest} to {found.tail}"),
-            ("content", f"{amount(found.messages, 'message')}, {size(found.bytes)}"),
-            ("Stream-Seq", found.stream_seq or "none"),
-            ("producers", f"{found.producer_count:,}"),
-            ("in the catalog", size(found.inline_bytes) if found.inline_bytes else "no bytes"),
-            ("in segments", size(sum(line.bytes for line in found.segments))),
+            ("stream", f"{view.path} (id {view.id})"),
+            ("content type", view.content_type),
+            ("created", format_expires_at(view.created_us)),
+            ("expires", _expiry(view)),
+            ("state", _state(view)),
+            ("forked from", _fork(view)),
+            ("forks", f"{view.forks:,}"),
+            ("offsets", f"{view.earliest} to {view.tail}"),
+            ("content", f"{amount(view.messages, 'message')}, {size(view.bytes)}"),
+            ("Stream-Seq", view.stream_seq or "none"),
+            ("producers", f"{view.producer_count:,}"),
+            ("in the catalog", size(view.inline_bytes) if view.inline_bytes else "no bytes"),
+            ("in segments", size(sum(line.bytes for line in view.segments))),
             ("only in journal", only_journal),
         ]
     )
-    yield from _warning(found.journal_problems)
-    if found.producers:
+    yield from _warning(view.journal_problems)
+    if view.producers:
         yield ""
         rows = [("PRODUCER", "EPOCH", "LAST SEQ")]
-        rows += [(line.id, f"{line.epoch:,}", f"{line.seq:,}") for line in found.producers]
+        rows += [(line.id, f"{line.epoch:,}", f"{line.seq:,}") for line in view.producers]
         yield from aligned(rows, right={1, 2})
-        hidden = found.producer_count - len(found.producers)
+        hidden = view.producer_count - len(view.producers)
         if hidden > 0:
             yield f"and {hidden:,} more"
-    if found.segments:
+    if view.segments:
         yield ""
         table = [("SEGMENT", "FIRST BYTE", "SIZE", "FIRST MESSAGE", "FILE")]
         table += [
@@ -139,44 +143,44 @@ def _stream(found: StreamView) -> Iterator[str]:
                 f"{line.first_message:,}",
                 "missing" if line.file_bytes is None else size(line.file_bytes),
             )
-            for line in found.segments
+            for line in view.segments
         ]
         yield from aligned(table, right={1, 2, 3, 4})
-    yield from _preview(found)
+    yield from _preview(view)
 
 
-def _preview(found: StreamView) -> Iterator[str]:
-    shown = found.preview
+def _preview(view: StreamView) -> Iterator[str]:
+    shown = view.preview
     if shown.fault is not None:
-        yield f"\nits content cannot be shown: {shown.fault}"
+        yield f"\nThe content cannot be shown: {shown.fault}"
     for title, lines in (("FIRST", shown.first), ("LAST", shown.last)):
         if lines:
             yield f"\n{title}"
             yield from (f"  {line}" for line in lines)
 
 
-def _expiry(found: StreamView) -> str:
-    if found.deadline_us is None:
+def _expiry(view: StreamView) -> str:
+    if view.deadline_us is None:
         return "never"
-    when = format_expires_at(found.deadline_us)
-    if found.is_expired:
-        when += ", which has passed: the server deletes it"
-    if found.ttl_s is None:
+    when = format_expires_at(view.deadline_us)
+    if view.is_expired:
+        when += " (expired: the server will delete it)"
+    if view.ttl_s is None:
         return when
-    touched = format_expires_at(found.touched_us)
-    return f"{when} (TTL {amount(found.ttl_s, 'second')}, last used {touched})"
+    touched = format_expires_at(view.touched_us)
+    return f"{when} (TTL {amount(view.ttl_s, 'second')}, last used {touched})"
 
 
-def _fork(found: StreamView) -> str:
-    return "nothing" if found.forked_from is None else f"{found.forked_from} at {found.fork_offset}"
+def _fork(view: StreamView) -> str:
+    return "none" if view.forked_from is None else f"{view.forked_from} at {view.fork_offset}"
 
 
-def _state(found: StreamView) -> str:
-    if found.soft_deleted:
-        return "deleted, kept for its forks"
-    if not found.closed:
+def _state(view: StreamView) -> str:
+    if view.soft_deleted:
+        return "deleted; its forks still use the data"
+    if not view.closed:
         return "open"
-    return f"closed by {_producer(found.closed_by)}"
+    return f"closed by {_producer(view.closed_by)}"
 
 
 def _producer(line: ProducerLine | None) -> str:
@@ -188,6 +192,6 @@ def _producer(line: ProducerLine | None) -> str:
 def _warning(journal_problems: int) -> Iterator[str]:
     if journal_problems:
         yield (
-            f"the journal has {amount(journal_problems, 'problem')}, so what is shown may be "
-            "incomplete: run `penstock verify`"
+            f"The journal has {amount(journal_problems, 'problem')}, so this output may be "
+            "incomplete. Run `penstock verify`."
         )

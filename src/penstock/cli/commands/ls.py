@@ -1,4 +1,4 @@
-"""`penstock ls`: the streams of a server, once or as they change."""
+"""`penstock ls`: lists the streams of a server, once or continuously."""
 
 from __future__ import annotations
 
@@ -26,10 +26,21 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 @click.command("ls")
 @click.argument("prefix", default="")
-@click.option("-l", "--long", "is_long", is_flag=True, help="Also size, messages, type and state.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N streams.")
 @click.option(
-    "-w", "--watch", is_flag=True, help="Go on: redraw on a terminal, print changes elsewhere."
+    "-l",
+    "--long",
+    "is_long",
+    is_flag=True,
+    help="Also show size, messages, content type and state.",
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="List at most N streams."
+)
+@click.option(
+    "-w",
+    "--watch",
+    is_flag=True,
+    help="Keep listing: redraw on a terminal, print changes in a pipe.",
 )
 @click.option(
     "--interval",
@@ -37,9 +48,11 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often --watch looks.",
+    help="Time between two listings of --watch.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a stream, or change.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per stream, or per change."
+)
 @server_options
 def command(
     server: Server,
@@ -50,10 +63,10 @@ def command(
     interval: float,
     as_json: bool,
 ) -> None:
-    """List the streams of a server whose path starts with PREFIX.
+    """List the streams of a server whose paths start with PREFIX.
 
-    In a pipe, --watch prints `+ path` for a new stream, `~ path` for one with new data or a new
-    state and `- path` for one that is gone, beginning with all there are.
+    In a pipe, --watch first prints all streams and then the changes: `+ path` is a new stream,
+    `~ path` a stream with new data or a new state, `- path` a deleted stream.
 
     \b
     Examples:
@@ -64,21 +77,20 @@ def command(
     show: Show = _as_json if as_json else _long if is_long else _short
     with server.client() as client:
         if not watch:
-            found = _listed(client, prefix, limit)
-            # The plain forms need no look at the whole, so they are printed as they come.
-            for line in show(found):
+            # Lines are printed as they arrive; only the long form needs all streams at once.
+            for line in show(_listing(client, prefix, limit)):
                 click.echo(line)
             return
         with broken_pipe_noticed():
             _watch(client, prefix, limit, interval, is_long=is_long, as_json=as_json)
 
 
-def _listed(client: Client, prefix: str, limit: int | None) -> Iterator[StreamInfo]:
+def _listing(client: Client, prefix: str, limit: int | None) -> Iterator[StreamInfo]:
     try:
         yield from client.list(prefix, limit=limit)
     except (RouteNotFound, StreamNotFound, MethodNotAllowed):
         raise click.ClickException(
-            f"{client.url} has no listing: it is an extension of Penstock servers"
+            f"{client.url} cannot list its streams. Only Penstock servers can."
         ) from None
 
 
@@ -92,20 +104,22 @@ def _watch(
     as_json: bool,
 ) -> None:
     redraw = sys.stdout.isatty() and not as_json
-    known: dict[str, StreamInfo] = {}
+    before: dict[str, StreamInfo] = {}
     while True:
-        found = {info.path: info for info in _listed(client, prefix, limit)}
+        streams = {info.path: info for info in _listing(client, prefix, limit)}
         if redraw:
             show: Show = _long if is_long else _short
-            lines = list(show(iter(found.values())))
+            lines = list(show(iter(streams.values())))
             width = columns()
-            head = styled(f"{len(found)} streams on {client.url}  {time.strftime('%X')}", dim=True)
+            head = styled(
+                f"{len(streams)} streams on {client.url}  {time.strftime('%X')}", dim=True
+            )
             click.echo(_HOME_AND_CLEAR + "\n".join([head, *(line[:width] for line in lines)]))
         else:
-            for mark, info in _changes(known, found):
+            for mark, info in _changes(before, streams):
                 click.echo(_change_as_json(mark, info) if as_json else _change(mark, info, is_long))
-        known = found
-        time.sleep(interval_s)  # the pause between two looks that --watch asks for
+        before = streams
+        time.sleep(interval_s)  # the interval that the user has chosen
 
 
 def _changes(
@@ -131,17 +145,17 @@ def _change_as_json(mark: str, info: StreamInfo) -> str:
     return _encode({"change": mark, **_fields(info)})
 
 
-def _as_json(found: Iterator[StreamInfo]) -> Iterator[str]:
-    for info in found:
+def _as_json(streams: Iterator[StreamInfo]) -> Iterator[str]:
+    for info in streams:
         yield _encode(_fields(info))
 
 
-def _short(found: Iterator[StreamInfo]) -> Iterator[str]:
-    for info in found:
+def _short(streams: Iterator[StreamInfo]) -> Iterator[str]:
+    for info in streams:
         yield printable(info.path)
 
 
-def _long(found: Iterator[StreamInfo]) -> Iterator[str]:
+def _long(streams: Iterator[StreamInfo]) -> Iterator[str]:
     rows = [("MESSAGES", "SIZE", "STATE", "CREATED", "CONTENT TYPE", "PATH")]
     rows += [
         (
@@ -152,7 +166,7 @@ def _long(found: Iterator[StreamInfo]) -> Iterator[str]:
             printable(info.content_type),
             printable(info.path),
         )
-        for info in found
+        for info in streams
     ]
     head, *rest = aligned(rows, right={0, 1})
     yield styled(head, bold=True)
@@ -168,8 +182,8 @@ def _state(info: StreamInfo) -> str:
 def _fields(info: StreamInfo) -> dict[str, Any]:
     import msgspec
 
-    found: dict[str, Any] = msgspec.to_builtins(info)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(info)
+    return fields
 
 
 def _encode(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`penstock mirror`: a stream copied into another, exactly once, resumed from what is there."""
+"""`penstock mirror`: copies a stream to another, each message exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.connection import Server, json_option, patient, server_options, stream_argument
-from penstock.cli.producer_marks import known_epoch, seekable
+from penstock.cli.producer_marks import seekable, stored_epoch
 from penstock.cli.terminal import Progress, printable
 from penstock.cli.text import size
 from penstock.errors import (
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 @click.command("mirror")
 @stream_argument("source")
 @stream_argument("destination")
-@click.option("--once", is_flag=True, help="Stop when DESTINATION has all that SOURCE holds.")
+@click.option("--once", is_flag=True, help="Stop at the end of SOURCE.")
 @json_option
 @server_options
 def command(server: Server, source: str, destination: str, once: bool, as_json: bool) -> None:
-    """Copy SOURCE into DESTINATION, exactly once, and go on with what is appended.
+    """Copy SOURCE to DESTINATION, each message exactly once, and continue with new messages.
 
-    Both are streams of any server: URLs, CONTEXT:STREAM, or names on the server in use. DESTINATION
-    is created if it is absent, and closed when SOURCE is; nobody else should write to it. How far
-    it has come is kept in DESTINATION itself: kill the mirror at any moment and start it again,
-    here or elsewhere, and nothing is lost or doubled.
+    Both are streams of any server: URLs, CONTEXT:STREAM, or names on the current server.
+    DESTINATION is created if it does not exist, and closed when SOURCE is closed. No other writer
+    may append to it. DESTINATION itself stores how much is copied: stop the mirror at any time and
+    start it again, on any machine, and no message is lost or repeated.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def command(server: Server, source: str, destination: str, once: bool, as_json: 
     """
     with server.stream(source) as src, server.stream(destination) as dst:
         if src.url == dst.url:
-            raise click.UsageError("SOURCE and DESTINATION are the same stream")
+            raise click.UsageError("SOURCE and DESTINATION are the same stream.")
         mirror = _Mirror(src, dst)
         with Progress(f"mirror {source}") as progress:
             mirror.run(progress, follow=not once)
@@ -58,13 +58,13 @@ def command(server: Server, source: str, destination: str, once: bool, as_json: 
         fields = {"bytes": mirror.copied, "position": mirror.reached, "closed": mirror.closed}
         click.echo(json.dumps({"source": src.url, "destination": dst.url, **fields}))
     elif sys.stdout.isatty():
-        closed = ", which is closed now" if mirror.closed else ""
+        closed = ", which is now closed" if mirror.closed else ""
         click.echo(printable(f"{size(mirror.copied)} copied to {destination}{closed}"))
 
 
 class _Mirror:
-    """One run. `reached` is the position in the source, or the number of messages (bytes, if it is
-    not JSON) where the offsets of its server are no positions."""
+    """One run. `reached` is the position in the source. If the offsets of its server are not
+    positions, it is the number of messages, or of bytes if the stream is not JSON."""
 
     def __init__(self, source: Stream, destination: Stream) -> None:
         head = source.head()
@@ -82,45 +82,46 @@ class _Mirror:
 
     def _prepare(self, destination: Stream, content_type: str) -> None:
         try:
-            found = destination.head().content_type
+            existing = destination.head().content_type
         except StreamNotFound:
             destination.ensure(content_type)
             return
-        if media_type(found) != media_type(content_type):
+        if media_type(existing) != media_type(content_type):
             raise ContentTypeMismatch(
-                f"{destination.url} holds {found}, and the source {content_type}."
+                f"{destination.url} has content type {existing}, but the source has "
+                f"{content_type}. Mirror to another stream."
             )
 
     def run(self, progress: Progress, *, follow: bool) -> None:
-        self._find()
+        self._resume()
         while True:
             try:
                 return self._copy(progress, follow=follow)
             except (TailMoved, StaleEpoch) as error:
-                # A request of a mirror that was killed, or another mirror, was faster than we are.
+                # A request of a killed mirror, or of another mirror, was stored first.
                 before = self.reached
-                self._find()
+                self._resume()
                 if self.reached == before:
                     raise Conflict(
-                        f"Somebody else writes to {self._destination.url}, which is a mirror of "
-                        f"{self._source.url}: give the mirror a stream of its own."
+                        f"Another writer appends to {self._destination.url}, which is a mirror of "
+                        f"{self._source.url}. Mirror to a stream without other writers."
                     ) from error
 
-    def _find(self) -> None:
-        """Where the destination stands: asked for its tail first, to notice what comes after."""
+    def _resume(self) -> None:
+        """Ask the destination how much is copied, and for its tail, to detect later appends."""
         self._tail = self._destination.head().offset
-        known = known_epoch(self._destination, self._id)
-        if known is None and self._holds_something():
-            # Unless a request of a killed mirror came between the two questions.
-            known = known_epoch(self._destination, self._id)
-        if known is None and self._holds_something():
+        epoch = stored_epoch(self._destination, self._id)
+        if epoch is None and self._has_data():
+            # A request of a killed mirror may have been stored between the two requests.
+            epoch = stored_epoch(self._destination, self._id)
+        if epoch is None and self._has_data():
             raise Conflict(
-                f"{self._destination.url} holds data that is not from this mirror (or the source "
-                "was made anew): mirror into another stream."
+                f"{self._destination.url} holds data that is not from this mirror, or the source "
+                "was recreated. Mirror to another stream."
             )
-        self.reached = known or 0
+        self.reached = epoch or 0
 
-    def _holds_something(self) -> bool:
+    def _has_data(self) -> bool:
         first = next(iter(self._destination.iter_batches(START, decode=False)))
         return bool(first.data)
 
@@ -150,22 +151,24 @@ class _Mirror:
     def _position(self, batch: Batch) -> int:
         end = seekable(batch.next_offset)
         if end is None or end.generation != self._generation:
-            raise StreamRecreated(f"{self._source.url} was made anew while it was mirrored.")
+            raise StreamRecreated(
+                f"{self._source.url} was recreated while it was mirrored. Mirror to another stream."
+            )
         return end.position
 
     def _uncopied(self, data: bytes, counted: int) -> tuple[bytes, int]:
-        """The part of a batch that is not copied yet, and how much there is up to its end."""
+        """Return the part of a batch that is not copied yet, and the count at its end."""
         from penstock.cli.messages import json_messages
 
         if not self._is_json:
             end = counted + len(data)
             return data[max(self.reached - counted, 0) :], end
         messages = json_messages(data)
-        left = messages[max(self.reached - counted, 0) :]
-        return (b"[" + b",".join(left) + b"]" if left else b""), counted + len(messages)
+        missing = messages[max(self.reached - counted, 0) :]
+        return (b"[" + b",".join(missing) + b"]" if missing else b""), counted + len(messages)
 
     def _append(self, data: bytes, reached: int) -> None:
-        # The client puts an array around what it is given.
+        # The client adds an array around the messages.
         body = data.strip()[1:-1] if self._is_json else data
         answer = self._destination.append_many(
             [body], if_match=self._tail, producer=(self._id, reached, 0)

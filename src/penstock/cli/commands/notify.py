@@ -1,4 +1,4 @@
-"""`penstock notify`: a Notify form to a Notify URL."""
+"""`penstock notify`: sends a Notify form to a Notify URL."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from penstock.cli.terminal import note, printable
 @click.command("notify")
 @click.argument("nurl")
 @click.argument("callbacks", nargs=-1, metavar="[EVENT=NURL]...")
-@click.option("--surl", metavar="URL", help="The table that may have news.")
+@click.option("--surl", metavar="URL", help="State URL of the table that may have new rows.")
 @json_option
 @server_options
 def command(
     server: Server, nurl: str, callbacks: tuple[str, ...], surl: str | None, as_json: bool
 ) -> None:
-    """Tell the Notify URL NURL that the table at --surl may have news.
+    """Notify NURL that the table at --surl may have new rows.
 
-    EVENT=NURL names a Notify URL of ours for events of a type, to be called back. Without --surl
-    it is a handshake: only these are made known. A Notify may be repeated: it says that something
-    may be new, never what. A Penstock server says what it made of it, and --json prints that. NURL
-    is a URL, or the name of a Notify URL on the server. The secret in PENSTOCK_NOTIFY_SECRET, if
-    there is one, signs the form.
+    NURL is a Notify URL, or the name of a Notify URL on the server. EVENT=NURL registers a Notify
+    URL of yours that is called for events of that type. Without --surl the Notify is a handshake
+    that only registers them. A Notify can be repeated: it says that there may be new rows, but not
+    which. A Penstock server reports what it did with the form, and --json prints the report. The
+    secret in PENSTOCK_NOTIFY_SECRET, if it is set, signs the form.
 
     \b
     Examples:
       penstock notify https://hub.example/v1/notify/hub --surl https://me.example/v1/table/endpoints
       penstock notify hub manifest_nurl=https://me.example/v1/notify/manifest
     """
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for callback in callbacks:
         event_type, equals, url = callback.partition("=")
         if not equals:
-            raise click.UsageError(f"{callback!r} is not EVENT=NURL")
-        if event_type in found:
-            raise click.UsageError(f"{event_type} is given twice")
-        found[event_type] = url
+            raise click.UsageError(f"{callback!r} is not of the form EVENT=NURL.")
+        if event_type in urls:
+            raise click.UsageError(f"{event_type} is named twice.")
+        urls[event_type] = url
     with server.notifier(nurl) as (notifier, url):
         try:
-            said = notifier.notify(url, surl=surl, callbacks=found)
+            report = notifier.notify(url, surl=surl, callbacks=urls)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(said, ensure_ascii=False))
+        click.echo(json.dumps(report, ensure_ascii=False))
         return
     click.echo(printable(f"notified {nurl}"))
-    ignored = said.get("ignored")
+    ignored = report.get("ignored")
     if isinstance(ignored, dict):
         for name, reason in ignored.items():
-            note(f"it ignored {name}: {reason}")
+            note(f"The server ignored {name}: {reason}")

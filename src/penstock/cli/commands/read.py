@@ -1,4 +1,4 @@
-"""`penstock read`: what a stream holds, and what is appended to it, on stdout."""
+"""`penstock read`: prints a stream, and new messages as they are appended."""
 
 from __future__ import annotations
 
@@ -24,25 +24,38 @@ if TYPE_CHECKING:
 
 @click.command("read")
 @stream_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended, until it closes.")
-@click.option("--until-closed", is_flag=True, help="The same as --follow, for scripts to say so.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Continue with new messages until the stream is closed."
+)
+@click.option("--until-closed", is_flag=True, help="The same as --follow.")
 @click.option(
     "-o",
     "--offset",
     default="start",
     show_default=True,
     metavar="OFFSET",
-    help="Where to begin: an offset, `start` or `end`.",
+    help="Where to start: an offset, `start` or `end`.",
 )
-@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
-@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N.")
-@click.option("--format", "pattern", metavar="PATTERN", help="How to write each; see above.")
+@click.option(
+    "-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N messages."
+)
+@click.option(
+    "-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."
+)
+@click.option(
+    "--format", "pattern", metavar="PATTERN", help="Pattern to print each message by; see above."
+)
 @click.option(
     "--checkpoint",
     metavar="FILE",
-    help="Keep the offset in FILE when a batch is written, and begin there the next time.",
+    help="Store the offset in FILE after each batch, and start there the next time.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print objects with offset and message.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object with offset and message per message.",
+)
 @server_options
 def command(
     server: Server,
@@ -58,13 +71,13 @@ def command(
 ) -> None:
     """Read STREAM to its end, or follow it.
 
-    The messages of a JSON stream come one a line, other streams byte for byte (on a terminal
-    without control characters). --tail, --count and --format count messages of JSON streams and
-    lines of others. Each batch is flushed as it arrives; a failing connection is waited out and
-    goes on where it stopped, so nothing is missed or repeated.
+    A JSON stream is printed one message per line, other streams byte for byte (on a terminal,
+    without control characters). --tail, --count and --format apply to the messages of JSON streams
+    and to the lines of others. Each batch is printed as it arrives. If the connection fails, the
+    read resumes where it stopped, so no message is lost or repeated.
 
     \b
-    --format takes what kcat does, as far as it applies:
+    The fields of --format are those of kcat:
       %s message   %S its size   %o its offset   %O the offset after it
       %i number    %t stream     %n line end     %% percent   and \\n \\r \\t \\0 \\xNN
 
@@ -77,29 +90,31 @@ def command(
       penstock read orders --checkpoint orders.offset >> orders.jsonl
     """
     if tail is not None and (offset != "start" or checkpoint):
-        raise click.UsageError("--tail begins at the end: no --offset and no --checkpoint")
+        raise click.UsageError("--tail cannot be used with --offset or --checkpoint.")
     if checkpoint and count is not None:
-        raise click.UsageError("--checkpoint keeps whole batches: no --count")
+        raise click.UsageError(
+            "--checkpoint stores the offsets of whole batches: it cannot be used with --count."
+        )
     if pattern is not None and as_json:
-        raise click.UsageError("--format and --json exclude each other")
+        raise click.UsageError("--format and --json cannot be used together.")
     write = compile_format(pattern) if pattern is not None else None
     output = _Output(stream, write=write, as_json=as_json, count=count, by_message=tail is not None)
-    with server.stream(stream) as found, broken_pipe_noticed():
-        begin: str | None = offset_of(offset)
+    with server.stream(stream) as remote, broken_pipe_noticed():
+        start: str | None = offset_of(offset)
         if tail is not None:
-            begin = _show_tail(found, stream, tail, output)
-        if begin is not None and not output.is_full:
-            _show(found, begin, output, follow=follow or until_closed, checkpoint=checkpoint)
+            start = _show_tail(remote, stream, tail, output)
+        if start is not None and not output.is_full:
+            _show(remote, start, output, follow=follow or until_closed, checkpoint=checkpoint)
 
 
 def _show_tail(stream: Stream, name: str, count: int, output: _Output) -> str | None:
-    """Write the last messages; gives the offset after them, or None if no more will come."""
+    """Print the last messages. Return the offset after them, or None if the stream is closed."""
     from penstock.cli.messages import Tail
 
     if count == 0:
         head = stream.head()
         return None if head.closed else head.offset
-    stream.head()  # an absent stream is an error before anything else is tried
+    stream.head()  # a stream that does not exist is an error, also on servers without splits
     tail = Tail(stream, name, count)
     output.messages(tail.messages, is_json_stream=is_json(stream.content_type or ""))
     return None if tail.closed else tail.next_offset
@@ -115,7 +130,7 @@ def _show(
         decode=False,
         stop_when_up_to_date=not follow,
         checkpoint=FileCheckpoint(checkpoint) if checkpoint else None,
-        # Who follows waits out any failure; who reads to the end wants to know.
+        # A follower waits for the server; a read to the end reports a failure.
         retry=None if follow else stream.client.retry,
     ) as batches:
         for batch in batches:
@@ -126,7 +141,7 @@ def _show(
 
 
 class _Output:
-    """Writes batches to stdout in the chosen form, and flushes after each."""
+    """Prints batches in the chosen form, and flushes stdout after each."""
 
     def __init__(
         self,
@@ -142,7 +157,7 @@ class _Output:
         self._splitter = Splitter(stream)
         self._write = write
         self._as_json = as_json
-        self._left = count
+        self._remaining = count
         self._by_message = by_message or count is not None or write is not None
         self._is_terminal = sys.stdout.isatty()
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
@@ -150,7 +165,7 @@ class _Output:
 
     @property
     def is_full(self) -> bool:
-        return self._left == 0
+        return self._remaining == 0
 
     def batch(self, batch: Batch) -> None:
         self._json_stream = is_json(batch.content_type)
@@ -170,16 +185,16 @@ class _Output:
         self._messages(iter(messages))
 
     def end(self, next_offset: str) -> None:
-        """No more batches come: what waited for a line end is written without."""
+        """Print the last line if it has no end."""
         self._messages(self._splitter.rest(next_offset))
 
     def _messages(self, messages: Iterator[Message]) -> None:
         parts = []
         for message in messages:
             parts.append(self._form(message))
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0:
+            if self._remaining is not None:
+                self._remaining -= 1
+                if self._remaining == 0:
                     break
         self._put(b"".join(parts))
 
@@ -190,12 +205,12 @@ class _Output:
             return message.data + b"\n"
         import msgspec
 
-        found = {"offset": message.offset, "next_offset": message.next_offset}
+        fields = {"offset": message.offset, "next_offset": message.next_offset}
         if self._json_stream:
             value: object = msgspec.Raw(message.data)
         else:
             value = message.data.decode("utf-8", "replace")
-        return msgspec.json.encode({**found, "message": value}) + b"\n"
+        return msgspec.json.encode({**fields, "message": value}) + b"\n"
 
     def _put(self, data: bytes) -> None:
         if not data:
@@ -211,5 +226,5 @@ def _base64(batch: Batch) -> bytes:
 
     if not batch.data:
         return b""
-    found = {"offset": batch.offset, "next_offset": batch.next_offset}
-    return msgspec.json.encode({**found, "base64": base64.b64encode(batch.data).decode()}) + b"\n"
+    fields = {"offset": batch.offset, "next_offset": batch.next_offset}
+    return msgspec.json.encode({**fields, "base64": base64.b64encode(batch.data).decode()}) + b"\n"

@@ -1,4 +1,4 @@
-"""`penstock retention`: the limits within which a stream is kept."""
+"""`penstock retention`: shows and changes the retention policy of a stream."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.client.answers import Retention
 
 
-class _Written(click.ParamType[int]):
-    """A value as people write it."""
+class _Limit(click.ParamType[int]):
+    """A number with a unit, as people write it."""
 
     def __init__(self, name: str, parse: Callable[[str], int], example: str) -> None:
         self.name = name
@@ -28,19 +28,20 @@ class _Written(click.ParamType[int]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         try:
-            found = self._parse(value)
+            limit = self._parse(value)
         except ValueError:
-            found = 0
-        if found < 1:
-            self.fail(f"{value!r} is none: write it as {self._example}", param, ctx)
-        return found
+            limit = 0
+        if limit < 1:
+            self.fail(f"{value!r} is not a limit such as {self._example}.", param, ctx)
+        return limit
 
 
 @click.group("retention")
 def command() -> None:
-    """How long a stream's data is kept: by age, by bytes, by the ratio of log to live state.
+    """Show or change how long a stream keeps its data.
 
-    A stream without limits of its own has those of its path, from the server's setting `retention`.
+    The limits are age, bytes, and the ratio of the log to the live state. A stream without limits
+    of its own has those of its path, from the server's setting `retention`.
 
     \b
     Examples:
@@ -56,32 +57,34 @@ def command() -> None:
 @json_option
 @server_options
 def show(server: Server, stream: str, as_json: bool) -> None:
-    """Show the limits in force for STREAM, and where it begins."""
-    with server.stream(stream) as found:
-        _print(stream, found.retention(), as_json=as_json)
+    """Show the limits of STREAM and its first offset."""
+    with server.stream(stream) as remote:
+        _print(stream, remote.retention(), as_json=as_json)
 
 
 @command.command("set")
 @stream_argument()
 @click.option(
     "--age",
-    type=_Written("age", parse_age, "90s, 15m, 12h or 7d"),
+    type=_Limit("age", parse_age, "90s, 15m, 12h or 7d"),
     metavar="AGE",
-    help="Let go of what is older: 90s, 15m, 12h, 7d.",
+    help="Delete older messages: 90s, 15m, 12h, 7d.",
 )
 @click.option(
     "--bytes",
-    type=_Written("size", parse_size, "65536, 512k or 10GiB"),
+    type=_Limit("size", parse_size, "65536, 512k or 10GiB"),
     metavar="SIZE",
-    help="Let go of what is before the last so many bytes.",
+    help="Delete messages before the last SIZE bytes.",
 )
 @click.option(
     "--compact",
     type=click.IntRange(RATIO_MIN, NUMBER_MAX),
     metavar="N",
-    help="Compact a state stream whose log is N times its live state.",
+    help="Compact a state stream when its log is N times its live state.",
 )
-@click.option("--forever", is_flag=True, help="Keep everything, whatever holds for its path.")
+@click.option(
+    "--forever", is_flag=True, help="Keep all messages, whatever the limits of its path are."
+)
 @json_option
 @server_options
 def set_(
@@ -93,12 +96,12 @@ def set_(
     forever: bool,
     as_json: bool,
 ) -> None:
-    """Give STREAM limits of its own, in the place of any that it has."""
+    """Replace the limits of STREAM by limits of its own."""
     if forever == any(limit is not None for limit in (age, bytes, compact)):
-        raise click.UsageError("give --age, --bytes or --compact, or --forever without them")
-    with server.stream(stream) as found:
-        found.set_retention(age_s=age, bytes=bytes, compact=compact)
-        _print(stream, found.retention(), as_json=as_json)
+        raise click.UsageError("Set --age, --bytes or --compact, or --forever alone.")
+    with server.stream(stream) as remote:
+        remote.set_retention(age_s=age, bytes=bytes, compact=compact)
+        _print(stream, remote.retention(), as_json=as_json)
 
 
 @command.command("rm")
@@ -106,25 +109,26 @@ def set_(
 @json_option
 @server_options
 def remove(server: Server, stream: str, as_json: bool) -> None:
-    """Take the own limits of STREAM away: those of its path hold again."""
-    with server.stream(stream) as found:
-        found.reset_retention()
-        _print(stream, found.retention(), as_json=as_json)
+    """Remove the limits of STREAM. Those of its path apply again."""
+    with server.stream(stream) as remote:
+        remote.reset_retention()
+        _print(stream, remote.retention(), as_json=as_json)
 
 
-def _print(stream: str, found: Retention, *, as_json: bool) -> None:
+def _print(stream: str, retention: Retention, *, as_json: bool) -> None:
     if as_json:
-        told: dict[str, Any] = {"stream": stream, "age": found.age_s, "bytes": found.bytes}
-        told |= {"compact": found.compact, "own": found.own, "earliest": found.earliest}
-        click.echo(json.dumps(told))
+        fields: dict[str, Any] = {"stream": stream, "age": retention.age_s}
+        fields |= {"bytes": retention.bytes, "compact": retention.compact}
+        fields |= {"own": retention.own, "earliest": retention.earliest}
+        click.echo(json.dumps(fields))
         return
     limits = []
-    if found.age_s is not None:
-        limits.append(f"lets go of what is older than {show_age(found.age_s)}")
-    if found.bytes is not None:
-        limits.append(f"lets go of what is before its last {show_size(found.bytes)}")
-    if found.compact is not None:
-        limits.append(f"is compacted at {found.compact} times its live state")
-    kept = ", ".join(limits) or "keeps everything"
-    whose = "limits of its own" if found.own else "those of its path"
-    click.echo(printable(f"{stream} {kept} ({whose}), and starts at {found.earliest}"))
+    if retention.age_s is not None:
+        limits.append(f"deletes messages older than {show_age(retention.age_s)}")
+    if retention.bytes is not None:
+        limits.append(f"deletes messages before its last {show_size(retention.bytes)}")
+    if retention.compact is not None:
+        limits.append(f"is compacted at {retention.compact} times its live state")
+    policy = ", ".join(limits) or "keeps all messages"
+    owner = "its own limits" if retention.own else "limits of its path"
+    click.echo(printable(f"{stream} {policy} ({owner}); it starts at {retention.earliest}"))

@@ -1,4 +1,4 @@
-"""`penstock schema`: the declaration of a state stream, set, shown and tried out."""
+"""`penstock schema`: sets, shows, removes and tests the declaration of a state stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _file_type = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=
 
 @click.group("schema")
 def command() -> None:
-    """Declare state streams: a JSON Schema for each type of entity.
+    """Declare a JSON Schema for each type of a state stream.
 
     \b
     Examples:
@@ -39,13 +39,13 @@ def command() -> None:
 @click.argument("file", type=_file_type)
 @server_options
 def set_(server: Server, stream: str, file: Path) -> None:
-    """Declare STREAM as FILE says (- is stdin): {"types": {"user": {"schema": {…}}}}."""
+    """Declare STREAM by FILE (- is stdin): {"types": {"user": {"schema": {…}}}}."""
     from penstock.client.requests import Request
 
     body = _content(file)
-    with server.stream(stream) as found:
+    with server.stream(stream) as remote:
         headers = {"Content-Type": "application/json"}
-        answer = found.client.request(Request("PUT", _url(found), headers, body=body))
+        answer = remote.client.request(Request("PUT", _url(remote), headers, body=body))
     declared = json.loads(answer.body)
     click.echo(f"version {declared['version']} of {stream}, mode {declared['mode']}")
 
@@ -54,20 +54,20 @@ def set_(server: Server, stream: str, file: Path) -> None:
 @stream_argument()
 @server_options
 def get(server: Server, stream: str) -> None:
-    """Print how STREAM is declared, as JSON that `set` takes."""
-    with server.stream(stream) as found:
-        click.echo(json.dumps(json.loads(_declaration(found)), indent=2, ensure_ascii=False))
+    """Print the declaration of STREAM, as JSON that `set` accepts."""
+    with server.stream(stream) as remote:
+        click.echo(json.dumps(json.loads(_declaration(remote)), indent=2, ensure_ascii=False))
 
 
 @command.command("rm")
 @stream_argument()
 @server_options
 def remove(server: Server, stream: str) -> None:
-    """Take the declaration of STREAM back: it takes any JSON again. Its messages stay."""
+    """Remove the declaration of STREAM. Its messages stay, and it accepts any JSON again."""
     from penstock.client.requests import Request
 
-    with server.stream(stream) as found:
-        found.client.request(Request("DELETE", _url(found)))
+    with server.stream(stream) as remote:
+        remote.client.request(Request("DELETE", _url(remote)))
     click.echo(printable(f"undeclared {stream}"))
 
 
@@ -78,16 +78,16 @@ def remove(server: Server, stream: str) -> None:
 def check(server: Server, stream: str, file: Path | None) -> None:
     """Check events against the declaration of STREAM, without appending them.
 
-    FILE has an event a line, or one JSON array (- is stdin). Without it the messages that are in
-    the stream are checked. Exit code 1 if one is invalid.
+    FILE has one event per line, or is one JSON array (- is stdin). Without FILE, the messages of
+    STREAM are checked. The exit code is 1 if an event is invalid.
     """
     from penstock.errors import InvalidEvent
     from penstock.state.declaration import Compiled, decode
 
     checked = invalid = 0
-    with server.stream(stream) as found:
-        compiled = Compiled(decode(_declaration(found)))
-        for event in _of_stream(found) if file is None else _of_file(_content(file)):
+    with server.stream(stream) as remote:
+        compiled = Compiled(decode(_declaration(remote)))
+        for event in _stream_events(remote) if file is None else _file_events(_content(file)):
             try:
                 compiled.check(b"[" + event + b"]")
             except InvalidEvent as error:
@@ -117,20 +117,20 @@ def _content(file: Path) -> bytes:
         return opened.read()
 
 
-def _of_stream(stream: Stream) -> Iterator[bytes]:
+def _stream_events(stream: Stream) -> Iterator[bytes]:
     import msgspec
 
     for batch in stream.iter_batches(message_type=msgspec.Raw):
         yield from map(bytes, batch.messages)
 
 
-def _of_file(content: bytes) -> Iterator[bytes]:
+def _file_events(content: bytes) -> Iterator[bytes]:
     import msgspec
 
     if content.lstrip()[:1] == b"[":
         try:
             yield from map(bytes, msgspec.json.decode(content, type=list[msgspec.Raw]))
         except msgspec.DecodeError as error:
-            raise click.ClickException(f"the file is not a JSON array: {error}") from None
+            raise click.ClickException(f"The file is not a JSON array: {error}.") from None
         return
     yield from (line for line in content.splitlines() if line.strip())

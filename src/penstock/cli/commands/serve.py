@@ -1,4 +1,4 @@
-"""`penstock serve`: run the server until it is told to stop."""
+"""`penstock serve`: runs the server until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from penstock.units import show_folder
 @click.command("serve", cls=SettingsCommand)
 @setting_flags
 def command(**options: Any) -> None:
-    """Run the server. Prints one line with its URL when it is ready."""
+    """Run the server. It prints one line with its URL when it is ready."""
     settings = resolved(options).settings
 
     from penstock.http.native.server import serve  # here, so that `--help` does not load the server
 
-    where = "in memory" if settings.memory else show_folder(settings.data_dir)
+    folder = "in memory" if settings.memory else show_folder(settings.data_dir)
 
     def on_ready(url: str) -> None:
-        click.echo(f"Penstock serving {url} (data: {where})")
+        click.echo(f"Penstock serving {url} (data: {folder})")
 
     try:
         serve(settings, on_ready=on_ready)
@@ -33,14 +33,14 @@ def command(**options: Any) -> None:
 
 
 def cannot_listen(error: OSError, settings: Settings) -> str:
-    """What to tell somebody whose server did not start."""
+    """Return the message for a server that cannot listen on its address."""
     address = f"{settings.host}:{settings.port}"
     if isinstance(error, socket.gaierror):
-        return f"{settings.host} is not an address: {error.strerror}; choose another with --host"
+        return f"{settings.host} is not an address ({error.strerror}). Choose another with --host."
     if error.errno == errno.EADDRINUSE:
-        return f"{address} is in use by another program; choose another port with --port"
+        return f"{address} is in use by another program. Choose another port with --port."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{settings.host} is not an address of this machine; choose another with --host"
+        return f"{settings.host} is not an address of this machine. Choose another with --host."
     if error.errno == errno.EACCES and error.filename is None:
-        return f"not allowed to listen on {address}; choose a port above 1023 with --port"
+        return f"Permission to listen on {address} is denied. Choose a port above 1023 with --port."
     raise error

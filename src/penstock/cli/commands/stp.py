@@ -1,4 +1,4 @@
-"""`penstock stp`: what a server follows and whom it tells. It does both itself; this asks it to."""
+"""`penstock stp`: shows and changes the tables that a server follows and the URLs it notifies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REGISTRY = "__stp/registry"
 
 @click.group("stp")
 def command() -> None:
-    """Let a server follow tables of other servers, and see whom it tells of its own.
+    """Make a server follow tables of other servers, and show which URLs it notifies.
 
     \b
     Examples:
@@ -32,18 +32,22 @@ def command() -> None:
 
 @command.command("follow")
 @click.argument("surl")
-@click.option("--into", metavar="STREAM", help="The mirror.  [default: mirror/<host>/<path>]")
-@click.option("--nurl", metavar="URL", help="A Notify URL of the source, asked to tell us.")
-@click.option("--adopt", is_flag=True, help="Follow into a table that has rows of its own.")
+@click.option(
+    "--into", metavar="STREAM", help="Path of the mirror.  [default: mirror/<host>/<path>]"
+)
+@click.option(
+    "--nurl", metavar="URL", help="Notify URL of the source, to register for notifications."
+)
+@click.option("--adopt", is_flag=True, help="Allow a mirror that already has rows.")
 @json_option
 @server_options
 def follow(
     server: Server, surl: str, into: str | None, nurl: str | None, adopt: bool, as_json: bool
 ) -> None:
-    """Make the server mirror the table at SURL, from now on and over restarts.
+    """Make the server mirror the table at SURL, also after a restart.
 
-    The mirror is read-only to everybody else. Its rows are those of the source, each once; rows
-    that change nothing are left out.
+    Nobody else can write to the mirror. It has each row of the source once; rows that change
+    nothing are omitted.
     """
     from penstock.protocol.outbound import parse_url
     from penstock.stp.server.peers import mirror_path
@@ -51,21 +55,21 @@ def follow(
     table = into or mirror_path(parse_url(surl))
     document = {"surl": surl, "adopt": adopt, **({} if nurl is None else {"nurl": nurl})}
     with server.client() as client:
-        found = _ask(client, "PUT", f"follow/{table}", document)
+        mirror = _request(client, "PUT", f"follow/{table}", document)
     if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
+        click.echo(json.dumps(mirror, ensure_ascii=False))
     else:
-        click.echo(printable(f"{table} follows {found['surl']}"))
+        click.echo(printable(f"{table} follows {mirror['surl']}"))
 
 
 @command.command("unfollow")
 @click.argument("table")
 @server_options
 def unfollow(server: Server, table: str) -> None:
-    """End the following of TABLE; its rows stay, and it can be written to again."""
+    """Make TABLE follow nothing. Its rows stay, and it accepts writes again."""
     with server.client() as client:
-        _ask(client, "DELETE", f"follow/{table}")
-    click.echo(printable(f"{table} follows nothing any more"))
+        _request(client, "DELETE", f"follow/{table}")
+    click.echo(printable(f"{table} no longer follows another table"))
 
 
 @command.command("status")
@@ -73,14 +77,15 @@ def unfollow(server: Server, table: str) -> None:
 @json_option
 @server_options
 def status(server: Server, table: str | None, as_json: bool) -> None:
-    """Show what is followed and who is told, or how the following of TABLE goes."""
+    """Show the followed tables and the notified URLs, or the progress of TABLE."""
     with server.client() as client:
         if table is None:
-            found = _registry(client)
-            follows = [_ask(client, "GET", f"follow/{name}") for name in found.get("follow", {})]
+            entries = _registry(client)
+            names = entries.get("follow", {})
+            follows = [_request(client, "GET", f"follow/{name}") for name in names]
         else:
-            found, follows = {}, [_ask(client, "GET", f"follow/{table}")]
-    listeners = list(found.get("listener", {}).values())
+            entries, follows = {}, [_request(client, "GET", f"follow/{table}")]
+    listeners = list(entries.get("listener", {}).values())
     if as_json:
         both: Any = {"follows": follows, "listeners": listeners}
         click.echo(json.dumps(follows[0] if table else both, ensure_ascii=False))
@@ -88,17 +93,17 @@ def status(server: Server, table: str | None, as_json: bool) -> None:
     if follows:
         lines = [("TABLE", "SEQNO", "STATE", "SOURCE", "")]
         for each in follows:
-            told = each["reason"] or each["last_conflict"]
-            lines.append((each["table"], str(each["seqno"]), each["state"], each["surl"], told))
+            reason = each["reason"] or each["last_conflict"]
+            lines.append((each["table"], str(each["seqno"]), each["state"], each["surl"], reason))
         _show(lines, right=(1,))
     if listeners:
         lines = [("TABLE", "EVENT", "STATE", "NURL", "")]
         for each in listeners:
-            told = each["reason"]
-            lines.append((each["table"], each["event"], each["state"], each["nurl"], told))
+            fields = (each["table"], each["event"], each["state"], each["nurl"])
+            lines.append((*fields, each["reason"]))
         _show(lines)
     if not follows and not listeners:
-        click.echo("nothing is followed and nobody is told")
+        click.echo("The server follows no table and notifies no URL.")
 
 
 def _show(lines: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
@@ -107,7 +112,7 @@ def _show(lines: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:
 
 
 def _registry(client: Client) -> dict[str, Any]:
-    """All entries, page by page."""
+    """Return all entries of the registry, by kind."""
     from penstock.errors import StreamNotFound
 
     types: dict[str, Any] = {}
@@ -115,7 +120,7 @@ def _registry(client: Client) -> dict[str, Any]:
     while True:
         params = {} if after is None else {"after": after}
         try:
-            page = _ask(client, "GET", f"state/{REGISTRY}", params=params)
+            page = _request(client, "GET", f"state/{REGISTRY}", params=params)
         except StreamNotFound:
             return {}
         for kind, entries in page["types"].items():
@@ -125,7 +130,7 @@ def _registry(client: Client) -> dict[str, Any]:
             return types
 
 
-def _ask(
+def _request(
     client: Client,
     method: str,
     path: str,

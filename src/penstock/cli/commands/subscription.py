@@ -1,4 +1,5 @@
-"""`penstock subscription`: make, list, show, change and delete them; replace the signing key."""
+"""`penstock subscription`: creates, lists, shows, changes and deletes subscriptions; replaces the
+key that signs webhooks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ JSON = "application/json"
 
 @click.group("subscription")
 def command() -> None:
-    """Durable cursors over streams that wake a worker when there is something new.
+    """Create, list, show and delete subscriptions.
+
+    A subscription is a durable cursor over streams. It wakes a worker when there are new messages.
 
     \b
     Examples:
@@ -33,12 +36,26 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("id")
-@click.option("--pattern", metavar="GLOB", help="Streams: orders/*, orders-*, jobs/**.")
-@click.option("--stream", "streams", multiple=True, metavar="STREAM", help="A stream; repeatable.")
-@click.option("--webhook", metavar="URL", help="Have the server call this URL.")
-@click.option("--wake-stream", metavar="STREAM", help="Wake workers here; made if it is absent.")
-@click.option("--lease-ms", type=click.IntRange(1000, 600_000), help="How long a worker may take.")
-@click.option("--description", metavar="TEXT", help="For people.")
+@click.option(
+    "--pattern", metavar="GLOB", help="Pattern of the streams: orders/*, orders-*, jobs/**."
+)
+@click.option(
+    "--stream",
+    "streams",
+    multiple=True,
+    metavar="STREAM",
+    help="Path of a stream; can be repeated.",
+)
+@click.option("--webhook", metavar="URL", help="URL that the server calls for each wake.")
+@click.option(
+    "--wake-stream",
+    metavar="STREAM",
+    help="Stream of the wakes for workers. It is created if needed.",
+)
+@click.option(
+    "--lease-ms", type=click.IntRange(1000, 600_000), help="Duration of a lease in milliseconds."
+)
+@click.option("--description", metavar="TEXT", help="Text for people.")
 @json_option
 @server_options
 def create(
@@ -52,12 +69,12 @@ def create(
     description: str | None,
     as_json: bool,
 ) -> None:
-    """Make the subscription ID, or confirm the one that is there.
+    """Create the subscription ID, or confirm an equal existing one.
 
-    Streams that are there now are linked at their end; what is appended from now on is to be done.
+    Existing streams are linked at their ends: only messages appended from now on cause wakes.
     """
     if (webhook is None) == (wake_stream is None):
-        raise click.UsageError("give --webhook or --wake-stream, and not both")
+        raise click.UsageError("Set either --webhook or --wake-stream.")
     with server.client() as client:
         if wake_stream is not None:
             client.stream(wake_stream).ensure(JSON)
@@ -77,7 +94,7 @@ def create(
 @json_option
 @server_options
 def show(server: Server, id: str, as_json: bool) -> None:
-    """Show the subscription ID: its streams, and how far each is processed."""
+    """Show the subscription ID: its streams, and the acknowledged offset of each."""
     with server.client() as client:
         _print(client.subscription(id).show(), as_json)
 
@@ -89,13 +106,13 @@ def show(server: Server, id: str, as_json: bool) -> None:
 def ls(server: Server, prefix: str, as_json: bool) -> None:
     """List the subscriptions whose ids start with PREFIX."""
     with server.client() as client:
-        found = list(client.subscriptions(prefix))
+        subscriptions = list(client.subscriptions(prefix))
     if as_json:
-        for info in found:
+        for info in subscriptions:
             click.echo(json.dumps(_plain(info), ensure_ascii=False))
         return
-    if not found:
-        click.echo("no subscriptions")
+    if not subscriptions:
+        click.echo("There are no subscriptions.")
         return
     lines = [("ID", "TYPE", "STATUS", "STREAMS", "PENDING", "OF", "TO")]
     lines += [
@@ -108,7 +125,7 @@ def ls(server: Server, prefix: str, as_json: bool) -> None:
             info.pattern or "its list",
             _target(info),
         )
-        for info in found
+        for info in subscriptions
     ]
     for line in aligned(lines, right=(3, 4)):
         click.echo(printable(line))
@@ -119,7 +136,7 @@ def ls(server: Server, prefix: str, as_json: bool) -> None:
 @click.argument("streams", nargs=-1, required=True)
 @server_options
 def add(server: Server, id: str, streams: tuple[str, ...]) -> None:
-    """Link STREAMS to the subscription ID, each at its end, beside those of its pattern."""
+    """Link STREAMS to the subscription ID, each at its end, in addition to its pattern."""
     with server.client() as client:
         client.subscription(id).add(*streams)
     click.echo(printable(f"added {len(streams)} to {id}"))
@@ -130,7 +147,7 @@ def add(server: Server, id: str, streams: tuple[str, ...]) -> None:
 @click.argument("streams", nargs=-1, required=True)
 @server_options
 def remove(server: Server, id: str, streams: tuple[str, ...]) -> None:
-    """Take STREAMS from the subscription ID; those that its pattern matches stay linked by it."""
+    """Unlink STREAMS from the subscription ID. Streams that its pattern matches stay linked."""
     with server.client() as client:
         subscription = client.subscription(id)
         for stream in streams:
@@ -144,8 +161,8 @@ def remove(server: Server, id: str, streams: tuple[str, ...]) -> None:
 def rotate_key(server: Server, as_json: bool) -> None:
     """Replace the key that webhooks are signed with.
 
-    The new one is in jwks.json at once and signs when receivers, who may keep the set for five
-    minutes, can know it; the old one stays there for webhook_key_overlap_s after that.
+    The new key is in jwks.json at once. It signs after five minutes, the time for which receivers
+    may cache the key set. The old key stays published for webhook_key_overlap_s after that.
     """
     with server.client() as client:
         key = client.rotate_webhook_key()
@@ -159,7 +176,7 @@ def rotate_key(server: Server, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, required=True)
 @server_options
 def rm(server: Server, ids: tuple[str, ...]) -> None:
-    """Delete the subscriptions IDS, and their cursors with them; streams stay as they are."""
+    """Delete the subscriptions IDS with their cursors. Their streams do not change."""
     with server.client() as client:
         for id in ids:
             client.subscription(id).delete()

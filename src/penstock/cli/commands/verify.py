@@ -1,6 +1,6 @@
-"""`penstock verify`: check a data folder that no server is using.
+"""`penstock verify`: checks the data folder of a stopped server.
 
-Exit code 0: nothing is wrong with it. 1: problems were found. 2: it could not be checked.
+The exit code is 0 without problems, 1 with problems, and 2 if the folder cannot be checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli import plain
+from penstock.cli import system_message
 from penstock.cli.text import aligned, amount, size
 from penstock.errors import PenstockError
 
@@ -30,14 +30,15 @@ class CannotCheck(click.ClickException):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.pass_context
 def command(context: click.Context, data_dir: Path, as_json: bool) -> None:
-    """Check every byte of a data folder that no server is using.
+    """Check every byte of the data folder of a stopped server.
 
-    Changes nothing. Exit code 0: no problems. 1: problems were found. 2: it could not be checked.
+    The command changes nothing. The exit code is 0 without problems, 1 with problems, and 2 if the
+    folder cannot be checked.
     """
     from penstock.log.offline.verify import verify  # here, so that `--help` does not load the store
 
-    with refusals(), _progress() as tell:
-        report = verify(data_dir, progress=tell)
+    with refusals(), _progress() as on_progress:
+        report = verify(data_dir, progress=on_progress)
     if as_json:
         click.echo(as_indented_json(report))
     else:
@@ -47,24 +48,24 @@ def command(context: click.Context, data_dir: Path, as_json: bool) -> None:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """A folder that cannot be looked at is one line and exit code 2, never 1."""
+    """Turn a folder that cannot be opened into one line and exit code 2."""
     try:
         yield
     except PenstockError as error:
         raise CannotCheck(error.detail) from None
     except OSError as error:
-        raise CannotCheck(plain(error)) from None
+        raise CannotCheck(system_message(error)) from None
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Percentages on a terminal, nothing elsewhere."""
+    """Show the percentage on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     shown = -1
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal shown
         percent = done * 100 // max(total, 1)
         if percent != shown:
@@ -72,7 +73,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
             click.echo(f"\rchecked {percent}%", nl=False, err=True)
 
     try:
-        yield tell
+        yield show
     finally:
         click.echo("\r" + " " * 16 + "\r", nl=False, err=True)
 
@@ -113,5 +114,5 @@ def _text(data_dir: Path, report: Report) -> Iterator[str]:
     hidden = report.problem_count - len(report.problems)
     if hidden:
         yield f"and {amount(hidden, 'more problem')}"
-    found = amount(report.problem_count, "problem") if report.problem_count else "no problems"
-    yield f"{found} found"
+    count = amount(report.problem_count, "problem") if report.problem_count else "no problems"
+    yield f"{count} found"

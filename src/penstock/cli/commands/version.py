@@ -1,4 +1,4 @@
-"""`penstock version`, and the line of `penstock --version`."""
+"""`penstock version` and the line of `penstock --version`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock work`: claims what a pull-wake subscription has to be done, runs a command, acks."""
+"""`penstock work`: claims the wakes of a subscription, runs a command for each, acknowledges."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
-HEARTBEATS: Final = 3
-"""Times that a lease is extended before it would end."""
+HEARTBEATS: Final = 3  # extensions of a lease before it would end
 
 
 @click.command("work")
 @click.argument("subscription")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND")
-@click.option("--worker", metavar="NAME", help="Name of this worker.  [default: host and process]")
-@click.option("--once", is_flag=True, help="End when nothing is left to be done.")
+@click.option(
+    "--worker", metavar="NAME", help="Name of this worker.  [default: host name and process id]"
+)
+@click.option("--once", is_flag=True, help="Stop when no wake is pending.")
 @server_options
 def command(
     server: Server, subscription: str, arguments: tuple[str, ...], worker: str | None, once: bool
 ) -> None:
-    """Run COMMAND for what is new in the streams of SUBSCRIPTION, from now on.
+    """Run COMMAND for each pending wake of SUBSCRIPTION, and wait for more.
 
-    COMMAND gets the messages of one stream on its stdin, one JSON value a line (other streams: the
-    bytes as they are). When it ends with 0 they are acked; otherwise, or when this worker dies,
-    they are given out again: each message is processed at least once. Its environment says what
-    it works on: PENSTOCK_STREAM, PENSTOCK_OFFSET (before the first message), PENSTOCK_NEXT_OFFSET
-    (after the last) and PENSTOCK_GENERATION.
+    COMMAND gets the new messages of one stream on stdin, one JSON value per line (other streams:
+    the bytes as they are). If it exits with 0, the messages are acknowledged. Otherwise, or if this
+    worker dies, they are delivered again: each message is processed at least once. COMMAND has
+    these environment variables: PENSTOCK_STREAM, PENSTOCK_OFFSET (before the first message),
+    PENSTOCK_NEXT_OFFSET (after the last message) and PENSTOCK_GENERATION.
 
-    Any number of workers may run; each piece of work is given to one of them at a time.
+    Any number of workers can run. Each wake is leased to one of them at a time.
 
     \b
     Examples:
@@ -53,15 +54,17 @@ def command(
     """
     from penstock.client.retry import Retry
 
-    # A worker outlives a restart of its server.
+    # A worker keeps running while its server restarts.
     with server.client(retry=Retry(attempts_max=PATIENT_ATTEMPTS_MAX)) as client:
         name = worker or f"{platform.node()}-{os.getpid()}"
-        loop = _Loop(client.subscription(subscription), arguments, name)
+        loop = _Worker(client.subscription(subscription), arguments, name)
         if not loop.run(once=once):
             raise click.exceptions.Exit(FAILURE)
 
 
-class _Loop:
+class _Worker:
+    """Claims wakes one after the other and runs the command for each."""
+
     def __init__(self, subscription: Subscription, arguments: tuple[str, ...], worker: str) -> None:
         self._subscription = subscription
         self._client = subscription.client
@@ -69,16 +72,19 @@ class _Loop:
         self._worker = worker
 
     def run(self, *, once: bool) -> bool:
-        """Until interrupted, or with `once` until nothing is left; whether all went well."""
+        """Work until interrupted, or with `once` until no wake is pending.
+
+        Return whether the command succeeded for all of them.
+        """
         info = self._subscription.show()
         if info.wake_stream is None:
             raise click.ClickException(
-                "the subscription calls a webhook; there is nothing to claim"
+                "The subscription calls a webhook, so its wakes cannot be claimed."
             )
         wakes = self._client.stream(info.wake_stream)
         failures = 0
         while True:
-            # Before the claim: a wake that comes in between is not slept through.
+            # The offset is read before the claim, so that no wake in between is missed.
             offset = wakes.head().offset
             try:
                 wake = self._subscription.claim(self._worker)
@@ -93,19 +99,19 @@ class _Loop:
             if once:
                 return False
             failures += 1
-            # A command that fails is not run again at once: the pause doubles.
+            # A failing command is not repeated at once: the pause doubles.
             time.sleep(min(PAUSE_FIRST_S * 2.0 ** min(failures - 1, 30), PAUSE_MAX_S))
 
     def _sleep(self, wakes: Stream, offset: str) -> None:
-        """Until the subscription is woken; others may share its wake stream."""
+        """Wait for a wake of the subscription. Others may share its wake stream."""
         with wakes.follow(offset) as follow:
             for batch in follow:
                 if any(_is_for(event, self._subscription.id) for event in batch.messages):
                     return
-        raise click.ClickException("the wake stream was closed; nobody will be woken any more")
+        raise click.ClickException("The wake stream is closed, so there will be no more wakes.")
 
     def _work(self, wake: Wake) -> bool:
-        """Do what a wake names; whether the command did."""
+        """Run the command for the streams of a wake. Return whether it succeeded."""
         try:
             for work in wake.pending:
                 if not self._stream(wake, work):
@@ -113,19 +119,19 @@ class _Loop:
                     return False
             self._subscription.ack(wake, done=True)
         except Fenced:
-            _warn("the lease has run out; another worker may have the work")
+            _warn("The lease has expired. Another worker may have claimed the wake.")
         except BaseException:
-            self._give_back(wake)
+            self._release(wake)
             raise
         return True
 
-    def _give_back(self, wake: Wake) -> None:
+    def _release(self, wake: Wake) -> None:
         from penstock.errors import PenstockError
 
         try:
             self._subscription.release(wake)
         except PenstockError:
-            pass  # the lease ends by itself
+            pass  # the lease expires anyway
 
     def _stream(self, wake: Wake, work: Work) -> bool:
         stream = self._client.stream(work.path)
@@ -141,7 +147,7 @@ class _Loop:
                 if earliest is None or earliest >= work.tail_offset:
                     self._subscription.ack(wake, {work.path: work.tail_offset})
                     return True
-                _warn(f"{work.path} was trimmed before it was processed; going on at {earliest}")
+                _warn(f"{work.path} was trimmed before it was processed. Continuing at {earliest}.")
                 offset = earliest
 
     def _batch(self, wake: Wake, work: Work, batch: Batch) -> bool:
@@ -160,20 +166,23 @@ class _Loop:
             process.wait()
             raise
         if code:
-            _warn(f"the command ended with {code} for {work.path}; giving the work back")
+            _warn(
+                f"The command exited with {code} for {work.path}. "
+                "The messages will be delivered again."
+            )
             return False
         self._subscription.ack(wake, {work.path: batch.next_offset})
         return True
 
     def _wait(self, process: subprocess.Popen[bytes], data: bytes, wake: Wake) -> int:
-        """Until the command has ended, extending the lease meanwhile."""
-        given: bytes | None = data
+        """Wait for the command, and extend the lease meanwhile."""
+        stdin: bytes | None = data
         while True:
             try:
-                process.communicate(given, timeout=wake.lease_ttl_ms / 1000 / HEARTBEATS)
+                process.communicate(stdin, timeout=wake.lease_ttl_ms / 1000 / HEARTBEATS)
                 return process.returncode
             except subprocess.TimeoutExpired:
-                given = None
+                stdin = None
                 self._subscription.ack(wake)
 
 

@@ -1,6 +1,6 @@
-"""`penstock demo`: a server, a small stream and a live reader, shown step by step.
+"""`penstock demo`: shows a server, a small stream and a live reader step by step.
 
-Talks to the server over HTTP only, as any client would.
+Uses the server over HTTP only, as any client does.
 """
 
 from __future__ import annotations
@@ -38,14 +38,19 @@ ORDERS = (
 
 
 @click.command("demo")
-@click.option("--once", is_flag=True, help="Stop after the demo instead of serving on.")
-@click.option("--pipeline", is_flag=True, help="Show a Spark pipeline over live changes, too.")
-@click.option("--data-dir", metavar="FOLDER", default="./data", help="[default: ./data]")
-@click.option("--port", type=int, help=f"[default: {PORT}, or a free one if that is taken]")
+@click.option("--once", is_flag=True, help="Stop the server after the demo.")
+@click.option("--pipeline", is_flag=True, help="Also run a Spark pipeline over live changes.")
+@click.option(
+    "--data-dir",
+    metavar="FOLDER",
+    default="./data",
+    help="Folder of the streams.  [default: ./data]",
+)
+@click.option("--port", type=int, help=f"Port to listen on.  [default: {PORT}, or a free one]")
 def command(once: bool, pipeline: bool, data_dir: str, port: int | None) -> None:
-    """Start a server with a small demo stream and tail it live.
+    """Start a server with a demo stream and follow it.
 
-    With --pipeline its tables are kept beside the data, in FOLDER-pipeline.
+    The tables of --pipeline are stored in FOLDER-pipeline.
     """
     if pipeline:
         demo_pipeline.check_packages()
@@ -53,22 +58,24 @@ def command(once: bool, pipeline: bool, data_dir: str, port: int | None) -> None
     port = _free_or_any(PORT) if port is None else port
     tables = Path(f"{data_dir.rstrip('/')}-pipeline")
     if pipeline and not Path(data_dir).exists():
-        demo_pipeline.forget(tables)
+        demo_pipeline.remove_tables(tables)
     try:
         with _server(port, data_dir) as (url, process):
             _show(url)
             if pipeline:
                 demo_pipeline.show(url, tables, stay=not once)
             elif not once:
-                click.echo("\nThe server runs on. Ctrl-C stops it.")
+                click.echo("\nThe server keeps running. Ctrl-C stops it.")
                 if process.wait() != 0:
                     sys.exit(1)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        raise  # whoever read our output has gone
+        raise  # the reader of the output has closed the pipe
     except (HTTPException, TimeoutError, ConnectionError) as error:
-        raise click.ClickException(f"the demo lost its server: {error!r}") from None
+        raise click.ClickException(
+            f"The server of the demo has stopped responding: {error!r}."
+        ) from None
     click.echo("Stopped.")
 
 
@@ -77,7 +84,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _free_or_any(port: int) -> int:
-    """`port`, or 0 (any free one) when something listens there already."""
+    """Return `port`, or 0 for any free one if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -89,22 +96,22 @@ def _free_or_any(port: int) -> int:
 
 @contextmanager
 def _server(port: int, data_dir: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server process that is stopped, cleanly, on the way out."""
+    """Run a server process, and stop it at the end."""
     arguments = ["serve", "--host", HOST, "--port", str(port), "--data-dir", data_dir]
-    arguments += ["--config", os.devnull]  # a demo is the same whatever this machine's settings
+    arguments += ["--config", os.devnull]  # the demo must not depend on this machine's settings
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", *arguments],
         env={name: text for name, text in os.environ.items() if not name.startswith(ENV_PREFIX)},
         stdout=subprocess.PIPE,
         text=True,
-        process_group=0,  # Ctrl-C reaches us only; the server gets exactly one SIGTERM
+        process_group=0,  # Ctrl-C reaches this process only; the server gets one SIGTERM
     )
     try:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
         if not line.startswith(READY_PREFIX):
             process.wait()
-            sys.exit(1)  # the server has said why on stderr
+            sys.exit(1)  # the server has printed the reason
         click.echo(line)
         yield line.removeprefix(READY_PREFIX).split()[0], process
     finally:
@@ -119,23 +126,23 @@ def _server(port: int, data_dir: str) -> Iterator[tuple[str, subprocess.Popen[st
 
 
 def _show(url: str) -> None:
-    """Create, tail, append; each step as a line."""
+    """Create a stream, follow it and append to it; print each step."""
     address = urlsplit(url).netloc
     status, offset = _send(address, "PUT", None)
-    created = "created" if status == 201 else "found, with what earlier runs appended"
-    click.echo(f"\n1. PUT  {STREAM}\n   {created}; its tail is {offset}")
-    click.echo(f"\n2. GET  {STREAM}?offset={offset}&live=sse\n   a live reader waits there")
+    outcome = "created" if status == 201 else "exists, with the messages of earlier runs"
+    click.echo(f"\n1. PUT  {STREAM}\n   {outcome}; its tail is {offset}")
+    click.echo(f"\n2. GET  {STREAM}?offset={offset}&live=sse\n   a live reader waits at the tail")
     reader = HTTPConnection(address, timeout=ANSWER_TIMEOUT_S)
     try:
         reader.request("GET", f"{STREAM}?offset={offset}&live=sse")
         response = reader.getresponse()
         if response.status != 200:
-            raise HTTPException(f"GET answered {response.status}")
+            raise HTTPException(f"GET returned {response.status}")
         click.echo(f"\n3. POST {STREAM}")
         for order in ORDERS:
             _send(address, "POST", json.dumps(order).encode())
             click.echo(f"   appended {json.dumps(order)}")
-        click.echo("\n   and the reader got")
+        click.echo("\n   and the reader received")
         for message in _messages(response, len(ORDERS)):
             click.echo(f"   {message}")
     finally:
@@ -144,21 +151,21 @@ def _show(url: str) -> None:
 
 
 def _send(address: str, method: str, body: bytes | None) -> tuple[int, str]:
-    """The status and the stream's next offset."""
+    """Send a request. Return the status and the next offset of the stream."""
     connection = HTTPConnection(address, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request(method, STREAM, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         response.read()
         if response.status >= 300:
-            raise HTTPException(f"{method} {STREAM} answered {response.status}")
+            raise HTTPException(f"{method} {STREAM} returned {response.status}")
         return response.status, response.headers["Stream-Next-Offset"]
     finally:
         connection.close()
 
 
 def _messages(response: HTTPResponse, count: int) -> Iterator[str]:
-    """The first `count` JSON messages of an SSE response, as they come."""
+    """Yield the first `count` JSON messages of an SSE response, as they arrive."""
     event, data = "", [""]
     while count > 0:
         line = response.readline().decode().rstrip("\n")
@@ -172,7 +179,7 @@ def _messages(response: HTTPResponse, count: int) -> Iterator[str]:
                     count -= 1
                     yield json.dumps(message)
             elif event == "":
-                raise HTTPException("the live reader was cut off")
+                raise HTTPException("the connection of the live reader was closed")
             event, data = "", [""]
 
 
@@ -184,7 +191,7 @@ Try it yourself:
 
   Read everything from the start
     curl -i '{stream}?offset=-1'
-  Tail it live, in one terminal
+  Follow it live, in one terminal
     curl -N '{stream}?offset=now&live=sse'
   Append, in another
     curl -X POST -H 'Content-Type: application/json' -d '{{"order": 2}}' '{stream}'

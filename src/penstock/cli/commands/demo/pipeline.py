@@ -1,5 +1,5 @@
-"""The second half of `penstock demo --pipeline`: live changes of a small shop, a Spark pipeline
-over them, its tables, and a derived table published back, each step by a command.
+"""The second half of `penstock demo --pipeline`: live changes of a small shop, a Spark pipeline,
+its tables, and a derived table that is published back as a stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DERIVED = "demo/derived/users_by_city"
 NAMES = ("Ada", "Bob", "Cleo", "Dan", "Eve", "Finn")
 CITIES = ("Oslo", "Rome", "Lima", "Kyiv")
 
-SETTINGS = """# Made by `penstock demo --pipeline`; docs/pipeline.md has all settings.
+SETTINGS = """# Written by `penstock demo --pipeline`; docs/pipeline.md describes all settings.
 [source]
 url = "{url}"
 streams = ["demo/shop/*"]
@@ -61,38 +61,42 @@ to = "{derived}"
 
 
 def check_packages() -> None:
-    """Raise Failure, before anything is started, where a package of the pipeline is missing."""
+    """Raise Failure if a package of the pipeline is missing, before anything is started."""
     for package in ("pyspark", "pyarrow", "deltalake", "duckdb", "pandas"):
         if find_spec(package) is None:
             raise missing_package(package)
 
 
-def forget(folder: Path) -> None:
-    """Remove the tables of an earlier demo, whose streams are gone."""
+def remove_tables(folder: Path) -> None:
+    """Remove the tables of an earlier demo, whose streams no longer exist."""
     if (folder / SETTINGS_NAME).exists():
         shutil.rmtree(folder)
 
 
 def show(url: str, folder: Path, *, stay: bool) -> None:
-    """Run the story; with `stay` the pipeline goes on until Ctrl-C."""
+    """Run the demo of the pipeline; with `stay` until Ctrl-C."""
     from penstock.client.sync.client import Client
 
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SETTINGS_NAME
     file.write_text(SETTINGS.format(url=url, derived=DERIVED), encoding="utf-8")
-    click.echo(f"\n4. The pipeline of {file}: streams into tables, and a result back")
+    click.echo(
+        f"\n4. The pipeline of {file}: from streams to tables, and a result back to a stream"
+    )
     with Client(url) as client, _pipeline(file) as process:
         chance = random.Random()
-        click.echo("   live changes of users, orders and flags, some of them invalid, go to")
+        click.echo("   appends live changes of users, orders and flags, some of them invalid, to")
         click.echo(f"   {', '.join(STREAMS)}")
         _open_shop(client, chance)
         for _ in range(ROUNDS):
             _change(client, chance)
-            time.sleep(ROUND_INTERVAL_S)  # the pace of the demo: changes come while it runs
+            time.sleep(
+                ROUND_INTERVAL_S
+            )  # the pace of the demo: changes arrive while the pipeline runs
         _catch_up(client, file, process)
         _tour(url, file)
         if stay:
-            click.echo("\nServer and pipeline run on. Ctrl-C stops them.")
+            click.echo("\nThe server and the pipeline keep running. Ctrl-C stops them.")
             while process.poll() is None:
                 _change(client, chance)
                 time.sleep(2 * ROUND_INTERVAL_S)  # the pace of the demo
@@ -100,8 +104,10 @@ def show(url: str, folder: Path, *, stay: bool) -> None:
 
 
 def _ended(file: Path) -> Failure:
-    words = (file.parent / LOG_NAME).read_text(errors="replace").strip().splitlines()
-    return Failure(f"the pipeline has ended: {words[-1] if words else 'without a word'}", FAILURE)
+    lines = (file.parent / LOG_NAME).read_text(errors="replace").strip().splitlines()
+    return Failure(
+        f"The pipeline has ended: {lines[-1] if lines else 'its log is empty.'}", FAILURE
+    )
 
 
 @contextmanager
@@ -113,7 +119,7 @@ def _pipeline(file: Path) -> Iterator[subprocess.Popen[str]]:
             stdin=subprocess.DEVNULL,
             stderr=log,
             text=True,
-            process_group=0,  # Ctrl-C reaches us only; the pipeline gets exactly one SIGTERM
+            process_group=0,  # Ctrl-C reaches this process only; the pipeline gets one SIGTERM
         )
     try:
         yield process
@@ -127,7 +133,7 @@ def _pipeline(file: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _open_shop(client: Client, chance: random.Random) -> None:
-    """The users that there are before anything changes."""
+    """Append the initial users."""
     from penstock.state.events import insert
 
     stream = client.stream(STREAMS[0])
@@ -139,7 +145,7 @@ def _open_shop(client: Client, chance: random.Random) -> None:
 
 
 def _change(client: Client, chance: random.Random) -> None:
-    """A round of changes, as three applications would make them."""
+    """Append one round of changes, as three applications would."""
     from penstock.state.events import delete, update, upsert
 
     user = f"u{chance.randrange(USERS)}"
@@ -163,7 +169,7 @@ def _change(client: Client, chance: random.Random) -> None:
 
 
 def _catch_up(client: Client, file: Path, process: subprocess.Popen[str]) -> None:
-    """Until the pipeline has read everything, and published what follows from it."""
+    """Wait until the pipeline has read everything and published its result."""
     from penstock.errors import NoWarehouse
     from penstock.spark.config import load_pipeline
     from penstock.spark.pipeline.status import status_of
@@ -180,12 +186,12 @@ def _catch_up(client: Client, file: Path, process: subprocess.Popen[str]) -> Non
         else:
             if status.lag == 0 and _published(client) == _cities(pipeline):
                 return
-        time.sleep(POLL_INTERVAL_S)  # another process: its status can only be asked for
-    raise Failure(f"the pipeline did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s", FAILURE)
+        time.sleep(POLL_INTERVAL_S)  # another process: its status can only be polled
+    raise Failure(f"The pipeline did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s.", FAILURE)
 
 
 def _published(client: Client) -> dict[str, int]:
-    """The derived table, as its readers have it."""
+    """Return the derived table as its readers see it."""
     from penstock.errors import StreamNotFound
     from penstock.state import MaterializedState
 
@@ -198,7 +204,7 @@ def _published(client: Client) -> dict[str, int]:
 
 
 def _cities(pipeline: Pipeline) -> dict[str, int]:
-    """The same from the tables."""
+    """Return the same counts from the tables of the pipeline."""
     from penstock.spark.warehouse.duckdb import Duck
     from penstock.spark.warehouse.warehouse import Warehouse
 
@@ -217,24 +223,24 @@ def _tour(url: str, file: Path) -> None:
         "WHERE _key = 'u1' ORDER BY _from_ordinal DESC LIMIT 5"
     )
     dead = "SELECT stream, ordinal, value, error FROM dead_letters ORDER BY ordinal DESC LIMIT 3"
-    for title, words in (
-        ("5. Where it stands", ["status", str(file)]),
+    for title, arguments in (
+        ("5. The progress of the pipeline", ["status", str(file)]),
         ("6. The state of the users", ["sql", str(file), query]),
         ("7. The last values of user u1", ["sql", str(file), history]),
-        ("8. Invalid events, kept with the reason", ["sql", str(file), dead]),
+        ("8. The invalid events, with the reason", ["sql", str(file), dead]),
     ):
         click.echo(f"\n{title}")
-        _tell(["pipeline", *words])
+        _run(["pipeline", *arguments])
     click.echo("\n9. The derived table, published back as a stream and read with the CLI")
-    _tell(["state", "show", DERIVED, "--url", url])
+    _run(["state", "show", DERIVED, "--url", url])
 
 
-def _tell(words: list[str]) -> None:
-    """A command and what it prints. It is run here: a process for each would take a second more."""
-    shown = " ".join(f'"{word}"' if " " in word else word for word in words)
+def _run(arguments: list[str]) -> None:
+    """Print a command and its output. It runs in this process, which saves a second."""
+    shown = " ".join(f'"{argument}"' if " " in argument else argument for argument in arguments)
     click.echo(f"   $ penstock {shown}")
     with redirect_stdout(StringIO()) as printed:
-        main.main(words, prog_name="penstock", standalone_mode=False)
+        main.main(arguments, prog_name="penstock", standalone_mode=False)
     for line in printed.getvalue().splitlines():
         click.echo(f"   {line}")
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline`: run a pipeline, and look at what it keeps without starting Spark."""
+"""`penstock pipeline`: runs a pipeline, and queries its tables without starting Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.cli.text import aligned, amount
 
 if TYPE_CHECKING:
     from penstock.spark.config import Pipeline
-    from penstock.spark.pipeline.progress import Progress as Told
+    from penstock.spark.pipeline.progress import Progress as PipelineProgress
     from penstock.spark.warehouse.duckdb import Duck
     from penstock.spark.warehouse.sql import Until
 
@@ -31,16 +31,16 @@ format_option: Callable[[Any], Any] = click.option(
     "output",
     type=click.Choice(["table", "json", "csv"]),
     default="table",
-    help="How rows are printed.  [default: table]",
+    help="Format of the rows.  [default: table]",
 )
 
 
 @click.group("pipeline")
 def command() -> None:
-    """Streams into tables and back: run, look at and check a pipeline.
+    """Run and query a Spark pipeline from streams to tables.
 
-    FILE is the pipeline's settings, as pipeline.toml; docs/pipeline.md has them all. Only `run`
-    starts Spark.
+    FILE holds the settings of the pipeline (pipeline.toml); docs/pipeline.md describes them. Only
+    `run` starts Spark.
 
     \b
     Examples:
@@ -54,12 +54,12 @@ def command() -> None:
 @command.command("validate")
 @file_argument
 def validate(file: Path) -> None:
-    """Check a pipeline's settings and schemas; nothing is started or asked."""
+    """Check the settings and schemas of a pipeline, without running anything."""
     pipeline = load(file)
     streams = ", ".join(pipeline.source.streams)
-    click.echo(f"{file}: in order")
+    click.echo(f"{file}: OK")
     click.echo(f"  reads      {streams} of {pipeline.source.url}")
-    click.echo(f"  keeps      {pipeline.warehouse.path}")
+    click.echo(f"  writes     {pipeline.warehouse.path}")
     for name, schema in pipeline.types.items():
         columns = ", ".join(f"{field.name} {field.type}" for field in schema.fields)
         click.echo(f"  type       {name}: {columns}")
@@ -69,22 +69,22 @@ def validate(file: Path) -> None:
 
 @command.command("run")
 @file_argument
-@click.option("--once", is_flag=True, help="Stop at the end that the streams have now.")
-@click.option("--master", metavar="URL", help="A Spark cluster; this machine without it.")
+@click.option("--once", is_flag=True, help="Stop at the current end of the streams.")
+@click.option("--master", metavar="URL", help="URL of a Spark cluster.  [default: this machine]")
 @click.option(
     "--resume-from-warehouse",
     is_flag=True,
-    help="Go on from where the warehouse stands, with a new checkpoint.",
+    help="Continue from the offsets of the warehouse, with a new checkpoint.",
 )
 def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool) -> None:
-    """Run a pipeline until Ctrl-C, or with --once to the end of its streams."""
+    """Run a pipeline until Ctrl-C, or with --once until the end of its streams."""
     pipeline = load(file)
     from penstock.spark.pipeline.run import run_pipeline
 
     with Progress(str(file)) as line:
 
-        def show(told: Told) -> None:
-            line.text(told.line())
+        def show(progress: PipelineProgress) -> None:
+            line.text(progress.line())
 
         last = run_pipeline(
             pipeline,
@@ -94,14 +94,14 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
             on_progress=show,
             on_note=line.note,
         )
-    note(f"{file}: {last.line()}" if last.batches else f"{file}: there was nothing new")
+    note(f"{file}: {last.line()}" if last.batches else f"{file}: no new messages")
 
 
 @command.command("status")
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(file: Path, as_json: bool) -> None:
-    """Show where a pipeline stands: batches, events, lag, dead letters, tables."""
+    """Show the progress of a pipeline: batches, events, lag, dead letters, tables."""
     pipeline = load(file)
     from penstock.spark.pipeline.status import status_of
 
@@ -112,48 +112,51 @@ def status(file: Path, as_json: bool) -> None:
 @file_argument
 @click.argument("name")
 @click.option("--key", metavar="KEY", help="Only this key.")
-@click.option("--history", "past", is_flag=True, help="Every value it has had, oldest first.")
-@click.option("--at", metavar="OFFSET", help="The state as of this offset; needs --stream.")
-@click.option("--stream", metavar="PATH", help="The stream that --at is an offset of.")
-@click.option("--batch", type=int, metavar="N", help="The state as of this batch.")
-@click.option("--limit", type=int, default=100, metavar="N", help="[default: 100]")
+@click.option("--history", "past", is_flag=True, help="Show every value of each key, oldest first.")
+@click.option("--at", metavar="OFFSET", help="The state at this offset; needs --stream.")
+@click.option("--stream", metavar="PATH", help="The stream of the offset --at.")
+@click.option("--batch", type=int, metavar="N", help="The state after this batch.")
+@click.option(
+    "--limit", type=int, default=100, metavar="N", help="Maximum number of rows.  [default: 100]"
+)
 @format_option
-def show(file: Path, name: str, key: str | None, past: bool, limit: int, **given: Any) -> None:
-    """Show the state of the type NAME; or the table `events` or `dead_letters`."""
+def show(file: Path, name: str, key: str | None, past: bool, limit: int, **options: Any) -> None:
+    """Show the state of the type NAME, or the table `events` or `dead_letters`."""
     pipeline = load(file)
-    output = given.pop("output")
+    output = options.pop("output")
     duck = _duck(pipeline)
     try:
-        until = _until(**given)
-        chosen = ""
+        until = _until(**options)
+        condition = ""
         if key is not None:
             from penstock.spark.warehouse.sql import literal
 
             column = "key" if name in ("events", "dead_letters") else "_key"
-            chosen = f"WHERE x.{column} = {literal(key)} "
+            condition = f"WHERE x.{column} = {literal(key)} "
         order = f"ORDER BY {_order(name, past=past)}"
-        rows = _rows(duck, name, f"{chosen}{order} LIMIT {max(limit, 0)}", past=past, until=until)
+        clauses = f"{condition}{order} LIMIT {max(limit, 0)}"
+        rows = _rows(duck, name, clauses, past=past, until=until)
         query = f"SELECT x.* FROM {rows} x {order}"
         print_table(duck.sql(query), output)
     finally:
         duck.close()
 
 
-def _rows(duck: Duck, name: str, chosen: str, *, past: bool, until: Until | None) -> str:
-    """The rows to be shown, as something to select from."""
+def _rows(duck: Duck, name: str, clauses: str, *, past: bool, until: Until | None) -> str:
+    """Return the relation of the rows to show."""
     if name in ("events", "dead_letters"):
-        return f"(SELECT x.* FROM {name} x {chosen})"
+        return f"(SELECT x.* FROM {name} x {clauses})"
     names = duck.view_names()
     if name not in names:
-        known = ", ".join(names) or "none yet"
-        raise Failure(f"there is no type {name!r} in the warehouse; there are: {known}", FAILURE)
+        types = ", ".join(names) or "none"
+        raise Failure(f"There is no type {name!r} in the warehouse (types: {types}).", FAILURE)
     if past:
         from penstock.spark.warehouse.sql import NOW
 
-        return duck.history(name, until or NOW, chosen=chosen)
+        return duck.history(name, until or NOW, chosen=clauses)
     if until is not None:
-        return duck.state_at(name, until, chosen=chosen)
-    return f"(SELECT x.* FROM state_{names[name]} x {chosen})"
+        return duck.state_at(name, until, chosen=clauses)
+    return f"(SELECT x.* FROM state_{names[name]} x {clauses})"
 
 
 def _order(name: str, *, past: bool) -> str:
@@ -168,7 +171,7 @@ def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | 
     if at is None:
         return None if batch is None else Until(batch=batch)
     if stream is None:
-        raise click.UsageError("--at needs --stream: an offset is of one stream")
+        raise click.UsageError("--at needs --stream, because an offset belongs to one stream.")
     return until_offset(stream, at)._replace(batch=batch)
 
 
@@ -177,9 +180,10 @@ def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | 
 @click.argument("query")
 @format_option
 def sql(file: Path, query: str, output: str) -> None:
-    """Ask the tables in SQL: events, dead_letters, state_TYPE, by_key_TYPE, history_TYPE.
+    """Query the tables in SQL: events, dead_letters, state_TYPE, by_key_TYPE, history_TYPE.
 
-    collisions_TYPE has the keys of a type that more than one stream has, collisions those of all.
+    collisions_TYPE lists the keys of a type that occur in more than one stream; collisions lists
+    those of all types.
     """
     duck = _duck(load(file))
     try:
@@ -191,12 +195,15 @@ def sql(file: Path, query: str, output: str) -> None:
 @command.command("replay-dead-letters")
 @file_argument
 def replay_dead_letters(file: Path) -> None:
-    """Try the invalid events again after a fix of the schemas; not while the pipeline runs."""
+    """Apply the invalid events again after the schemas have been corrected.
+
+    The pipeline must not run at the same time.
+    """
     pipeline = load(file)
     from penstock.spark.warehouse.dead_letters import replay_dead_letters
 
-    done, left = replay_dead_letters(pipeline)
-    click.echo(f"{done:,} replayed, {left:,} still invalid")
+    replayed, invalid = replay_dead_letters(pipeline)
+    click.echo(f"{replayed:,} replayed, {invalid:,} still invalid")
 
 
 @command.command("vacuum")
@@ -205,14 +212,15 @@ def replay_dead_letters(file: Path) -> None:
     "--hours",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Versions so old may still be read.  [default: keep_hours of the pipeline, or 6]",
+    help="Keep versions of the last N hours.  [default: keep_hours of the pipeline, or 6]",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print the files that would be removed.")
 def vacuum(file: Path, hours: int | None, dry_run: bool) -> None:
-    """Remove files of the tables that nobody needs; not while the pipeline runs.
+    """Remove unreferenced files of the tables.
 
-    A running pipeline does this by itself. Files of versions that were the newest within the last N
-    hours stay, for those who still read them; all others go, also what a killed run has left.
+    A running pipeline does this by itself; the command must not run at the same time. Files of
+    versions that were current within the last N hours stay for their readers. All other files are
+    removed, also those of killed runs.
 
     \b
     Examples:
@@ -222,33 +230,35 @@ def vacuum(file: Path, hours: int | None, dry_run: bool) -> None:
     pipeline = load(file)
     from penstock.spark.warehouse.vacuum import vacuum
 
-    found = vacuum(pipeline, hours=hours, dry_run=dry_run)
-    for line in aligned([(name, f"{count:,}") for name, count in found.items()], right={1}):
+    counts = vacuum(pipeline, hours=hours, dry_run=dry_run)
+    for line in aligned([(name, f"{count:,}") for name, count in counts.items()], right={1}):
         click.echo(printable(line))
-    files = amount(sum(found.values()), "file")
+    files = amount(sum(counts.values()), "file")
     click.echo(f"{files} would be removed" if dry_run else f"{files} removed")
 
 
 @command.command("rewrite")
 @file_argument
 @click.argument("stream")
-@click.option("--to", required=True, metavar="NAME", help="The new stream.")
-@click.option("--keep-open", is_flag=True, help="Do not close STREAM for its writers.")
-@click.option("--trim", is_flag=True, help="Let go of all in STREAM but what leads to the new one.")
+@click.option("--to", required=True, metavar="NAME", help="Path of the new stream.")
+@click.option("--keep-open", is_flag=True, help="Do not close STREAM.")
+@click.option("--trim", is_flag=True, help="Delete all messages of STREAM except the redirect.")
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
     default=limits.PIPELINE_SWITCH_ATTEMPTS_MAX,
     metavar="N",
-    help="To find a moment without a write.  [default: 100]",
+    help="Attempts to redirect readers between two writes.  [default: 100]",
 )
 @json_option
-def rewrite(file: Path, stream: str, to: str, as_json: bool, attempts: int, **given: bool) -> None:
-    """Write the state of STREAM to a new stream, and lead its readers there.
+def rewrite(
+    file: Path, stream: str, to: str, as_json: bool, attempts: int, **options: bool
+) -> None:
+    """Write the state of STREAM to a new stream, and redirect its readers there.
 
-    For state that is too large for `penstock compact`. It is taken from the warehouse and sent as a
-    snapshot; what came since is copied; then STREAM gets a reset that names the new stream, and is
-    closed. A rewrite that was interrupted goes on when it is run again.
+    Use it for a state that is too large for `penstock compact`. The state is read from the
+    warehouse and appended as a snapshot. Later messages are copied. Then STREAM gets a reset that
+    names the new stream, and is closed. Run an interrupted rewrite again to continue it.
 
     \b
     Examples:
@@ -258,22 +268,24 @@ def rewrite(file: Path, stream: str, to: str, as_json: bool, attempts: int, **gi
     from penstock.spark.pipeline.rewrite import rewrite
 
     with Progress(stream) as line:
-        done = rewrite(pipeline, stream, to, attempts_max=attempts, on_progress=line.text, **given)
+        done = rewrite(
+            pipeline, stream, to, attempts_max=attempts, on_progress=line.text, **options
+        )
     if as_json:
         click.echo(json.dumps(done._asdict()))
         return
     click.echo(
         printable(
-            f"{done.stream} goes on in {done.to}: {amount(done.entities, 'entity', 'entities')}, "
-            f"and {amount(done.copied, 'message')} since"
+            f"{done.stream} redirects to {done.to}: {amount(done.entities, 'entity', 'entities')} "
+            f"and {amount(done.copied, 'later message')}"
         )
     )
     if not done.is_read:
-        note(f"the pipeline does not read {done.to}: add it to source.streams in {file}")
+        note(f"The pipeline does not read {done.to}. Add it to source.streams in {file}.")
 
 
 def load(file: Path) -> Pipeline:
-    """The pipeline of a file, or one line about the packages that it needs."""
+    """Return the pipeline of a file, or raise Failure if a package is missing."""
     try:
         from penstock.spark.config import load_pipeline
     except ModuleNotFoundError as error:
@@ -282,9 +294,9 @@ def load(file: Path) -> Pipeline:
 
 
 def missing_package(name: str | None) -> Failure:
-    """The line for somebody who has installed Penstock without its extra `spark`."""
+    """Return the failure of an installation without the extra `spark`."""
     install = f"pip install '{DISTRIBUTION}[spark]'"
-    return Failure(f"a pipeline needs the package {name}: {install}", FAILURE)
+    return Failure(f"A pipeline needs the package {name}. Install it with {install}.", FAILURE)
 
 
 def _duck(pipeline: Pipeline) -> Duck:

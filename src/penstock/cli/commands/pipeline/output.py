@@ -1,4 +1,4 @@
-"""How the tables of a pipeline are printed; knows nothing of how they were read."""
+"""Prints the tables and the status of a pipeline. Does not know how they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH_MIN = 40
 
 
 def print_table(rows: pa.Table, output: str) -> None:
-    """Rows for a person, or for a program."""
+    """Print rows as a table for a person, or as JSON or CSV for a program."""
     if output == "json":
         for row in rows.to_pylist(maps_as_pydicts="strict"):
             click.echo(json.dumps(row, ensure_ascii=False, default=str))

@@ -1,37 +1,40 @@
-"""What `penstock state watch` shows: a table that is drawn again, or a line for each change."""
+"""The output of `penstock state watch`: a table that is redrawn, or one line per change."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Protocol
 
 import click
 
-from penstock.cli.entities import Change, Place, text, word
+from penstock.cli.entities import Change, EntityId, on_one_line, text
 from penstock.cli.system import terminal_size
 from penstock.cli.terminal import has_cursor, printable, styled
 from penstock.cli.text import aligned, amount
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # a screen of its own, no cursor, no wrapped lines
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, no wrapped lines
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME = "\x1b[H"
 _TO_LINE_END = "\x1b[K"
 _TO_SCREEN_END = "\x1b[J"
-_FRAME_LINES = 4  # the title, the head, what is not shown, and room for the cursor
+_FRAME_LINES = 4  # the title, the head, the count of hidden rows, and the cursor
 
 
 class Screen(Protocol):
-    def show(self, values: Mapping[Place, str], changes: Sequence[Change], offset: str) -> None:
-        """The state at an offset, and what has changed since the last call."""
+    """The output of a state that changes."""
+
+    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
+        """Show the state at an offset, and the changes since the last call."""
 
 
 @contextmanager
 def output(stream: str, *, as_json: bool) -> Iterator[Screen]:
-    """The form that suits stdout."""
+    """Open the output for stdout: a table on a terminal, lines elsewhere."""
     if as_json or not has_cursor(sys.stdout):
         yield Lines(as_json=as_json)
         return
@@ -41,17 +44,17 @@ def output(stream: str, *, as_json: bool) -> Iterator[Screen]:
         yield table
     finally:
         click.echo(_LEAVE, nl=False)
-        for line in table.lines:  # so that the last state stays in sight
+        for line in table.lines:  # the last state stays on the normal screen
             click.echo(line)
 
 
 class Lines:
-    """A line for each change, for pipes and files."""
+    """One line per change, for pipes and files."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._form = _json if as_json else _line
 
-    def show(self, values: Mapping[Place, str], changes: Sequence[Change], offset: str) -> None:
+    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
         if changes:
             lines = "".join(f"{self._form(change)}\n" for change in changes)
             sys.stdout.buffer.write(lines.encode("utf-8", "replace"))
@@ -67,32 +70,32 @@ def _json(change: Change) -> str:
         "new": change.new,
         "offset": text(change.offset),
     }
-    # Values go out as they were written: a number keeps its digits.
+    # Values are printed as they were written: a number keeps its digits.
     return "{" + ",".join(f'"{name}":{value}' for name, value in members.items() if value) + "}"
 
 
 def _line(change: Change) -> str:
     values = [value for value in (change.old, change.new) if value is not None]
-    if not values:  # what was not there has been deleted
+    if not values:  # the deleted entity did not exist
         values = ["(none)"]
-    place = f"{word(change.type)} {word(change.key)}"
-    return printable(f"{change.mark} {place}  {' -> '.join(values)}")
+    entity = " ".join(map(on_one_line, change.entity))
+    return printable(f"{change.mark} {entity}  {' -> '.join(values)}")
 
 
 class Table:
-    """Drawn anew for each batch. With more entities than lines it has those that changed last."""
+    """A table that is redrawn for each batch. It shows the entities that changed last."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self._recent: dict[Place, None] = {}
+        self._recent: dict[EntityId, None] = {}
         self.lines: list[str] = []
 
-    def show(self, values: Mapping[Place, str], changes: Sequence[Change], offset: str) -> None:
-        # One for each entity: from what was drawn before to what is now.
-        last: dict[Place, Change] = {}
+    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
+        # One change per entity: from the value on the screen to the current value.
+        last: dict[EntityId, Change] = {}
         for change in changes:
-            before = last[change.place].old if change.place in last else change.old
-            last[change.place] = change._replace(old=before)
+            before = last[change.entity].old if change.entity in last else change.old
+            last[change.entity] = change._replace(old=before)
         if not self._recent:
             self._recent = dict.fromkeys(sorted(values, reverse=True))
         for entity in last:
@@ -106,13 +109,21 @@ class Table:
         click.echo(f"{_HOME}{drawn}{_TO_SCREEN_END}", nl=False)
 
     def _compose(
-        self, values: Mapping[Place, str], last: Mapping[Place, Change], offset: str, rows: int
+        self,
+        values: Mapping[EntityId, str],
+        last: Mapping[EntityId, Change],
+        offset: str,
+        rows: int,
     ) -> None:
-        gone = [entity for entity in last if entity not in values][:rows]
-        kept = _last(self._recent, rows - len(gone))
-        shown = sorted([*gone, *kept])
+        deleted = [entity for entity in last if entity not in values][:rows]
+        current = _last(self._recent, rows - len(deleted))
+        shown = sorted([*deleted, *current])
         cells = [
-            (printable(word(type)), printable(word(key)), _value(values, last, (type, key)))
+            (
+                printable(on_one_line(type)),
+                printable(on_one_line(key)),
+                _value(values, last, (type, key)),
+            )
             for type, key in shown
         ]
         head, *lines = aligned([("TYPE", "KEY", "VALUE"), *cells])
@@ -122,28 +133,25 @@ class Table:
             change = last.get(entity)
             colour = None if change is None else COLOURS[change.mark]
             self.lines.append(line if colour is None else styled(line, fg=colour))
-        hidden = len(values) - len(kept)
+        hidden = len(values) - len(current)
         if hidden:
             self.lines.append(f"… and {hidden:,} more, which changed earlier")
 
 
-def _value(values: Mapping[Place, str], last: Mapping[Place, Change], entity: Place) -> str:
+def _value(
+    values: Mapping[EntityId, str], last: Mapping[EntityId, Change], entity: EntityId
+) -> str:
     if entity in values:
         return printable(values[entity])
     return printable(last[entity].old or "")
 
 
-def _last(recent: dict[Place, None], count: int) -> list[Place]:
-    found: list[Place] = []
-    for entity in reversed(recent):
-        if len(found) >= count:
-            break
-        found.append(entity)
-    return found
+def _last(recent: dict[EntityId, None], count: int) -> list[EntityId]:
+    return list(islice(reversed(recent), max(count, 0)))
 
 
 def _cut(line: str, width: int) -> str:
-    """No longer than the terminal is wide; colour codes take no room and stay whole."""
+    """Cut a line to the width of the terminal. Colour codes have no width and stay whole."""
     plain = click.unstyle(line)
     if len(plain) <= width:
         return line

@@ -1,4 +1,9 @@
-"""`penstock state watch`: a state that follows its stream; a table, or one change a line."""
+"""`penstock state watch`: shows a state that follows its stream, as a table or one change per line.
+
+It is not a `LiveState`: a line has the operation and the offset of each event, also of one that
+changes nothing, and a filter fetches and holds only the entities that it selects. The rules for
+control events are those of a live state.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import click
 
 from penstock.cli.commands.state.screen import Screen, output
 from penstock.cli.connection import Server, server_options, stream_argument
-from penstock.cli.entities import Change, Place, of_page, pages, text
+from penstock.cli.entities import Change, EntityId, page_entities, pages, text
 from penstock.cli.system import broken_pipe_noticed
 from penstock.cli.terminal import note
 from penstock.cli.text import amount
@@ -25,16 +30,16 @@ if TYPE_CHECKING:
 
 @click.command("watch")
 @stream_argument()
-@click.option("--type", "type", metavar="TEXT", help="Only this type.")
+@click.option("--type", "type", metavar="TEXT", help="Only entities of this type.")
 @click.option("--key", metavar="TEXT", help="Only this entity; needs --type.")
-@click.option("--prefix", metavar="TEXT", help="Only keys that begin so; needs --type.")
+@click.option("--prefix", metavar="TEXT", help="Only keys that start with TEXT; needs --type.")
 @click.option(
     "--at",
     metavar="OFFSET",
     default="end",
-    help="Begin with the state at this offset (or `start`) instead of the state now.",
+    help="Start with the state at this offset, or at `start`.  [default: the current state]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a change.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per change.")
 @server_options
 def watch(
     server: Server,
@@ -45,14 +50,15 @@ def watch(
     at: str,
     as_json: bool,
 ) -> None:
-    """Show a state and follow it, until the stream is closed or Ctrl-C.
+    """Show a state and follow it until the stream is closed, or until Ctrl-C.
 
-    A terminal gets a table that changes with the state: green is new, yellow has changed, red goes.
-    Otherwise each change is a line, as in `diff`: `+` came, `-` went, `~` has another value. A
-    server that restarts is waited for, and nothing is missed or repeated.
+    On a terminal, the output is a table: green entities are new, yellow ones have changed, red ones
+    were deleted. Elsewhere, each change is a line as in `diff`: `+` is a new entity, `-` a deleted
+    one, `~` one with another value. The command waits for a server that restarts, and no change is
+    lost or repeated.
 
-    --json prints type, key, operation, old, new and offset of each change; `old` or `new` is left
-    out where there is no entity, and a reset is a change of every entity that it clears.
+    --json prints type, key, operation, old, new and offset of each change. `old` or `new` is
+    omitted if the entity did not or does not exist. A reset is a change of every entity it deletes.
 
     \b
     Examples:
@@ -61,27 +67,27 @@ def watch(
       penstock state watch team --json --at start | jq -c '[.key, .new]'
     """
     if type is None and (key is not None or prefix is not None):
-        raise click.UsageError("--key and --prefix need --type")
+        raise click.UsageError("--key and --prefix need --type.")
     if key is not None and prefix is not None:
-        raise click.UsageError("give either --key or --prefix")
-    with server.stream(stream) as found, broken_pipe_noticed():
-        watched = Watched(found, Filter(type, key, prefix or ""))
+        raise click.UsageError("Set either --key or --prefix.")
+    with server.stream(stream) as remote, broken_pipe_noticed():
+        watched = Watched(remote, Filter(type, key, prefix or ""))
         watched.load(offset_of(at))
         with output(stream, as_json=as_json) as screen:
             watched.follow(screen)
     if watched.skipped:
-        was = "was no event" if watched.skipped == 1 else "were no events"
-        note(f"{amount(watched.skipped, 'message')} {was}")
+        verb = "is not an event" if watched.skipped == 1 else "are not events"
+        note(f"{amount(watched.skipped, 'message')} {verb}")
 
 
 class Filter(NamedTuple):
-    """Which entities are looked at."""
+    """Selects the entities to watch."""
 
     type: str | None
     key: str | None
     prefix: str
 
-    def takes(self, entity: Place) -> bool:
+    def selects(self, entity: EntityId) -> bool:
         type, key = entity
         if self.type not in (None, type) or self.key not in (None, key):
             return False
@@ -89,31 +95,32 @@ class Filter(NamedTuple):
 
     @property
     def query(self) -> dict[str, str]:
-        given = {"type": self.type, "key": self.key, "prefix": self.prefix or None}
-        return {name: word for name, word in given.items() if word is not None}
+        options = {"type": self.type, "key": self.key, "prefix": self.prefix or None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class Watched:
-    """The entities that a filter takes, as of an offset that moves on."""
+    """The entities that a filter selects, at an offset that advances."""
 
-    def __init__(self, stream: Stream, wanted: Filter) -> None:
+    def __init__(self, stream: Stream, filter: Filter) -> None:
         from penstock.protocol.offsets import START
         from penstock.state.live.rules import Rules
 
         self._stream = stream
-        self._filter = wanted
+        self._filter = filter
         self._rules = Rules()
         self.offset = START
-        self.values: dict[Place, str] = {}
+        self.values: dict[EntityId, str] = {}
         self.skipped = 0
-        self._left: set[str] = set()  # streams that have led on to another one, without a rest
+        self._redirected: set[str] = set()  # streams that redirected since the last batch
 
     def load(self, offset: str) -> None:
+        """Fetch the state at an offset. The current state may be in another stream."""
         from penstock.protocol.offsets import NOW
 
         for page in pages(self._stream, offset, self._filter.query):
             self.offset = page["offset"]
-            for type, key, value in of_page(page):
+            for type, key, value in page_entities(page):
                 self.values[type, key] = text(value)
         if offset == NOW:
             successor = self._stream.head().successor
@@ -121,24 +128,27 @@ class Watched:
                 self._move(successor)
 
     def _move(self, location: str) -> None:
-        """Go on with the state of the stream that this one has led on to."""
+        """Continue with the state of the stream that this one redirects to."""
         from penstock import limits
         from penstock.errors import StateMoved
         from penstock.protocol.offsets import NOW
         from penstock.state.live.moves import resolved
 
         url = resolved(self._stream.url, location)
-        self._left.add(self._stream.url)
-        if url in self._left or len(self._left) > limits.LIVE_MOVES_MAX:
-            raise StateMoved(f"{url} and the streams before it lead in a circle.", location=url)
+        self._redirected.add(self._stream.url)
+        if url in self._redirected or len(self._redirected) > limits.LIVE_MOVES_MAX:
+            raise StateMoved(
+                f"The redirects to {url} form a circle. Append the state to one of the streams.",
+                location=url,
+            )
         self._stream = self._stream.client.stream(url)
         self.values = {}
         self.load(NOW)
-        if self._stream.url == url:  # not one that has moved in turn
-            note(f"it goes on in {url}")
+        if self._stream.url == url:  # that stream does not redirect in turn
+            note(f"The stream redirects to {url}.")
 
-    def _moved(self, location: str) -> Iterator[Change]:
-        """Move, as changes: only what is different there."""
+    def _redirect(self, location: str) -> Iterator[Change]:
+        """Follow a redirect. Yield only the entities that differ."""
         before = self.values
         self._move(location)
         for entity in sorted(before.keys() | self.values.keys()):
@@ -147,7 +157,7 @@ class Watched:
                 yield Change(*entity, "reset", old, new, self.offset)
 
     def follow(self, screen: Screen) -> None:
-        """Until the stream is closed; outages are waited out."""
+        """Follow the stream until it is closed. Outages are waited for."""
         from penstock.errors import Gone
 
         screen.show(self.values, [], self.offset)
@@ -155,29 +165,29 @@ class Watched:
             try:
                 if self._follow(screen):
                     return
-            except Gone as error:  # made anew at the same path, or trimmed
+            except Gone as error:  # recreated at the same path, or trimmed
                 plan = self._rules.gone(error, self._position)
                 screen.show(self.values, list(self._clear(self.offset)), plan.position.offset)
                 self.offset = plan.position.offset
 
     def _follow(self, screen: Screen) -> bool:
-        """False if the stream has to be read on from somewhere else."""
+        """Follow from the current offset. Return False if the read has to continue elsewhere."""
         from penstock.cli.messages import Splitter
 
         splitter = Splitter("")
         with self._stream.follow(self.offset, decode=False) as batches:
             for batch in batches:
                 changes: list[Change] = []
-                reached = self._take(splitter, batch, changes)
-                if reached:
-                    self._left.clear()
+                is_complete = self._apply(splitter, batch, changes)
+                if is_complete:
+                    self._redirected.clear()
                 screen.show(self.values, changes, self.offset)
-                if not reached:
+                if not is_complete:
                     return False
         return True
 
-    def _take(self, splitter: Any, batch: Batch, changes: list[Change]) -> bool:
-        """Apply a batch; false at a reset that leads away from it."""
+    def _apply(self, splitter: Any, batch: Batch, changes: list[Change]) -> bool:
+        """Apply a batch. Return False at a reset that continues somewhere else."""
         from penstock.errors import InvalidEvent
         from penstock.state.events import ChangeEvent, parse
 
@@ -193,7 +203,7 @@ class Watched:
                 continue
             plan = self._control(message, batch)
             if plan.moves_to is not None:
-                changes.extend(self._moved(plan.moves_to))
+                changes.extend(self._redirect(plan.moves_to))
                 return False
             if plan.clears:
                 changes.extend(self._clear(message.next_offset))
@@ -205,7 +215,7 @@ class Watched:
 
     def _write(self, event: Any, offset: str) -> Iterator[Change]:
         entity = (event.type, event.key)
-        if not self._filter.takes(entity):
+        if not self._filter.selects(entity):
             return
         old = self.values.get(entity)
         new = None
@@ -216,9 +226,9 @@ class Watched:
         yield Change(*entity, event.operation, old, new, offset)
 
     def _clear(self, offset: str) -> Iterator[Change]:
-        gone, self.values = self.values, {}
-        for entity in sorted(gone):
-            yield Change(*entity, "reset", gone[entity], None, offset)
+        deleted, self.values = self.values, {}
+        for entity in sorted(deleted):
+            yield Change(*entity, "reset", deleted[entity], None, offset)
 
     @property
     def _position(self) -> Position:
@@ -227,7 +237,7 @@ class Watched:
         return Position(self.offset)
 
     def _control(self, message: Message, batch: Batch) -> Plan:
-        """What a live state would do with a control event: the same rules decide."""
+        """Return the plan of a control event, by the rules of a live state."""
         import msgspec
 
         single = msgspec.structs.replace(
@@ -247,7 +257,7 @@ class Watched:
             answer = self._exists(question)
 
     def _exists(self, question: Any) -> bool | None:
-        """Whether the stream can be read from there; within one message nothing can."""
+        """Return whether the stream can be read from an offset; other questions have no answer."""
         from penstock.errors import BadRequest, Gone, StreamNotFound
         from penstock.state.live.plan import Exists
 

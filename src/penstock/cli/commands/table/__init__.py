@@ -1,3 +1,3 @@
-"""`penstock table`."""
+"""`penstock table`: creates, writes, reads and follows STP tables."""
 
 from penstock.cli.commands.table.command import command as command

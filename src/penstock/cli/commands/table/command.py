@@ -1,4 +1,4 @@
-"""`penstock table`: tables of the State Transfer Protocol, on any server that speaks it."""
+"""`penstock table`: tables of the State Transfer Protocol, on any STP server."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _since = click.option(
     default=0,
     show_default=True,
     metavar="SEQNO",
-    help="Only rows after this SeqNo; -N are the last N.",
+    help="Only rows after this SeqNo; -N selects the last N rows.",
 )
-_json_rows = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+_json_rows = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 _count = click.option(
-    "-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N."
+    "-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N rows."
 )
 
 
 @click.group("table")
 def command() -> None:
-    """Tables of STP, the State Transfer Protocol: rows of changes at a State URL.
+    """Create, write, read and follow STP tables.
 
-    A TABLE is a path on the server, CONTEXT:PATH, or the State URL of any STP server. Rows come as
-    they are on the wire: SeqNo, time, + or -, key and record, separated by tabs; on a terminal in
+    STP is the State Transfer Protocol; a table has rows of changes at a State URL. A TABLE is a
+    path on the server, CONTEXT:PATH, or the State URL of any STP server. Rows are printed as they
+    are on the wire: SeqNo, time, + or -, key and record, separated by tabs; on a terminal, in
     columns.
 
     \b
@@ -48,31 +49,25 @@ def command() -> None:
 
 @command.command("create")
 @stream_argument("table")
-@click.option(
-    "--schema", metavar="ID", help="The id of its schema.  [default: the last part of TABLE]"
-)
+@click.option("--schema", metavar="ID", help="Id of the schema.  [default: the last part of TABLE]")
 @click.option(
     "--version",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
     metavar="N",
-    help="The version of its schema.",
+    help="Version of the schema.",
 )
-@click.option(
-    "--type", metavar="TYPE", help="The entity type of its events.  [default: the schema]"
-)
+@click.option("--type", metavar="TYPE", help="Entity type of the events.  [default: the schema]")
 @click.option(
     "--record",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What records are.",
+    help="Format of the records.",
 )
 @click.option("--escape", is_flag=True, help="Allow tabs and line ends in keys and records.")
-@click.option(
-    "--stream", metavar="STREAM", help="A state stream to show as a table, one type of it."
-)
+@click.option("--stream", metavar="STREAM", help="State stream of which the table shows one type.")
 @click.option("--exist-ok", is_flag=True, help="Succeed if it exists with the same declaration.")
 @json_option
 @server_options
@@ -89,9 +84,9 @@ def create(
     as_json: bool,
 ) -> None:
     """Declare TABLE."""
-    with server.table(table) as found:
-        name = schema or found.url.rstrip("/").rsplit("/", 1)[-1]
-        declared = found.create(
+    with server.table(table) as remote:
+        name = schema or remote.url.rstrip("/").rsplit("/", 1)[-1]
+        declared = remote.create(
             name,
             version=version,
             type=type,
@@ -100,13 +95,13 @@ def create(
             stream=stream,
             exist_ok=exist_ok,
         )
-        url = found.url
+        url = remote.url
     if as_json:
-        said = {"url": url, "created": declared.created, "schema": name, "version": version}
-        click.echo(json.dumps(said))
+        fields = {"url": url, "created": declared.created, "schema": name, "version": version}
+        click.echo(json.dumps(fields))
     else:
-        done = "created" if declared.created else "found"
-        click.echo(printable(f"{done} {table} (schema {name}, version {version})"))
+        outcome = "created" if declared.created else "already exists:"
+        click.echo(printable(f"{outcome} {table} (schema {name}, version {version})"))
 
 
 @command.command("put")
@@ -116,9 +111,9 @@ def create(
 @json_option
 @server_options
 def put(server: Server, table: str, key: str | None, record: str | None, as_json: bool) -> None:
-    """Set the RECORD of KEY in TABLE; without RECORD it is read from stdin.
+    """Set the RECORD of KEY in TABLE. Without RECORD, the record is read from stdin.
 
-    Without KEY, changes are read from stdin, one a line: `+`, key and record, or `-` and key,
+    Without KEY, changes are read from stdin, one per line: `+`, key and record, or `-` and key,
     separated by tabs. They are written in one request: all of them or none.
 
     \b
@@ -127,18 +122,18 @@ def put(server: Server, table: str, key: str | None, record: str | None, as_json
       penstock table put notes today < today.txt
       printf '+\\ta\\t1\\n-\\tb\\n' | penstock table put counts
     """
-    with server.table(table) as found:
+    with server.table(table) as remote:
         if key is None:
             from penstock.stp.rows import parse_changes
 
             lines = stdin_bytes()
             if not lines.strip():
-                raise click.ClickException("there is nothing to write")
-            changes = parse_changes(lines, escape=found.head().escape)
-            written = found.write(changes)
+                raise click.ClickException("There is nothing to write: stdin is empty.")
+            changes = parse_changes(lines, escape=remote.head().escape)
+            written = remote.write(changes)
         else:
             text = stdin_bytes().removesuffix(b"\n") if record is None else record
-            written = found.put(key, text)
+            written = remote.put(key, text)
     _report(written.seqno, as_json)
 
 
@@ -148,12 +143,12 @@ def put(server: Server, table: str, key: str | None, record: str | None, as_json
 @json_option
 @server_options
 def rm(server: Server, table: str, keys: tuple[str, ...], as_json: bool) -> None:
-    """Delete KEYS from TABLE, in one request; the history keeps the rows."""
-    with server.table(table) as found:
+    """Delete KEYS from TABLE in one request. Their rows stay in the history."""
+    with server.table(table) as remote:
         if len(keys) == 1:
-            written = found.delete(keys[0])
+            written = remote.delete(keys[0])
         else:
-            written = found.write([("-", key) for key in keys])
+            written = remote.write([("-", key) for key in keys])
     _report(written.seqno, as_json)
 
 
@@ -165,7 +160,7 @@ def rm(server: Server, table: str, keys: tuple[str, ...], as_json: bool) -> None
 @server_options
 def read(server: Server, table: str, since: int, count: int | None, as_json: bool) -> None:
     """Print the rows of TABLE."""
-    with server.table(table) as found, broken_pipe_noticed(), found.iter_rows(since) as rows:
+    with server.table(table) as remote, broken_pipe_noticed(), remote.iter_rows(since) as rows:
         RowsOutput(as_json=as_json, count=count).write(rows)
 
 
@@ -178,17 +173,17 @@ def read(server: Server, table: str, since: int, count: int | None, as_json: boo
     default=10,
     show_default=True,
     metavar="N",
-    help="So many rows.",
+    help="Number of rows.",
 )
-@click.option("-f", "--follow", "live", is_flag=True, help="Go on with what comes.")
+@click.option("-f", "--follow", "live", is_flag=True, help="Continue with new rows.")
 @_json_rows
 @server_options
 def tail(server: Server, table: str, lines: int, live: bool, as_json: bool) -> None:
     """Print the last rows of TABLE."""
     with (
-        server.table(table) as found,
+        server.table(table) as remote,
         broken_pipe_noticed(),
-        found.follow(-lines) if live else found.iter_rows(-lines) as rows,
+        remote.follow(-lines) if live else remote.iter_rows(-lines) as rows,
     ):
         RowsOutput(as_json=as_json).write(rows)
 
@@ -200,7 +195,7 @@ def tail(server: Server, table: str, lines: int, live: bool, as_json: bool) -> N
 @click.option(
     "--checkpoint",
     metavar="FILE",
-    help="Keep the SeqNo in FILE when rows are written, and begin there the next time.",
+    help="Store the SeqNo in FILE after printing, and start there the next time.",
 )
 @_json_rows
 @server_options
@@ -212,21 +207,21 @@ def follow(
     checkpoint: str | None,
     as_json: bool,
 ) -> None:
-    """Print the rows of TABLE, and go on with what comes.
+    """Print the rows of TABLE, and continue with new rows.
 
-    A failing connection is waited out and goes on after the last row; no row is printed twice. A
-    server that only answers once is polled. Rows that contradict earlier ones are left out and
+    If the connection fails, the command resumes after the last row; no row is printed twice. A
+    server that does not stream is polled. Rows that contradict earlier ones are omitted and
     reported.
     """
     from penstock.client.checkpoint import FileCheckpoint
 
     if checkpoint and count is not None:
-        raise click.UsageError("--checkpoint keeps what has been printed: no --count")
-    keep = FileCheckpoint(checkpoint) if checkpoint else None
+        raise click.UsageError("--checkpoint and --count cannot be used together.")
+    position = FileCheckpoint(checkpoint) if checkpoint else None
     with (
-        server.table(table) as found,
+        server.table(table) as remote,
         broken_pipe_noticed(),
-        found.follow(since, checkpoint=keep) as rows,
+        remote.follow(since, checkpoint=position) as rows,
     ):
         RowsOutput(as_json=as_json, count=count).write(rows)
 
@@ -234,14 +229,17 @@ def follow(
 @command.command("state")
 @stream_argument("table")
 @click.argument("key", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per key.")
 @server_options
 def state(server: Server, table: str, key: str | None, as_json: bool) -> None:
-    """Print the records of TABLE by key, or the record of KEY; exit code 3 if there is none."""
-    with server.table(table) as found, broken_pipe_noticed():
-        records = found.state()
+    """Print the current records of TABLE, or the record of KEY.
+
+    The exit code is 3 if KEY does not exist.
+    """
+    with server.table(table) as remote, broken_pipe_noticed():
+        records = remote.state()
     if key is not None and key not in records:
-        raise Failure(f"there is no {key!r} in {table}", NOT_FOUND)
+        raise Failure(f"There is no key {key!r} in {table}.", NOT_FOUND)
     shown = sorted(records) if key is None else [key]
     if as_json:
         for name in shown:

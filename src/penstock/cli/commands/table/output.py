@@ -1,4 +1,4 @@
-"""Rows of a table on stdout: columns for a person, the wire's own lines for a program, or JSON."""
+"""Prints the rows of a table: columns for a person, the lines of the wire, or JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.system import columns
 from penstock.cli.terminal import note, printable, styled
+from penstock.cli.text import amount
 
 if TYPE_CHECKING:
     from penstock.stp.client.sync.table import TableRows
@@ -18,11 +19,11 @@ _WIDTH_MIN = 60
 
 
 class RowsOutput:
-    """Writes rows as they come, and flushes each time that more has to be waited for."""
+    """Prints rows as they arrive, and flushes stdout when no more rows are waiting."""
 
     def __init__(self, *, as_json: bool, count: int | None = None) -> None:
         self._as_json = as_json
-        self._left = count
+        self._remaining = count
         self._is_terminal = sys.stdout.isatty() and not as_json
 
     def write(self, rows: TableRows) -> None:
@@ -37,13 +38,13 @@ class RowsOutput:
             output.write(f"{text}\n".encode())
             if rows.waiting == 0:
                 output.flush()
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0:
+            if self._remaining is not None:
+                self._remaining -= 1
+                if self._remaining == 0:
                     break
         output.flush()
         if rows.conflicts:
-            note(f"{rows.conflicts} rows contradicted earlier ones and were left out")
+            note(f"Omitted {amount(rows.conflicts, 'row')} that contradicted earlier rows.")
 
     def _columns(self, row: Row) -> str:
         cells = f"{row.seqno:>8}  {row.timestamp}  {row.action}  {row.key:<{_KEY_WIDTH}}  "
@@ -53,7 +54,7 @@ class RowsOutput:
 
 
 def _line(row: Row, *, escape: bool) -> str:
-    """As it came: a record of another server may hold a tab, which no writer of ours would."""
+    """Return the row as it was received. A record of another server may contain a tab."""
     key, record = row.key, row.record
     if escape:
         from penstock.stp.escaping import escape as escaped
