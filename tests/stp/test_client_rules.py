@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock import MemoryCheckpoint
+from penstock import Client, MemoryCheckpoint
 from penstock.errors import Gone, PenstockError, ProtocolError, StreamRecreated
+from penstock.stp.client.reading import Source, read
+from penstock.stp.rows import Row, RowsBefore
 from tests.client.driver import Connect, connecting
 from tests.stp.clients import QUICK, notifier_of, table_of
 from tests.stp.naive import NaiveTable, naive_server
@@ -240,6 +242,25 @@ def test_what_is_no_table_of_the_wanted_kind_is_an_error(
 ) -> None:
     with scripted_server(answer) as (url, _), pytest.raises(PenstockError, match=words):
         table_of(client, url, schema="test", version=1).read()
+
+
+def test_a_line_that_is_not_a_row_can_be_replaced_or_skipped() -> None:
+    lines: list[bytes] = []
+
+    def on_invalid(error: RowsBefore) -> Row | None:
+        lines.append(error.line)
+        return Row(2, TIME, "+", "b", "repaired") if error.line.startswith(b"2") else None
+
+    body = line(1) + "2\tbroken\n" + "broken\n" + line(4)
+    with (
+        scripted_server(Scripted(body)) as (url, _),
+        Client("http://127.0.0.1:9", retry=QUICK) as client,
+    ):
+        source = Source(url=url, retry=QUICK, on_invalid=on_invalid)
+        result = client.run(read(source, 0, None))
+    assert [(row.seqno, row.record) for row in result][1] == (2, "repaired")
+    assert (numbers(result), result.last_seqno) == ([1, 2, 4], 4)
+    assert lines == [b"2\tbroken", b"broken"]
 
 
 def test_the_media_type_is_compared_without_regard_to_case_and_quotes(client: Any) -> None:
