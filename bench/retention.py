@@ -110,7 +110,7 @@ async def look(data: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("first", "second"):
         loaded, begun, cpu = engine.stats.loaded, time.perf_counter(), time.process_time()
-        found[f"{name}: trimmed"] = await engine.retention.look()
+        found[f"{name}: trimmed"] = await engine.retention.enforce()
         found[f"{name}: seconds"] = round(time.perf_counter() - begun, 3)
         found[f"{name}: CPU seconds"] = round(time.process_time() - cpu, 5)
         found[f"{name}: streams loaded"] = engine.stats.loaded - loaded

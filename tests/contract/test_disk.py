@@ -266,8 +266,8 @@ async def test_segments_of_an_unfinished_checkpoint_are_cut_and_swept(rig: Rig) 
     stream = rig.find("a")
     await rig.delete(rig.find("b"))
     await rig.settle()
-    known = {f"{stream.id:016x}-{info.base:016x}.segment" for info in stream.segments}
-    assert set(rig.files("segments", ".segment")) == known
+    existing = {f"{stream.id:016x}-{info.base:016x}.segment" for info in stream.segments}
+    assert set(rig.files("segments", ".segment")) == existing
     assert await rig.content(stream) == wire([b"1" * 200, b"2" * 900, b"3" * 900])
 
 

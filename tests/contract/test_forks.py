@@ -89,7 +89,7 @@ async def test_seeking_goes_through_the_boundary(rig: Rig) -> None:
     numbers = [b"%05d" % n for n in range(200)]
     source = await rig.create("a", numbers[:100])
     rig.clock.advance(10)
-    made = rig.clock.now_us()
+    created_us = rig.clock.now_us()
     stream = await fork(rig, "b", source, numbers[100:])
     await rig.append(source, [b"99999"] * 20)
     await rig.settle()
@@ -102,8 +102,8 @@ async def test_seeking_goes_through_the_boundary(rig: Rig) -> None:
         assert position <= ordinal * 7
         # In memory the chunk is as large as the append that made it.
         assert rig.kind == "memory" or ordinal * 7 - position <= 512, "too far to scan"
-    assert await rig.store.seek_time(stream, made) <= 700
-    assert await rig.store.seek_time(stream, made + 1) >= 700
+    assert await rig.store.seek_time(stream, created_us) <= 700
+    assert await rig.store.seek_time(stream, created_us + 1) >= 700
 
 
 @on_disk()

@@ -49,13 +49,13 @@ async def test_stored_streams_are_reported_expired_from_their_deadline_on(rig: R
 async def test_expired_streams_are_paged_even_when_they_end_together(rig: Rig) -> None:
     streams = [await rig.create(f"s{number}", config=with_ttl(10)) for number in range(7)]
     await rig.settle()
-    found: list[int] = []
+    ids: list[int] = []
     after = (-1, -1)
     while page := rig.store.expired(rig.clock.now_us() + 10 * SECOND, after, 3):
         assert len(page) <= 3
-        found += [deadline.id for deadline in page]
+        ids += [deadline.id for deadline in page]
         after = (page[-1].time_us, page[-1].id)
-    assert found == [stream.id for stream in streams]
+    assert ids == [stream.id for stream in streams]
 
 
 @on_disk()

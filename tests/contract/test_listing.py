@@ -39,11 +39,11 @@ async def test_pages_follow_each_other_without_gap_or_repeat(rig: Rig) -> None:
     await rig.settle()
     await make(rig, "other", *paths[1::2])
     for limit in (1, 2, 3, 5, 16, 17, 18):
-        found: list[str] = []
-        while page := rig.paths("s/", found[-1] if found else "", limit):
+        listed: list[str] = []
+        while page := rig.paths("s/", listed[-1] if listed else "", limit):
             assert len(page) <= limit
-            found += page
-        assert found == paths
+            listed += page
+        assert listed == paths
 
 
 @on_stores()
@@ -101,4 +101,4 @@ async def test_a_list_made_while_a_checkpoint_runs_is_complete(rig: Rig) -> None
         await asyncio.sleep(0)
     look()
     assert len(lists) > 1
-    assert all(found == [("a", 3), ("b", 0), ("c", 0)] for found in lists)
+    assert all(listed == [("a", 3), ("b", 0), ("c", 0)] for listed in lists)

@@ -110,8 +110,8 @@ async def test_delete_and_create_in_one_turn_leave_the_new_stream(rig: Rig) -> N
     rig.submit(rig.make_delete(old))
     await rig.submit(create)
     assert old.deleted
-    found = rig.store.list_streams("", "", 9)
-    assert [(info.id, info.tail) for info in found] == [(create.stream.id, 3)]
+    infos = rig.store.list_streams("", "", 9)
+    assert [(info.id, info.tail) for info in infos] == [(create.stream.id, 3)]
 
 
 @on_stores()

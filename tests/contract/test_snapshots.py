@@ -56,8 +56,8 @@ async def test_a_snapshot_survives_with_producers_and_without_being_a_use(rig: R
         stream = rig.find("a")
         assert await rig.content(stream) == wire([b"3"])
         assert (stream.earliest_ordinal, stream.touched_us) == (2, touched)
-        known = stream.producers.get("p") or rig.store.load_producer(stream, "p")
-        assert known == (1, 7)
+        state = stream.producers.get("p") or rig.store.load_producer(stream, "p")
+        assert state == (1, 7)
 
 
 @on_disk(segment_bytes_max=1024 * 1024)

@@ -154,12 +154,14 @@ async def _check_old_offsets(engine: Engine, operations: list[Operation], cut: i
 async def _write_on(
     engine: Engine, operations: list[Operation], states: dict[str, State], cut: int
 ) -> None:
-    given = [int(each.offset[:16]) for each in operations if each.offset and _is_past(each, cut)]
+    generations = [
+        int(each.offset[:16]) for each in operations if each.offset and _is_past(each, cut)
+    ]
     path = f"new/{len(states)}"
     created = await engine.create(path, BYTES, b"first", closed=False)
     states[path] = State(path)
     states[path].payload = b"first"
-    assert int(created.offset[:16]) > max(given, default=0), "a generation was given out twice"
+    assert int(created.offset[:16]) > max(generations, default=0), "a generation was used twice"
     for path, state in states.items():
         if not state.closed and not state.kept:
             more = Operation(path, "append", b'"more"' + b" " * 300)

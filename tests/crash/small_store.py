@@ -50,7 +50,7 @@ def make_operations(bursts: int, *, size_max: int) -> list[list[Operation]]:
 
 
 def read_journal(folder: Path) -> list[JournalFile]:
-    found, operations = [], 0
+    recovered, operations = [], 0
     for path in sorted((folder / "journal").glob("*.journal")):
         data = path.read_bytes()
         scan = journal.scan_file(data, path.name)
@@ -60,8 +60,8 @@ def read_journal(folder: Path) -> list[JournalFile]:
             position += journal.batch_bytes(batch)
             operations += batch.records
             ends.append((position, operations))
-        found.append(JournalFile(path.name, data, ends))
-    return found
+        recovered.append(JournalFile(path.name, data, ends))
+    return recovered
 
 
 class Bench:
@@ -80,10 +80,10 @@ class Bench:
         for name, data in files.items():
             (self._journal / name).write_bytes(data)
         segments = SegmentFolder(self.folder / "segments")
-        found = recover(UnsyncedFiles(), self.folder, self._catalog, segments)
+        recovered = recover(UnsyncedFiles(), self.folder, self._catalog, segments)
         return {
             stream.path: Seen(stream.id, _payload(stream), stream.closed)
-            for stream in found.streams.values()
+            for stream in recovered.streams.values()
         }
 
     def close(self) -> None:

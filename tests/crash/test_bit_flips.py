@@ -198,7 +198,7 @@ def test_segment(stored: Path, step: int) -> None:
 def test_index(stored: Path) -> None:
     """Every byte of it: a wrong ordinal or time would lead a reader to another message."""
     shelf = Shelf(stored)
-    found = 0
+    detected = 0
     for path in shelf.files("index"):
         intact = path.read_bytes()
         for at in range(len(intact)):
@@ -206,12 +206,12 @@ def test_index(stored: Path) -> None:
             bad = shelf.block_of(path, at // 24)
             with pytest.raises(Damaged, match=f"stream {shelf.stream.id}"):
                 shelf.read(bad.start, bad.stop)
-            found += 1
+            detected += 1
         path.unlink()
         with pytest.raises(Damaged, match="index"):
             shelf.read(0, shelf.stream.tail)
         path.write_bytes(intact)
-    assert found > 100
+    assert detected > 100
 
 
 def test_segment_behind_a_running_engine_is_checked_when_it_is_first_read(stored: Path) -> None:

@@ -69,9 +69,9 @@ def test_file_that_is_made_larger_is_not_taken_for_a_damaged_one(
     writer.close()
     for _, image in record.images(range(before, len(record) + 1)):
         for seed in range(25):
-            left = image.after_power_loss(Luck(seed, (0.5, 0.2, 0.9)[seed % 3]))
-            found = _recover(left, checkpoint_lsn=400)
-            assert found.next_lsn >= 401
+            remains = image.after_power_loss(Luck(seed, (0.5, 0.2, 0.9)[seed % 3]))
+            recovered = _recover(remains, checkpoint_lsn=400)
+            assert recovered.next_lsn >= 401
 
 
 def test_refused_batch_does_not_come_back_in_place_of_the_next_one(
@@ -95,9 +95,9 @@ def test_refused_batch_does_not_come_back_in_place_of_the_next_one(
     writer.close()
     ((_, image),) = record.images([len(record)])
     for seed in range(40):
-        found = _recover(image.after_power_loss(Luck(seed, 0.5)), checkpoint_lsn=0)
-        assert found.next_lsn == 3
-        assert found.streams[2].tail == FILE_BYTES
+        recovered = _recover(image.after_power_loss(Luck(seed, 0.5)), checkpoint_lsn=0)
+        assert recovered.next_lsn == 3
+        assert recovered.streams[2].tail == FILE_BYTES
 
 
 def test_recovery_makes_durable_what_it_is_about_to_serve(

@@ -1,7 +1,7 @@
 """kill -9 at random moments under 8 idempotent writers: nothing is missing, doubled or reordered.
 
 When a server is killed is decided by how many appends were acknowledged, not by the clock. Before
-the writers meet the next one, everything they were told of is read back from it.
+the writers meet the next one, everything that was acknowledged to them is read back from it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _run(data_dir: Path, *, kills: int, seed: int, appends_max: int) -> None:
 
 
 def _check(port: int, progress: Progress, *, settled: bool) -> None:
-    """Each writer's messages are there in order, once each, and all that it was told of.
+    """Each writer's messages are there in order, once each, and all that was acknowledged.
 
     The append that a writer was at when the server died may be there as well; once the writers
     are done (`settled`) there is none.
@@ -81,10 +81,14 @@ def _check(port: int, progress: Progress, *, settled: bool) -> None:
         }
         for writer, seq in read_stream(port, path):
             sequences[writer].append(seq)
-        for writer, found in sequences.items():
-            told = progress.acknowledged[writer]
-            assert found == list(range(len(found))), f"writer {writer}: {found[-20:]}"
-            assert told <= len(found) <= told + (0 if settled else 1), (writer, told, len(found))
+        for writer, numbers in sequences.items():
+            acked = progress.acknowledged[writer]
+            assert numbers == list(range(len(numbers))), f"writer {writer}: {numbers[-20:]}"
+            assert acked <= len(numbers) <= acked + (0 if settled else 1), (
+                writer,
+                acked,
+                len(numbers),
+            )
 
 
 def _check_folder(data_dir: Path) -> None:

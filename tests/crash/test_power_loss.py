@@ -99,13 +99,13 @@ def _check_killed_then_cut(tmp_path: Path, seed: int, *, kills: int, cuts_a_kill
     first = asyncio.run(record_run(tmp_path / "first", seed, BURSTS // 2))
     places = sorted(chance.sample(range(len(first.record)), kills))
     for cut, image in first.record.images(places):
-        left = copy.deepcopy(image)
+        remains = copy.deepcopy(image)
         if chance.random() < 0.3:
-            left = image.after_power_loss(Luck(cut, chance.choice(ODDS)))
+            remains = image.after_power_loss(Luck(cut, chance.choice(ODDS)))
         folder = tmp_path / str(cut)
         folder.mkdir()
         second = asyncio.run(
-            record_run(folder, cut, 4, start_from=left, after=(first.operations, cut))
+            record_run(folder, cut, 4, start_from=remains, after=(first.operations, cut))
         )
         opened_at = second.operations[0].answered_at or 0
         steps = range(opened_at, len(second.record) + 1)
@@ -168,9 +168,9 @@ def test_cuts_find_out_when_a_sync_is_missing(
     ]
     for cut, kept in cuts:
         ((_, image),) = run.record.images([cut])
-        left = image.after_power_loss(Luck(cut, kept))
+        remains = image.after_power_loss(Luck(cut, kept))
         try:
-            asyncio.run(check_left(left, run.operations, cut))
+            asyncio.run(check_left(remains, run.operations, cut))
         except (AssertionError, PenstockError):
             return
     pytest.fail(f"{len(cuts)} power losses, and nothing was lost")

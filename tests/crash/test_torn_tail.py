@@ -86,9 +86,9 @@ def test_cut_at_every_byte(
     assert callable(behind)
     last = journal_file.ends[-1][0]
     for cut in range(HEAD_BYTES, last + 1):
-        left = journal_file.data[:cut] + behind(journal_file, cut)
+        content = journal_file.data[:cut] + behind(journal_file, cut)
         whole = _whole(journal_file, cut)
-        seen = bench.replay({journal_file.name: left})
+        seen = bench.replay({journal_file.name: content})
         assert is_same(seen, states_after(operations[:whole])), f"cut at {cut}"
 
 
@@ -110,8 +110,8 @@ def test_engine_goes_on_after_a_torn_tail(
     async def run(folder: Path, cut: int) -> None:
         (folder / "journal").mkdir(parents=True)
         (folder / "PENSTOCK").write_text('{"format": 1, "store_id": "x"}')
-        left = journal_file.data[:cut] + _noise(journal_file, cut)
-        (folder / "journal" / journal_file.name).write_bytes(left)
+        content = journal_file.data[:cut] + _noise(journal_file, cut)
+        (folder / "journal" / journal_file.name).write_bytes(content)
         states = states_after(operations[: _whole(journal_file, cut)])
         for attempt in range(2):
             engine = await start(small_settings(folder))

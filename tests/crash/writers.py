@@ -179,7 +179,7 @@ def create_streams(port: int) -> None:
 def read_stream(port: int, path: str) -> list[tuple[int, int]]:
     """Every message of a stream, read to its end in as many parts as the server likes."""
     connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    found: list[tuple[int, int]] = []
+    sequences: list[tuple[int, int]] = []
     offset, parts = "-1", []
     while True:
         connection.request("GET", f"/v1/stream/{path}?offset={offset}")
@@ -193,6 +193,6 @@ def read_stream(port: int, path: str) -> list[tuple[int, int]]:
     connection.close()
     if is_json(path):
         for part in parts:
-            found += parse(path, part)
-        return found
+            sequences += parse(path, part)
+        return sequences
     return parse(path, b"".join(parts))

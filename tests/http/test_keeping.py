@@ -146,9 +146,9 @@ async def test_a_policy_keeps_the_last_bytes(client: Client) -> None:
         await client.post("a", json.dumps(n).encode(), content_type=JSON)
     answer = await keep(client, "a", bytes=10)
     assert answer.status == 200
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     assert (await client.get("a")).json() == [6, 7, 8, 9], "at least ten bytes are kept"
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
 
 
 @with_app()
@@ -159,15 +159,15 @@ async def test_a_policy_drops_what_is_old(client: Client) -> None:
         client.clock.advance(50)
         await client.post("a", letter * 20_000, content_type=TEXT)
     await keep(client, "a", age=100)
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
     client.clock.advance(51)
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     assert (await client.get("a")).body == b"y" * 20_000 + b"z" * 20_000
     client.clock.advance(50)
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     assert (await client.get("a")).body == b"", "nothing was appended for longer than that"
     await client.post("a", b"z", content_type=TEXT)
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
     assert (await client.get("a")).body == b"z"
 
 
@@ -176,7 +176,7 @@ async def test_paths_have_defaults_and_streams_their_own_word(client: Client) ->
     for path in ("logs/web", "logs/audit/web", "logs/own", "other"):
         await client.put(path, b"x" * 100, content_type=TEXT)
     await keep(client, "logs/own")
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     sizes = {
         each["path"]: each["bytes"]
         for each in (await client.send("GET", "/v1/streams")).json()["streams"]
@@ -187,7 +187,7 @@ async def test_paths_have_defaults_and_streams_their_own_word(client: Client) ->
     assert policy.json()["own"] is False
     gone = await client.send("DELETE", "/v1/stream/logs/own/__ds/retention")
     assert gone.status == 204
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
 
 
 @pytest.mark.parametrize("limits", [{"age": 0}, {"bytes": -1}, {"age": "1d"}, {"size": 3}])

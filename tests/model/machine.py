@@ -80,13 +80,13 @@ class Fork(NamedTuple):
     source: str
     offset: str | None
     sub_offset: int
-    wanted: ForkConfig
+    requested: ForkConfig
     body: bytes
     closed: bool
 
     def on_engine(self, engine: Engine) -> asyncio.Future[Any]:
         fork = requests.Fork(self.source, self.offset, self.sub_offset)
-        return engine.fork(self.path, fork, self.wanted, self.body, closed=self.closed)
+        return engine.fork(self.path, fork, self.requested, self.body, closed=self.closed)
 
     def on_reference(self, reference: Reference) -> Any:
         return reference.fork(*self)
@@ -117,20 +117,20 @@ def attempt(call: Callable[[], object]) -> Outcome:
         return refused(error)
 
 
-def must_equal(found: object, expected: object) -> None:
-    assert found == expected, f"\nfound    {found}\nexpected {expected}"
+def must_equal(actual: object, expected: object) -> None:
+    assert actual == expected, f"\nfound    {actual}\nexpected {expected}"
 
 
 async def write_all(engine: Engine, writes: list[Write]) -> list[Outcome]:
     """Ask for everything in one turn of the loop, before any of it is durable."""
-    asked: list[asyncio.Future[Any] | Outcome] = []
+    pending: list[asyncio.Future[Any] | Outcome] = []
     for write in writes:
         try:
-            asked.append(write.on_engine(engine))
+            pending.append(write.on_engine(engine))
         except PenstockError as error:
-            asked.append(refused(error))
+            pending.append(refused(error))
     outcomes = []
-    for each in asked:
+    for each in pending:
         if isinstance(each, Outcome):
             outcomes.append(each)
             continue
@@ -328,7 +328,7 @@ class Trio:
             for line in [lines[path]]
         ]
         for engine in self.engines():
-            found = [
+            actual = [
                 (
                     *(info.path, info.id, info.content_type, info.ttl_s, info.expires_at_us),
                     *(info.tail, info.messages, info.closed),
@@ -336,7 +336,7 @@ class Trio:
                 )
                 for info in engine.list_streams("", "", 1000)
             ]
-            must_equal(found, expected)
+            must_equal(actual, expected)
 
     def compare_all(self) -> None:
         for path in self.reference.list("", "", 1000):
@@ -345,14 +345,14 @@ class Trio:
             async def everything(engine: Engine, path: str = path) -> object:
                 stream = engine.find(path, touch=False)
                 data = await engine.read(stream, stream.earliest, stream.tail)
-                told = (stream.count, stream.closed, stream.config, stream.created_us)
-                return data, *told, stream.forks
+                fields = (stream.count, stream.closed, stream.config, stream.created_us)
+                return data, *fields, stream.forks
 
             data = line.data[line.earliest :]
             forks = len(self.reference.forks(line))
-            found = (data, len(line.messages), line.closed, line.config, line.created, forks)
-            self.ask(everything, Outcome(found))
-        for path in self.reference.kept:
+            actual = (data, len(line.messages), line.closed, line.config, line.created, forks)
+            self.ask(everything, Outcome(actual))
+        for path in self.reference.soft_deleted:
 
             async def only_kept(engine: Engine, path: str = path) -> object:
                 return engine.find(path, touch=False)

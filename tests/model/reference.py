@@ -70,19 +70,19 @@ class Line:
     def spellings(self) -> list[str]:
         """Every offset that is a place of this stream, a fork point in the words of both sides."""
         ends = [start for _, start in self.lineage[1:]] + [len(self.data)]
-        places = set(self.boundaries())
+        ends = set(self.boundaries())
         return [
             f"{id:016d}_{at:016d}"
             for number, (id, start) in enumerate(self.lineage)
             for at in range(start, min(ends[number:]) + 1)
-            if at in places
+            if at in ends
         ]
 
     def boundaries(self) -> list[int]:
         if self.config.content_type != JSON:
             return list(range(self.earliest, len(self.data) + 1))
-        places = (len(b"".join(self.messages[:n])) for n in range(len(self.messages) + 1))
-        return [place for place in places if place >= self.earliest]
+        ends = (len(b"".join(self.messages[:n])) for n in range(len(self.messages) + 1))
+        return [boundary for boundary in ends if boundary >= self.earliest]
 
     def trimmed(self) -> Refused:
         return Refused("stream-trimmed", Stream_Earliest_Offset=self.token(self.earliest))
@@ -110,7 +110,7 @@ class Reference:
     def __init__(self) -> None:
         self.now = 0
         self.lines: dict[str, Line] = {}
-        self.kept: dict[str, Line] = {}
+        self.soft_deleted: dict[str, Line] = {}
         """Deleted, but forks still need them."""
         self.next_generation = 1
         self.last_generation = 0
@@ -118,7 +118,7 @@ class Reference:
     def find(self, path: str, *, touch: bool) -> Line:
         if path in self.lines and self.lines[path].expired(self.now):
             self._end(path)
-        if path in self.kept:
+        if path in self.soft_deleted:
             raise Refused("stream-soft-deleted")
         if path not in self.lines:
             raise Refused("stream-not-found")
@@ -157,7 +157,7 @@ class Reference:
         source: str,
         offset: str | None,
         sub_offset: int,
-        wanted: ForkConfig,
+        requested: ForkConfig,
         body: bytes,
         closed: bool,
     ) -> Any:
@@ -171,7 +171,7 @@ class Reference:
         position = self._fork_position(origin, offset, sub_offset)
         if line is not None and offset is not None and position != line.lineage[-1][1]:
             raise Refused("stream-exists")
-        config = self._fork_config(origin.config, wanted)
+        config = self._fork_config(origin.config, requested)
         if line is not None:
             if (line.config, line.closed) != (config, closed):
                 raise Refused("stream-exists")
@@ -204,16 +204,16 @@ class Reference:
                 raise Refused("fork-source-deleted") from None
             raise
 
-    def _fork_config(self, source: StreamConfig, wanted: ForkConfig) -> StreamConfig:
-        if wanted.content_type not in (None, source.content_type):
+    def _fork_config(self, source: StreamConfig, requested: ForkConfig) -> StreamConfig:
+        if requested.content_type not in (None, source.content_type):
             raise Refused("content-type-mismatch")
-        if wanted.ttl_s is None and wanted.expires_at_us is None:
+        if requested.ttl_s is None and requested.expires_at_us is None:
             return source
-        return StreamConfig(source.content_type, *wanted[1:])
+        return StreamConfig(source.content_type, *requested[1:])
 
     def _fork_position(self, line: Line, offset: str | None, sub_offset: int) -> int:
         position = len(line.data) if offset is None else self.position(line, offset)
-        ends = [place for place in line.boundaries() if place >= position]
+        ends = [boundary for boundary in line.boundaries() if boundary >= position]
         if sub_offset >= len(ends):
             raise Refused("invalid-fork-offset")
         return ends[sub_offset]
@@ -297,14 +297,16 @@ class Reference:
     def _end(self, path: str) -> None:
         line = self.lines.pop(path)
         if self._is_source(line):
-            self.kept[path] = line
+            self.soft_deleted[path] = line
             return
         source = line.source
         while source is not None and not self._is_source(source):
-            paths = [path for path, kept in self.kept.items() if kept is source]
+            paths = [
+                path for path, soft_deleted in self.soft_deleted.items() if soft_deleted is source
+            ]
             if not paths:
                 return
-            del self.kept[paths[0]]
+            del self.soft_deleted[paths[0]]
             source = source.source
 
     def _is_source(self, line: Line) -> bool:
@@ -312,7 +314,11 @@ class Reference:
 
     def forks(self, line: Line) -> list[Line]:
         """Forks made from this stream, those kept for forks of their own included."""
-        return [each for each in [*self.lines.values(), *self.kept.values()] if each.source is line]
+        return [
+            each
+            for each in [*self.lines.values(), *self.soft_deleted.values()]
+            if each.source is line
+        ]
 
     def reap(self) -> None:
         for path in [path for path, line in self.lines.items() if line.expired(self.now)]:
@@ -347,8 +353,12 @@ class Reference:
         self, line: Line, start: int, max_bytes: int, until: int | None, count: int | None
     ) -> int:
         """At most so many bytes and messages, but at least one message; never beyond `until`."""
-        after = [place for place in line.boundaries() if start < place <= (until or len(line.data))]
-        fitting = [place for place in after if place <= start + max_bytes] or after[:1]
+        after = [
+            boundary
+            for boundary in line.boundaries()
+            if start < boundary <= (until or len(line.data))
+        ]
+        fitting = [boundary for boundary in after if boundary <= start + max_bytes] or after[:1]
         return [start, *fitting[:count]][-1]
 
     def list(self, prefix: str, after: str, limit: int) -> list[str]:

@@ -107,10 +107,10 @@ class Script(RuleBasedStateMachine):
             return producer
         if line.closed_by is not None and draw(st.booleans()):
             return line.closed_by
-        known = line.producers.get(producer.id)
-        if known is None:
+        candidates = line.producers.get(producer.id)
+        if candidates is None:
             return Producer(producer.id, producer.epoch, 0)
-        return Producer(producer.id, known.epoch, known.seq + 1)
+        return Producer(producer.id, candidates.epoch, candidates.seq + 1)
 
     def draw_post(self, draw: Draw) -> Post:
         path = self.draw_path(draw)
@@ -159,10 +159,10 @@ class Script(RuleBasedStateMachine):
         line = self.line(source)
         kind = draw(types) if line is None or draw(rarely) else line.config.content_type
         body = draw(json_bodies if kind == JSON else byte_bodies)
-        wanted = draw(fork_configs)
-        if wanted.content_type is not None and not draw(rarely):
-            wanted = wanted._replace(content_type=kind)
-        return Fork(path, source, offset, sub_offset, wanted, body, draw(rarely))
+        requested = draw(fork_configs)
+        if requested.content_type is not None and not draw(rarely):
+            requested = requested._replace(content_type=kind)
+        return Fork(path, source, offset, sub_offset, requested, body, draw(rarely))
 
     def draw_writes(self, draw: Draw) -> list[Write]:
         return [self.draw_write(draw) for _ in range(draw(st.integers(1, 6)))]
@@ -247,13 +247,13 @@ class Script(RuleBasedStateMachine):
 
     def offset(self, path: str, pick: int, shift: int) -> str:
         line = self.line(path)
-        known = self.offsets
+        candidates = self.offsets
         if line and pick % 3:
-            known = line.spellings()
+            candidates = line.spellings()
             if pick % 3 == 2:  # often where it left what it is a fork of
                 points = {start for _, start in line.lineage[1:]}
-                known = [each for each in known if int(each[17:]) in points] or known
-        offset = known[pick % len(known)]
+                candidates = [each for each in candidates if int(each[17:]) in points] or candidates
+        offset = candidates[pick % len(candidates)]
         if shift and "_" in offset:
             generation, position = map(int, offset.split("_"))
             offset = f"{generation:016d}_{max(0, position + shift):016d}"
@@ -356,7 +356,7 @@ class Script(RuleBasedStateMachine):
     @rule()
     def let_idle_streams_go(self) -> None:
         for engine in self.trio.engines():
-            engine._streams.trim()
+            engine._streams.evict()
 
     @rule()
     def checkpoint(self) -> None:

@@ -283,11 +283,11 @@ async def test_a_policy_compacts_by_the_ratio_of_log_to_state(client: Client) ->
     assert (answer.status, answer.json()["compact"]) == (200, 4)
     for number in range(3):
         await post(client, "s", change("a", "1", number))
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
     await post(client, "s", change("a", "1", 3))
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     assert (await client.get("s")).json() == [START, change("a", "1", 3, "insert"), END]
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
     numbers = await scrape(client)
     assert numbers["penstock_compactions_total"] == 1
     assert numbers["penstock_compacted_bytes_total"] > 200
@@ -304,7 +304,7 @@ async def test_a_rule_by_path_spares_small_logs_closed_and_other_streams(client:
             await post(client, path, change("a", "1", number))
     await client.post("app/closed", stream_closed="true")
     await client.put("app/plain", b"[" + b"1," * 1000 + b"1]", content_type=JSON)
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1
     assert len((await client.get("app/s")).json()) == 3
 
 

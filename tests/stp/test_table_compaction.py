@@ -77,7 +77,7 @@ async def test_what_the_server_itself_writes_keeps_its_history(client: Client) -
     await client.engine.set_meta("t", OWNER, b"a mirror")
     refused = await client.send("POST", "/v1/stream/t/__ds/compact")
     assert (refused.status, refused.json()["code"]) == (403, "mirror-read-only")
-    assert await client.engine.retention.look() == 0
+    assert await client.engine.retention.enforce() == 0
     assert await short(client) == before
     await client.engine.set_meta("t", OWNER, None)
-    assert await client.engine.retention.look() == 1
+    assert await client.engine.retention.enforce() == 1

@@ -171,7 +171,7 @@ def test_a_rule_of_retention_applies_to_what_matches(tmp_path: Path) -> None:
             try:
                 for path in PATHS:
                     await engine.create(path, BYTES, b"0123456789", closed=False)
-                await engine.retention.look()
+                await engine.retention.enforce()
                 streams = [engine.find(path, touch=False) for path in PATHS]
                 agrees(pattern, {each.path for each in streams if each.earliest == 5})
                 agrees(

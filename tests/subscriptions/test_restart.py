@@ -270,7 +270,7 @@ def test_a_rule_of_retention_takes_no_cursors(tmp_path: Path) -> None:
         await desk.append("events/a")
         await desk.finish((await desk.claim()).json())
         desk.client.clock.advance(100_000)
-        await desk.client.engine.retention.look()
+        await desk.client.engine.retention.enforce()
 
     async def after(desk: Desk) -> Any:
         return await desk.cursors()

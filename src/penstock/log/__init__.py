@@ -1,4 +1,4 @@
-"""The durable log: streams, how they are kept, and the engine that decides about them."""
+"""The durable log: streams, the stores that hold them, and the engine that decides about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.log.store import Store
 
 
 def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:
-    """An engine on the store that the settings ask for; `start()` opens it."""
+    """Return an engine on the store that the settings name; `start()` opens it."""
     store: Store
     if settings.memory:
         from penstock.log.memory import MemoryStore

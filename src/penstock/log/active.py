@@ -1,4 +1,4 @@
-"""The streams that are in memory: found by path, touched, and let go when they are idle.
+"""The streams that are in memory: looked up by path, touched, and evicted when they are idle.
 
 A path can have a stream that is being created and, before it, one that is being deleted: decisions
 see the former, readers the latter until the change is durable.
@@ -17,12 +17,12 @@ from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
 from penstock.protocol.lifecycle import StreamConfig, expires_at_us
 
-LOOK_ON_ADD = 2
-"""Streams looked at when one is added and there are too many: evicts faster than they come."""
-LOOK_ON_TRIM = 20_000
-"""Streams looked at by the regular trim: after a checkpoint many become clean at once."""
+EVICT_ON_ADD = 2
+"""Streams examined when one is added and there are too many: two, so that eviction keeps up."""
+EVICT_REGULARLY = 20_000
+"""Streams examined by the regular eviction: after a checkpoint many become clean at once."""
 DEADLINES_SLACK = 1024
-"""How many deadlines of streams that are gone are kept before they are cleared out."""
+"""Number of deadlines of evicted streams that may pile up before they are removed."""
 
 
 class ActiveStreams:
@@ -33,15 +33,15 @@ class ActiveStreams:
         self._clock = clock
         self._stats = stats
         self._max = active_streams_max
-        # Used as a queue, and a plain dict is slow to give its first when many before it are gone.
+        # A queue: a plain dict is slow to return its first item after many deletions before it.
         self._by_path: OrderedDict[str, Stream] = OrderedDict()
-        # Streams let go while a reader still holds them: a second object for the same stream
-        # would not see what happens to the first.
-        self._let_go: WeakValueDictionary[str, Stream] = WeakValueDictionary()
+        # Evicted streams that a reader still holds: a second object for the same stream would not
+        # see what happens to the first.
+        self._evicted: WeakValueDictionary[str, Stream] = WeakValueDictionary()
         self._deadlines: list[tuple[int, int, str]] = []
 
     def pending(self, path: str) -> Stream | None:
-        """The stream that decisions are made on, loaded if need be."""
+        """Return the stream at `path` that decisions rest on; load it if it is not in memory."""
         stream = self._by_path.get(path)
         if stream is not None:
             stream.hot = True
@@ -49,17 +49,18 @@ class ActiveStreams:
         return self._load(path)
 
     def durable(self, path: str) -> Stream | None:
-        """The stream that readers see."""
+        """Return the stream at `path` that readers see."""
         stream = self.pending(path)
         while stream is not None and not stream.durable:
             stream = stream.previous
         return None if stream is None or stream.deleted else stream
 
     def active(self, path: str) -> Stream | None:
+        """Return the stream at `path` if it is in memory."""
         return self._by_path.get(path)
 
     def _load(self, path: str) -> Stream | None:
-        stream = self._let_go.pop(path, None)
+        stream = self._evicted.pop(path, None)
         if stream is None or stream.deleted:
             stream = self._store.load(path)
         if stream is not None:
@@ -75,12 +76,12 @@ class ActiveStreams:
         deadline = self.deadline(stream)
         if deadline is not None:
             self._schedule(deadline, stream)
-        self._evict(LOOK_ON_ADD)
+        self._evict(EVICT_ON_ADD)
         self._stats.active_streams = len(self._by_path)
 
     def link(self, stream: Stream) -> None:
-        """Find the stream that a fork reads from. It is there as long as the fork is, and while
-        the fork holds it there is no second object for it."""
+        """Give a fork its source. The source exists as long as the fork does, and while the fork
+        holds it there is no second object for it."""
         fork = stream.fork
         if fork is None or stream.source is not None:
             return
@@ -89,26 +90,27 @@ class ActiveStreams:
             source = source.previous
         if source is None or source.id != fork.source_id:
             raise Damaged(
-                f"stream {stream.path!r} is a fork of {fork.source_path!r}, which is not there; "
-                "run `penstock verify` and restore from a backup"
+                f"Stream {stream.path!r} is a fork of {fork.source_path!r}, which does not exist. "
+                "Run `penstock verify` and restore from a backup."
             )
         stream.source = source
 
-    def trim(self) -> None:
-        """Let go of idle streams if there are too many."""
-        self._evict(LOOK_ON_TRIM)
+    def evict(self) -> None:
+        """Evict idle streams if there are too many."""
+        self._evict(EVICT_REGULARLY)
         self._stats.active_streams = len(self._by_path)
 
     def remove(self, stream: Stream) -> None:
         if self._by_path.get(stream.path) is stream:
             del self._by_path[stream.path]
-        if self._let_go.get(stream.path) is stream:
-            del self._let_go[stream.path]
+        if self._evicted.get(stream.path) is stream:
+            del self._evicted[stream.path]
         stream.memory.discount()
         self._stats.active_streams = len(self._by_path)
 
     def undo(self, stream: Stream) -> None:
-        """A creation that failed: what was at the path before is there again."""
+        """Take back a creation that failed: the stream that was at the path before is there
+        again."""
         self.remove(stream)
         stream.deleted = True
         previous = stream.previous
@@ -116,9 +118,9 @@ class ActiveStreams:
             self._by_path[previous.path] = previous
         self._stats.active_streams = len(self._by_path)
 
-    def _evict(self, look_max: int) -> None:
-        """Second chance: a stream used since the last look stays, an idle clean one goes."""
-        for _ in range(min(look_max, len(self._by_path))):
+    def _evict(self, examined_max: int) -> None:
+        """Second chance: a stream used since the last round stays, an idle clean one is evicted."""
+        for _ in range(min(examined_max, len(self._by_path))):
             if len(self._by_path) <= self._max:
                 return
             path, stream = self._by_path.popitem(last=False)
@@ -127,7 +129,7 @@ class ActiveStreams:
                 stream.hot = False
                 self._by_path[path] = stream
             else:
-                self._let_go[path] = stream
+                self._evicted[path] = stream
                 stream.memory.discount()
 
     # -- expiry
@@ -135,7 +137,7 @@ class ActiveStreams:
     def _schedule(self, deadline: int, stream: Stream) -> None:
         heapq.heappush(self._deadlines, (deadline, stream.id, stream.path))
         if len(self._deadlines) > 2 * len(self._by_path) + DEADLINES_SLACK:
-            # Streams let go left theirs behind; the store knows those.
+            # Evicted streams have left deadlines behind; the store knows those itself.
             self._deadlines = [
                 (later, active.id, active.path)
                 for active in self._by_path.values()
@@ -144,6 +146,7 @@ class ActiveStreams:
             heapq.heapify(self._deadlines)
 
     def deadline(self, stream: Stream) -> int | None:
+        """Return when a stream expires, None if never."""
         return self._deadline(stream.config, stream.touched_us)
 
     def _deadline(self, config: StreamConfig, touched_us: int) -> int | None:
@@ -153,7 +156,8 @@ class ActiveStreams:
         return deadline
 
     def is_expired(self, stream: Stream, now_us: int) -> bool:
-        """A stream somebody waits on, or is writing to, lives on."""
+        """Whether the time of a stream is over. One with readers or writes in flight has not
+        expired by its TTL."""
         config = stream.config
         if config.ttl_s is None and config.expires_at_us is None:
             return False
@@ -161,17 +165,18 @@ class ActiveStreams:
         if deadline is None or now_us < deadline:
             return False
         if config.ttl_s is None or stream.deleting:
-            return True  # what is in flight may be its own end
+            return True  # what is in flight may be its deletion
         return not (stream.watchers or stream.in_flight)
 
     def touch(self, stream: Stream, now_us: int) -> None:
-        """A read or write slides the TTL, in memory; the next checkpoint keeps it."""
+        """Slide the TTL of a stream that was used: in memory, until the next checkpoint stores
+        it."""
         if stream.config.ttl_s is not None and now_us > stream.touched_us:
             stream.touched_us = now_us
             self._store.touched(stream)
 
     def take_expired(self, now_us: int, limit: int) -> list[Stream]:
-        """Active streams whose time has come. Deadlines that slid are put back."""
+        """Return active streams that have expired. Deadlines that slid are queued again."""
         expired: list[Stream] = []
         while self._deadlines and self._deadlines[0][0] <= now_us and len(expired) < limit:
             _, stream_id, path = heapq.heappop(self._deadlines)
@@ -189,14 +194,14 @@ class ActiveStreams:
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         now = self._clock.now_us()
-        found: list[StreamInfo] = []
-        while len(found) < limit:
+        infos: list[StreamInfo] = []
+        while len(infos) < limit:
             page = self._store.list_streams(prefix, after, limit)
-            found += [info for info in page if not self._is_info_expired(info, now)]
+            infos += [info for info in page if not self._is_info_expired(info, now)]
             if len(page) < limit:
                 break
             after = page[-1].path
-        return found[:limit]
+        return infos[:limit]
 
     def _is_info_expired(self, info: StreamInfo, now_us: int) -> bool:
         stream = self._by_path.get(info.path)

@@ -43,7 +43,7 @@ class Engine:
             store, clock, self.stats, active_streams_max=settings.active_streams_max
         )
         self._ranges = Ranges(store)
-        self._rules = rules_of(settings)  # before a folder is opened: a pattern may be wrong
+        self._rules = rules_of(settings)  # raises before a folder is opened
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -107,31 +107,32 @@ class Engine:
         return fork_stream(self._context, path, fork, config, body, closed=closed)
 
     def trim(self, path: str, before: str) -> asyncio.Future[Trimmed]:
-        """Retain nothing before an offset; answers where the stream begins now."""
+        """Retain nothing before an offset; the answer is where the stream begins now."""
         return trim_stream(self._context, path, before)
 
     def record(self, stream: Stream) -> Recording:
-        """Take down what is appended to a stream from now on, until `stop_recording`."""
+        """Record what is appended to a stream from now on, until `stop_recording`."""
         return self._snapshots.record(stream)
 
     def stop_recording(self, recording: Recording) -> None:
         self._snapshots.stop_recording(recording)
 
     def snapshot(self, recording: Recording, payload: bytes, count: int) -> asyncio.Future[Trimmed]:
-        """Append messages that stand for all before them, and trim that, in one step; they must
-        take in everything that was recorded."""
+        """Append messages that stand for all before them, and trim those, in one step. They have to
+        include everything that was recorded."""
         return self._snapshots.snapshot(recording, payload, count)
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
-        """Decided before this returns, unless a check puts it off: appends that wait for a stream
-        are decided in the order they came. Cancelling the future takes back one that waits."""
+        """Append to a stream, close it, or both. This is decided before the call returns, unless a
+        check puts it off: the waiting appends of a stream are decided in the order of their
+        arrival. Cancelling the future withdraws an append that waits."""
         return self._appends.append(path, request)
 
     def delete(self, path: str) -> asyncio.Future[None]:
         return delete_stream(self._context, path)
 
     def set_meta(self, path: str, name: str, value: bytes | None) -> asyncio.Future[None]:
-        """Keep a named value with a stream, durably; None takes it away."""
+        """Set a named value of a stream, durably; None removes it."""
         return set_meta(self._context, path, name, value)
 
     def add_check(
@@ -144,13 +145,13 @@ class Engine:
     ) -> None:
         """Let `check` refuse appends to streams that have the meta value `name`.
 
-        With `closes` it is also asked about a close that appends nothing: with no bytes.
-        `overtakes` says which appends are decided though others wait that came before.
+        With `closes` it is also asked about a close that appends nothing, with no bytes.
+        `overtakes` says which appends are decided before earlier ones that wait.
         """
         self._checks.add(name, check, closes=closes, overtakes=overtakes)
 
     def pending(self, stream: Stream) -> Pending:
-        """What is decided of a stream, for those who decide on it themselves."""
+        """Return the pending half of a stream, for callers whose own decisions rest on it."""
         return Pending(
             stream.pending_tail,
             stream.pending_count,
@@ -162,7 +163,7 @@ class Engine:
     # -- reading
 
     def find(self, path: str, *, touch: bool) -> Stream:
-        """The stream at `path` as readers see it."""
+        """Return the stream at `path` as readers see it."""
         now = self._clock.now_us()
         stream = self._streams.durable(path)
         if stream is None:
@@ -180,7 +181,7 @@ class Engine:
         return token(stream, position)
 
     def earliest(self, stream: Stream) -> Trimmed:
-        """Where a stream begins, after what was trimmed: offset and, for JSON, message number."""
+        """Return where a stream begins, after what was trimmed."""
         return Trimmed(token(stream, stream.earliest), stream.earliest_ordinal)
 
     async def position(self, stream: Stream, offset: str) -> int:
@@ -201,11 +202,11 @@ class Engine:
         return await self._ranges.splits(stream, parts, start, end)
 
     async def ordinal(self, stream: Stream, position: int) -> int:
-        """The number of messages before a boundary of a JSON stream."""
+        """Return the number of messages before a boundary of a JSON stream."""
         return await self._ranges.ordinal(stream, position)
 
     async def seek(self, stream: Stream, ordinal: int) -> int:
-        """Where message number `ordinal` (from 0) of a JSON stream starts."""
+        """Return where message `ordinal` (from 0) of a JSON stream starts."""
         return await self._ranges.seek(stream, ordinal)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
@@ -246,7 +247,7 @@ class Engine:
             self._streams.touch(stream, self._clock.now_us())
 
     async def wait(self, stream: Stream, position: int, timeout_s: float) -> None:
-        """Return when there is something after `position`, an end, or no more time."""
+        """Return when there are bytes after `position`, the stream ends, or the time is over."""
         if stream.tail > position or stream.closed or stream.is_gone:
             return
         waiter = _Waiter(self._loop.create_future())

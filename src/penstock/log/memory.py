@@ -1,6 +1,6 @@
-"""The store that keeps everything in memory: the same program without a disk.
+"""The store in memory: the same program without a disk.
 
-Commits a batch per turn of the loop, so that the engine sees the same shape of events.
+Commits one batch per iteration of the event loop, so that the engine sees the same events.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class MemoryStore:
         return None
 
     def admit(self, size: int) -> None:
-        waiting = self._queued_bytes + size
-        if waiting > self._settings.append_queue_bytes_max and waiting > size:
-            raise Overloaded("too many bytes are queued; try again", Retry_After="1")
+        total = self._queued_bytes + size
+        if total > self._settings.append_queue_bytes_max and total > size:
+            raise Overloaded("Too many bytes are queued. Try again.", Retry_After="1")
 
     def submit(self, mutation: Mutation) -> None:
         if not self._queue:
@@ -113,11 +113,13 @@ class MemoryStore:
         holder, bound = owner_at_time(stream, time_us)
         return min(self._seek(holder, time_us, lambda chunk: chunk.time_us)[0], bound)
 
-    def _seek(self, stream: Stream, wanted: int, key: Callable[[Chunk], int]) -> tuple[int, int]:
-        """(position, ordinal) of the last chunk before `wanted`, else of the first."""
+    def _seek(self, stream: Stream, value: int, key: Callable[[Chunk], int]) -> tuple[int, int]:
+        """Return (position, ordinal) of the last chunk whose key is below `value`, else of the
+        first."""
         if not stream.memory.chunks:
             return stream.tail, stream.count
-        chunk = stream.memory.chunks[max(bisect_left(stream.memory.chunks, wanted, key=key) - 1, 0)]
+        chunks = stream.memory.chunks
+        chunk = chunks[max(bisect_left(chunks, value, key=key) - 1, 0)]
         return chunk.start, chunk.ordinal
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
@@ -138,8 +140,8 @@ class MemoryStore:
         return 0
 
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
-        found = (path for path, stream in self._streams.items() if name in stream.meta)
-        return sorted(path for path in found if path > after)[:limit]
+        paths = (path for path, stream in self._streams.items() if name in stream.meta)
+        return sorted(path for path in paths if path > after)[:limit]
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         return []

@@ -296,7 +296,7 @@ class SnapshotMutation(TailMutation):
 
 
 class MetaMutation(Mutation):
-    """A named value kept with the stream; None removes it."""
+    """A named value of the stream; None removes it."""
 
     __slots__ = ("name", "value")
     stream: Stream

@@ -1,7 +1,7 @@
 """Finds message boundaries: where an offset points, where a read ends, how a range is split.
 
 In a JSON stream a message ends with a line feed and nowhere else; in a byte stream every byte is a
-boundary. Cost follows the bytes looked at, never the length of the stream.
+boundary. The cost depends on the bytes read, never on the length of the stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ranges:
         self._store = store
 
     async def position(self, stream: Stream, offset: str) -> int:
-        """The byte position a client's offset stands for."""
+        """Return the byte position of a client's offset."""
         parsed = parse_offset(offset)
         if parsed == START:
             return stream.earliest
@@ -38,14 +38,14 @@ class Ranges:
         check_generation(stream, parsed)
         if position > stream.tail:
             raise OffsetBeyondTail(
-                f"{offset} is beyond the tail, {token(stream, stream.tail)}; "
-                "use offsets as the server returned them"
+                f"{offset} is beyond the tail, {token(stream, stream.tail)}. "
+                "Use offsets as the server returned them."
             )
         if position < stream.earliest:
             raise trimmed(stream, offset)
         if not await self.is_boundary(stream, position):
             raise OffsetNotAligned(
-                f"{offset} is inside a message; use offsets as the server returned them"
+                f"{offset} is inside a message. Use offsets as the server returned them."
             )
         return position
 
@@ -153,10 +153,10 @@ class Ranges:
 
 
 def check_generation(stream: Stream, offset: Offset) -> None:
-    """Refuse an offset that this stream, and those it is a fork of, never gave out for itself.
+    """Refuse an offset of another stream than this one and its sources.
 
-    A fork takes all of its positions in its own spelling too: readers in parallel know where they
-    are in a fork, and not where it left its source.
+    A fork accepts inherited positions with its own generation too: parallel readers know their
+    position in a fork, but not where it left its source.
     """
     if offset.generation == stream.id:
         return
@@ -166,7 +166,7 @@ def check_generation(stream: Stream, offset: Offset) -> None:
             if bound is not None and offset.position > bound:
                 raise InvalidOffset(
                     f"{offset.token} is after the point where this fork left its source, "
-                    f"{Offset(each.id, bound).token}: it belongs to the source alone"
+                    f"{Offset(each.id, bound).token}. It belongs to the source alone."
                 )
             if offset.position >= each.own_start:
                 return
@@ -175,17 +175,16 @@ def check_generation(stream: Stream, offset: Offset) -> None:
     else:
         if offset.generation < stream.id:
             raise StreamRecreated(
-                f"{offset.token} belongs to a stream that was deleted; the one now at this path "
-                "is another: start again from -1"
+                f"{offset.token} belongs to a stream that was deleted. Another stream is at this "
+                "path now: start again from -1."
             )
     raise InvalidOffset(
-        f"{offset.token} was never given out for this stream; "
-        "use offsets as the server returned them"
+        f"{offset.token} is not an offset of this stream. Use offsets as the server returned them."
     )
 
 
 def _nth_line_end(window: bytes, count: int) -> int:
-    """Position after the `count`th line feed, found by halving instead of line by line."""
+    """Return the position after the `count`th line feed, by bisection instead of line by line."""
     low, high = 0, len(window)
     while high - low > 1:
         middle = (low + high) // 2

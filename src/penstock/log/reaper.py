@@ -1,4 +1,4 @@
-"""Ends streams whose time has come, whether they are in memory or only on disk."""
+"""Ends expired streams, whether they are in memory or only in the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.log.stream import Stream
 log = logging.getLogger("penstock.log")
 
 REAP_MAX = 1000
-"""Streams ended per look, so that a million expiring at once do not stop the loop."""
+"""Streams ended per round, so that a million expiring at once do not block the event loop."""
 
 FROM_START = (-1, -1)
 
@@ -40,11 +40,11 @@ class Reaper:
             try:
                 self.reap()
             except PenstockError as error:
-                log.error("cannot look for expired streams: %s", error)
-            self._streams.trim()
+                log.error("Cannot look for expired streams: %s", error)
+            self._streams.evict()
 
     def reap(self) -> int:
-        """One look at everything that may have expired; how many streams it ended."""
+        """End what has expired, up to a limit; return the number of streams."""
         now = self._clock.now_us()
         expired = self._streams.take_expired(now, REAP_MAX)
         for stream in expired:
@@ -52,8 +52,8 @@ class Reaper:
         return len(expired) + self._reap_stored(now, REAP_MAX - len(expired))
 
     def _reap_stored(self, now_us: int, limit: int) -> int:
-        """Streams that are not in memory, in the order of their deadlines: one page a look, since
-        each has to be loaded, and many may have grace or be deleted but not yet purged."""
+        """End streams that are not in memory, in the order of their deadlines: one page per round,
+        because each has to be loaded, and many may have grace or be deleted but not yet purged."""
         page = self._store.expired(now_us, self._after, REAP_MAX)
         reaped, after = 0, self._after
         for time_us, stream_id, path in page:

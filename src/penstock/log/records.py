@@ -1,7 +1,7 @@
-"""Journal records: what one mutation looks like as bytes.
+"""Journal records: mutations as bytes.
 
 A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kind 8 is
-reserved for bodies kept in a side file.
+reserved for bodies in a side file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _SNAPSHOT = struct.Struct("<QIQQ")
 
 
 class CreateMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a create or fork record says beside its payload, as JSON; `source…` and `fork…` are in
-    fork records only."""
+    """The JSON part of a create or fork record; `source…` and `fork…` are in fork records only."""
 
     path: str
     content_type: str
@@ -102,8 +101,8 @@ class AppendRecord(StreamRecord, frozen=True):
 
 
 class DeleteRecord(StreamRecord, frozen=True):
-    """`soft` keeps the bytes for forks. Otherwise `cascade` are soft-deleted streams that go with
-    it, and `released` is the one left whose number of forks goes down (0: none)."""
+    """With `soft` the bytes stay for forks. Otherwise `cascade` are the soft-deleted streams that
+    are deleted with it, and `released` is the source that has one fork less (0: none)."""
 
     time_us: int
     expired: bool
@@ -122,7 +121,7 @@ class DeleteRecord(StreamRecord, frozen=True):
 
 
 class TrimRecord(StreamRecord, frozen=True):
-    """Everything before `position`, message `ordinal` of a JSON stream, is retained no more."""
+    """Nothing before `position`, message `ordinal` of a JSON stream, is retained any more."""
 
     position: int
     ordinal: int
@@ -130,14 +129,14 @@ class TrimRecord(StreamRecord, frozen=True):
 
 
 class MetaRecord(StreamRecord, frozen=True):
-    """A named value kept with a stream; None takes it away."""
+    """A named value of a stream; None removes it."""
 
     name: str
     value: bytes | None
 
 
 class SnapshotRecord(StreamRecord, frozen=True):
-    """Messages that stand for all before them: appended at `start`, as number `ordinal` and on, and
+    """Messages that stand for all before them: appended at `start`, the first as message `ordinal`;
     nothing before `start` is retained any more."""
 
     start: int
@@ -234,7 +233,7 @@ def encode_meta(stream_id: int, name: str, value: bytes | None) -> bytes:
 
 
 def decode_records(body: bytes) -> Iterator[Record]:
-    """The records of one batch body. ValueError for anything this version cannot read."""
+    """Yield the records of one batch body. ValueError for anything this version cannot read."""
     try:
         yield from _decode_records(body)
     except struct.error as error:

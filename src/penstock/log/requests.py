@@ -1,4 +1,4 @@
-"""What is asked of the engine and what it answers, as values."""
+"""Requests to the engine and its answers, as values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Writer(Enum):
-    """Who appends. No request from outside can say that it is the server's."""
+    """The author of an append. No request from outside can name the server."""
 
     ANYBODY = "anybody"
     SERVER = "server"
 
 
 class Append(NamedTuple):
-    """A request to append, to close, or both. `expected` is the tail the writer believes in;
-    `writer` is what checks know of who it is, however long the append waits."""
+    """A request to append, to close, or both. `expected` is the tail that the writer requires;
+    `writer` is what checks learn of its author, however long the append waits."""
 
     body: bytes
     content_type: str | None
@@ -37,7 +37,7 @@ class Appended(NamedTuple):
     """`ordinal` is the number of messages before the first one of this append, as it was decided.
 
     Where nothing was appended (a duplicate, a close without a body) it is the number of messages
-    that the stream has: where a duplicate's first copy went is not kept.
+    that the stream has: the offset of a duplicate's first copy is not stored.
     """
 
     offset: str
@@ -48,14 +48,14 @@ class Appended(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What is decided of a stream, durable or not: what the next decision rests on.
+    """The pending half of a stream: what is decided, durable or not. The next decision rests on it.
 
-    It holds until the caller gives up its turn on the event loop.
+    It is valid until the caller yields to the event loop.
     """
 
     tail: int
     ordinal: int
-    """How many messages there are: the ordinal that the next one gets."""
+    """Number of messages: the ordinal of the next one."""
     closed: bool
     deleting: bool
     meta: Mapping[str, bytes]
@@ -70,13 +70,13 @@ class Proposal(NamedTuple):
     start: int
     """The pending tail: where the bytes would begin."""
     wire: bytes
-    """The messages in wire shape; none for a close that appends nothing."""
+    """The messages in wire shape; empty for a close that appends nothing."""
     messages: int
     writer: Writer
 
 
 class Fork(NamedTuple):
-    """Where a new stream is to leave another; None is the tail that the source has by then."""
+    """A request for a fork: its source and where to leave it. An `offset` of None is the tail."""
 
     source: str
     offset: str | None
@@ -84,8 +84,8 @@ class Fork(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """Where a stream begins: the offset of its earliest retained message, and that one's number
-    if the stream is of JSON messages."""
+    """Where a stream begins: the offset of its earliest retained message, and its ordinal if it is
+    a JSON stream."""
 
     offset: str
     ordinal: int
@@ -99,14 +99,14 @@ class Created(NamedTuple):
 
 
 Ready = Callable[[], Awaitable[None]]
-"""Begins to wait, when called: in the step in which the append is first in its stream's queue and
-its check has raised NotYet. What it returns is awaited once."""
+"""Starts to wait. Called in the step in which the append is first in the queue of its stream and
+its check has raised NotYet; what it returns is awaited once."""
 
 
 class NotYet(Exception):
-    """Raised by a check that cannot decide before what `ready` waits for; it is asked again then.
+    """Raised by a check that cannot decide before `ready` is done; it is asked again then.
 
-    With `blocks`, appends that come later queue behind this one without being looked at.
+    With `blocks`, later appends queue behind this one without being checked.
     """
 
     def __init__(self, ready: Ready, *, blocks: bool) -> None:

@@ -1,8 +1,8 @@
-"""Keeps streams within their limits of age and bytes, by a stream's own policy or by its path.
+"""Keeps streams within their limits of age and bytes, by their own policy or by their path.
 
-Looks at what may be over a limit, in turns, and trims what is; has it compacted by whoever knows
-how, if that is a limit. Data goes only when the limit allows it; some may stay a little longer. A
-stream that cannot have anything too old yet is not even loaded.
+Checks streams that may be over a limit, page by page, and trims those that are; compaction is a
+callback. Data is dropped only when a limit allows it; some may stay a little longer. A stream that
+cannot have anything too old yet is not even loaded.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.log")
 
 META = "retention"
-"""The name under which a stream carries its own policy."""
+"""The name of the meta value that holds a stream's own policy."""
 SMALL_BYTES = 1024 * 1024
-"""With limits below this the streams that live in their row of the catalog count as well."""
+"""With limits below this, streams that are stored in their catalog row are checked too."""
 PAGE = 200
-"""Streams looked at before everybody else has a turn."""
+"""Streams checked before other work gets the event loop."""
 UNTOUCHED_PAGE = 1000
-"""The same where nothing but an index is read."""
+"""The same, where only an index is read."""
 REST = 9
-"""How many times longer that turn is."""
+"""The pause after a page, as a multiple of the time that the page took."""
 
 Trim = Callable[[Stream, int, int], Awaitable[Trimmed]]
 Compact = Callable[[Stream, int], Awaitable[bool]]
-"""(stream, ratio of log to live state): compacts it if it is over that."""
+"""(stream, ratio of log to live state): compacts the stream if it is over that ratio."""
 
 
 class Due:
-    """When a stream may have something too old, by its id: a few bytes for each.
+    """When each stream, by its id, may have something too old: a few bytes per stream.
 
-    Only what was found out since the start; a stream that is not known may have it at any time.
+    Holds what was learned since the start; an unknown stream is always due.
     """
 
-    _IDS: Final = 4096  # in one array
+    _IDS: Final = 4096  # per page
 
     def __init__(self) -> None:
         self._pages: dict[int, array[int]] = {}
 
     def set(self, stream_id: int, time_us: int) -> None:
-        number, place = divmod(stream_id, self._IDS)
+        number, index = divmod(stream_id, self._IDS)
         page = self._pages.get(number)
         if page is None:
             page = self._pages[number] = array("L", bytes(array("L").itemsize * self._IDS))
-        page[place] = time_us // 1_000_000
+        page[index] = time_us // 1_000_000
 
     def is_over(self, stream_id: int, now_us: int) -> bool:
-        number, place = divmod(stream_id, self._IDS)
+        number, index = divmod(stream_id, self._IDS)
         page = self._pages.get(number)
-        return page is None or page[place] * 1_000_000 <= now_us
+        return page is None or page[index] * 1_000_000 <= now_us
 
     def forget(self, now_us: int) -> None:
-        """Let go of what says nothing any more: streams come and go, and ids only grow."""
+        """Drop the pages whose streams are all due: ids only grow, and old streams are deleted."""
         for number, page in list(self._pages.items()):
             if max(page) * 1_000_000 <= now_us:
                 del self._pages[number]
@@ -103,42 +103,43 @@ class Retention:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await self.look()
+                await self.enforce()
             except PenstockError as error:
-                log.error("cannot look for what is kept too long: %s", error)
+                log.error("Cannot check the limits of streams: %s", error)
 
     def keep(self, stream: Stream) -> Keep:
-        """The limits in force for a stream."""
+        """Return the limits in force for a stream."""
         own = stream.meta.get(META)
         return self.default(stream.path) if own is None else decode(own)
 
     def default(self, path: str) -> Keep:
+        """Return the limits of a stream at `path` that has no policy of its own."""
         for rule, keep in self._rules:
             if applies(rule, path):
                 return keep
         return FOREVER
 
-    async def look(self) -> int:
-        """Trim everything that is over its limits; how many streams that were."""
+    async def enforce(self) -> int:
+        """Trim every stream that is over its limits; return their number."""
         trimmed, started = 0, time.perf_counter()
         for page in self._pages():
             for path in page:
                 try:
-                    trimmed += await self._look_at(path)
+                    trimmed += await self._enforce_limits(path)
                 except PenstockError as error:
-                    log.warning("cannot keep %s within its limits: %s", path, error)
-            # A million streams take seconds to look at: most of the time is everybody else's.
+                    log.warning("Cannot keep %s within its limits: %s", path, error)
+            # A million streams take seconds to check: most of the time belongs to other work.
             await asyncio.sleep((time.perf_counter() - started) * REST)
             started = time.perf_counter()
         self._due.forget(self._clock.now_us())
         return trimmed
 
     def _pages(self) -> Iterator[list[str]]:
-        """Paths of streams that may be over a limit, page by page."""
+        """Yield the paths of streams that may be over a limit, page by page."""
         after = ""
-        while found := self._store.list_meta(META, after, PAGE):
-            yield found
-            after = found[-1]
+        while paths := self._store.list_meta(META, after, PAGE):
+            yield paths
+            after = paths[-1]
         for rule, keep in self._rules:
             after, prefix = "", literal_prefix(rule)
             all_count = self._counts_small(keep)
@@ -154,19 +155,19 @@ class Retention:
         yield from self._untouched()
 
     def _untouched(self) -> Iterator[list[str]]:
-        """Streams of which everything is too old: the small ones can be too old in no other way."""
+        """Yield streams of which everything is too old: small ones have no other way to be."""
         ages = [keep.age_s for _, keep in self._rules if keep.age_s is not None]
         if not ages:
             return
         after = (-1, -1)
         while True:
             now = self._clock.now_us()
-            found = self._store.untouched(now - min(ages) * 1_000_000, after, UNTOUCHED_PAGE)
-            if not found:
+            streams = self._store.untouched(now - min(ages) * 1_000_000, after, UNTOUCHED_PAGE)
+            if not streams:
                 return
-            after = (found[-1].time_us, found[-1].id)
+            after = (streams[-1].time_us, streams[-1].id)
             paths = []
-            for touched_us, _, path in found:
+            for touched_us, _, path in streams:
                 age_s = self.default(path).age_s
                 if age_s is not None and touched_us < now - age_s * 1_000_000:
                     paths.append(path)
@@ -185,12 +186,12 @@ class Retention:
         return self._due.is_over(info.id, now_us)
 
     def _counts_small(self, keep: Keep) -> bool:
-        """Whether a stream without files of its own can be over these limits, but for its age."""
+        """Whether a stream without files can be over these limits by anything but its age."""
         if keep.ratio is not None and self._compact_bytes_min < self._small_bytes:
             return True
         return keep.bytes is not None and keep.bytes < self._small_bytes
 
-    async def _look_at(self, path: str) -> bool:
+    async def _enforce_limits(self, path: str) -> bool:
         stream = self._streams.durable(path)
         if stream is None or stream.is_gone or stream.deleting:
             return False
@@ -212,7 +213,7 @@ class Retention:
         return True
 
     async def _old(self, stream: Stream, age_s: int | None) -> int:
-        """Where what is younger begins, as well as the index of the log can tell."""
+        """Return where younger data begins, as precisely as the index of the log can tell."""
         if age_s is None or stream.tail == stream.earliest:
             return 0
         limit_us = self._clock.now_us() - age_s * 1_000_000
@@ -225,7 +226,7 @@ class Retention:
         )
 
     async def _excess(self, stream: Stream, size: int | None) -> int:
-        """The last boundary with at least so many bytes after it."""
+        """Return the last boundary with at least `size` bytes after it."""
         if size is None or stream.tail - stream.earliest <= size:
             return 0
         return await self._ranges.boundary_to(stream, stream.earliest, stream.tail - size)

@@ -1,4 +1,4 @@
-"""Plain counters that the hot path can afford; `/metrics` reads them when asked."""
+"""Plain counters that are cheap enough for the hot path; `/metrics` reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Histogram:
 
 
 class StoreStats:
-    """What a store counts."""
+    """Counters of a store."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -35,12 +35,12 @@ class StoreStats:
         self.checkpoints = 0
         self.checkpoint_failures = 0
         self.checkpoint_seconds = Histogram(SECONDS)
-        self.memory_bytes = 0  # of the memory tails of all active streams
+        self.memory_bytes = 0  # in the memory tails of all active streams
         self.replayed_records = 0
 
 
 class EngineStats:
-    """What the engine counts."""
+    """Counters of the engine."""
 
     def __init__(self) -> None:
         self.creates = 0

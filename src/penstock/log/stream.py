@@ -1,7 +1,7 @@
-"""The live form of one stream: what is durable, what is pending, and the bytes still in memory.
+"""A stream in memory: its durable half, its pending half, and where its bytes are.
 
 One object per active stream, owned by the event loop. The engine decides on the pending half, the
-store advances the durable half, and nobody else writes to either.
+store advances the durable half, and no other code writes to either.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from penstock.log.disk.segment import SegmentInfo
 
 SUCCESSOR = "successor"
-"""The name under which a stream carries the location of the one that it goes on in."""
+"""The name of the meta value that holds the location of the stream's successor."""
 
 
 class Watcher(Protocol):
-    """Told on the event loop when a stream moves."""
+    """Called on the event loop when a stream advances or ends."""
 
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None: ...
 
@@ -30,7 +30,7 @@ class Watcher(Protocol):
 
 
 class StreamInfo(NamedTuple):
-    """What a listing says of a stream."""
+    """A stream in a listing."""
 
     path: str
     id: int
@@ -48,7 +48,7 @@ class StreamInfo(NamedTuple):
 
 
 class ForkPoint(NamedTuple):
-    """Where a fork leaves its source: everything before `position` is the source's."""
+    """Where a fork leaves its source: everything before `position` belongs to the source."""
 
     source_id: int
     source_path: str
@@ -58,7 +58,7 @@ class ForkPoint(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """When a stored stream's time is over."""
+    """When a stored stream expires, or was last touched."""
 
     time_us: int
     id: int
@@ -204,12 +204,12 @@ class Stream:
 
     @property
     def is_gone(self) -> bool:
-        """Nobody may use it any more, though forks may still read what they inherited."""
+        """Whether the stream was deleted, though forks may still read what they inherited."""
         return self.deleted or self.soft_deleted
 
     @property
     def own_bytes(self) -> int:
-        """What is retained here: inherited bytes are the source's."""
+        """Number of bytes retained here: inherited bytes belong to the source."""
         return self.tail - max(self.earliest, self.own_start)
 
     @property
@@ -219,10 +219,10 @@ class Stream:
 
     @property
     def keep_from(self) -> int:
-        """Bytes of its own before this position are needed by nobody: not by readers, and not by
-        forks, which may be made before a trim and read what it took from the source's readers."""
-        wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
-        return max(wanted, self.own_start)
+        """Position before which no own bytes are needed, neither by readers nor by forks, which may
+        have been made before a trim and still read what was trimmed."""
+        first = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
+        return max(first, self.own_start)
 
     def landed(self) -> None:
         """One mutation less is in flight: it is durable."""
@@ -231,7 +231,7 @@ class Stream:
             self.pending_producers = {}
 
     def reset_pending(self) -> None:
-        """Forget what was decided but is not durable: pending is durable again."""
+        """Discard what was decided but is not durable: pending is durable again."""
         self.in_flight = 0
         self.deleting = self.pending_soft_deleted = self.soft_deleted
         self.pending_forks = self.forks

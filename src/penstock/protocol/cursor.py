@@ -18,7 +18,7 @@ _DIGITS_MAX = len(str(INTEGER_MAX))
 
 
 def next_cursor(now_s: float, client: str | None, jitter: Callable[[int, int], int]) -> str:
-    """The cursor of a live answer, always greater than the one the client sent.
+    """Return the cursor of a live answer, always greater than the one the client sent.
 
     `jitter(low, high)` gives a whole number of seconds in that range. A client's cursor that is
     no number, or one no server could have sent, is ignored.

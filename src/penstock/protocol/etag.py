@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def make(stream_id: int, start: int, end: int, closed: bool) -> str:
-    """The tag of the bytes [start, end) of a stream.
+    """Return the tag of the bytes [start, end) of a stream.
 
     Closing changes it, so that a 304 can never hide the end of a stream.
     """

@@ -1,4 +1,4 @@
-"""Patterns over stream paths, the one language for all that takes them, and an index of patterns.
+"""Patterns over stream paths, in the one language that all of Penstock uses, and their index.
 
 `*` matches any text within a segment, `**` is a segment that matches any number of segments, also
 none. Pure; knows neither subscriptions nor who else uses patterns.
@@ -71,18 +71,18 @@ def matches(pattern: str, path: str) -> bool:
     """
     parts, segments = _parts(pattern), path.split("/")
     at = index = 0
-    any_at, taken = -1, 0
+    any_at, consumed = -1, 0
     while index < len(segments):
         part = parts[at] if at < len(parts) else None
         if part is not None and part.text == ANY:
-            any_at, taken = at, index
+            any_at, consumed = at, index
             at += 1
         elif part is not None and part.fits(segments[index]):
             at += 1
             index += 1
         elif any_at >= 0:
-            taken += 1
-            at, index = any_at + 1, taken
+            consumed += 1
+            at, index = any_at + 1, consumed
         else:
             return False
     return all(part.text == ANY for part in parts[at:])
@@ -126,7 +126,7 @@ class _Part(NamedTuple):
         at = len(first)
         if at > end or not segment.startswith(first) or not segment.endswith(last):
             return False
-        # The leftmost place of each piece leaves the most room for those after it.
+        # The leftmost match of each piece leaves the most room for those after it.
         for piece in pieces[1:-1]:
             at = segment.find(piece, at, end)
             if at < 0:
@@ -264,8 +264,8 @@ def _is_partial(segment: str) -> bool:
 
 
 class PatternIndex(Generic[T]):
-    """Finds what was filed under the patterns of a path. The cost follows the segments of the path
-    and the patterns that begin like it, not the number of patterns."""
+    """Finds the values of all patterns that match a path. The cost depends on the segments of the
+    path and the patterns that begin like it, not the number of patterns."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()

@@ -1,6 +1,6 @@
 """The protocol's header values and stream paths: strict parsers that say what was wrong.
 
-Takes and gives plain values; knows no request, no stream and no storage. Text that is kept or
+Works on plain values; knows no request, no stream and no storage. Text that is stored or
 echoed is printable ASCII, so nothing a client sends can break a header line or a terminal.
 """
 
@@ -141,7 +141,7 @@ def parse_stream_seq(text: str, *, bytes_max: int = limits.STREAM_SEQ_BYTES_MAX)
 # The same few types arrive with every append; the caches are bounded, and so are their keys.
 @lru_cache(maxsize=256)
 def normalize_content_type(text: str) -> str:
-    """The content type as it is kept and returned: what the client gave, trimmed and checked."""
+    """Return a content type as it is stored: as the client sent it, trimmed and checked."""
     trimmed = text.strip(" \t")
     if len(trimmed) > limits.CONTENT_TYPE_BYTES_MAX:
         raise InvalidContentType(

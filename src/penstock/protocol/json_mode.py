@@ -25,7 +25,7 @@ from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson
 _LF, _CR, _COMMA, _BACKSLASH = b"\n\r,\\"
 _WHITESPACE = b" \t\r\n"
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
-# Bytes a structural scan looks at: brackets, commas, and quotes to tell strings apart.
+# The bytes of a structural scan: brackets, commas, and quotes to recognise strings.
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
 _SCAN_BYTES = 64 * limits.KIB
 _LONE_SURROGATE = re.compile(
@@ -40,12 +40,12 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def frame(
     body: bytes, *, allow_empty: bool, depth_max: int = limits.JSON_DEPTH_MAX
 ) -> tuple[bytes, int]:
-    """The wire bytes of a body, each message followed by a comma and LF, and their number.
+    """Return the wire bytes of a body, each message followed by a comma and LF, and their number.
 
     An array is flattened by one level; an empty one is refused unless `allow_empty`.
     """
     try:
-        # The decoder does not look at the bytes of strings, so UTF-8 is checked apart.
+        # The decoder does not check the bytes of strings, so UTF-8 is checked separately.
         if not body.isascii():
             _check_utf8(body)
         value = body.strip(_WHITESPACE)
@@ -62,7 +62,7 @@ def frame(
 
 
 def unframe(wire: bytes | memoryview) -> bytes:
-    """The JSON array of framed messages."""
+    """Return the JSON array of framed messages."""
     return b"".join((b"[", memoryview(wire)[:-2], b"]"))
 
 
@@ -105,7 +105,7 @@ def _check_message_count(body: bytes) -> None:
 
 
 def _check_depth(value: bytes, depth_max: int) -> None:
-    # Most messages are too short, or have too few brackets, to be worth a real look.
+    # Most messages are too short, or have too few brackets, to need a scan.
     if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
         return
     depth = 0
@@ -117,7 +117,7 @@ def _check_depth(value: bytes, depth_max: int) -> None:
 
 
 def _structure(valid: bytes) -> Iterator[bytes]:
-    """The brackets and commas outside the strings of valid JSON, in bounded pieces."""
+    """Yield the brackets and commas outside the strings of valid JSON, in bounded pieces."""
     if _BACKSLASH in valid:
         # Escaped backslashes go first: what then still escapes a quote is an escape.
         valid = valid.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -145,7 +145,7 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
-    """Turn what went wrong into words that help; runs only when a body is refused."""
+    """Raise an error that explains what is wrong; runs only when a body is refused."""
     if isinstance(error, RecursionError):
         detail = _too_deep(depth_max)
     elif isinstance(error, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """The life of a stream: which creations are the same, when it expires, what refuses an append.
 
-Pure decisions on values; knows neither where streams are kept nor what time it is.
+Pure decisions on values; knows neither stores nor clocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.protocol.producer import Duplicate, ProducerState, decide
 
 
 class StreamConfig(NamedTuple):
-    """What a stream was created with. At most one of `ttl_s` and `expires_at_us` is set."""
+    """The configuration of a stream. At most one of `ttl_s` and `expires_at_us` is set."""
 
     content_type: str
     ttl_s: int | None
@@ -31,39 +31,39 @@ class StreamConfig(NamedTuple):
 
 
 class ForkConfig(NamedTuple):
-    """What a fork was asked for; what is None is the source's."""
+    """The configuration that a fork requests; None stands for the source's value."""
 
     content_type: str | None
     ttl_s: int | None
     expires_at_us: int | None
 
 
-def fork_config(source: StreamConfig, wanted: ForkConfig) -> StreamConfig:
-    """What a fork gets: its own lifetime where it asks for one, else the source's.
+def fork_config(source: StreamConfig, requested: ForkConfig) -> StreamConfig:
+    """Return the configuration of a fork: its own lifetime if it requests one, else the source's.
 
-    ContentTypeMismatch if it asks for another content type.
+    ContentTypeMismatch if it requests another content type.
     """
-    if wanted.content_type is not None:
-        check_content_type(stream=source.content_type, request=wanted.content_type)
-    if wanted.ttl_s is None and wanted.expires_at_us is None:
+    if requested.content_type is not None:
+        check_content_type(stream=source.content_type, request=requested.content_type)
+    if requested.ttl_s is None and requested.expires_at_us is None:
         return source
-    return StreamConfig(source.content_type, wanted.ttl_s, wanted.expires_at_us)
+    return StreamConfig(source.content_type, requested.ttl_s, requested.expires_at_us)
 
 
 def create_matches(
-    existing: StreamConfig, existing_closed: bool, wanted: StreamConfig, wanted_closed: bool
+    existing: StreamConfig, existing_closed: bool, requested: StreamConfig, requested_closed: bool
 ) -> None:
-    """Return if a PUT asks for the stream that is there; StreamExists names every difference."""
+    """Return if a PUT requests the stream that exists; StreamExists names every difference."""
     differences: list[str] = []
-    if media_type(existing.content_type) != media_type(wanted.content_type):
-        differences.append(_differs("Content-Type", existing.content_type, wanted.content_type))
-    if existing.ttl_s != wanted.ttl_s:
-        differences.append(_differs("Stream-TTL", _ttl(existing), _ttl(wanted)))
-    if existing.expires_at_us != wanted.expires_at_us:
-        differences.append(_differs("Stream-Expires-At", _expiry(existing), _expiry(wanted)))
-    if existing_closed != wanted_closed:
+    if media_type(existing.content_type) != media_type(requested.content_type):
+        differences.append(_differs("Content-Type", existing.content_type, requested.content_type))
+    if existing.ttl_s != requested.ttl_s:
+        differences.append(_differs("Stream-TTL", _ttl(existing), _ttl(requested)))
+    if existing.expires_at_us != requested.expires_at_us:
+        differences.append(_differs("Stream-Expires-At", _expiry(existing), _expiry(requested)))
+    if existing_closed != requested_closed:
         differences.append(
-            _differs("Stream-Closed", _closed(existing_closed), _closed(wanted_closed))
+            _differs("Stream-Closed", _closed(existing_closed), _closed(requested_closed))
         )
     if differences:
         raise StreamExists(
@@ -74,7 +74,7 @@ def create_matches(
 
 
 def expires_at_us(config: StreamConfig, touched_us: int) -> int | None:
-    """When a stream last touched at `touched_us` expires; None if it never does."""
+    """Return when a stream last touched at `touched_us` expires; None if it never does."""
     if config.expires_at_us is not None:
         return config.expires_at_us
     if config.ttl_s is None:
@@ -84,10 +84,10 @@ def expires_at_us(config: StreamConfig, touched_us: int) -> int | None:
 
 
 def stream_closed(tail: str, successor: bytes | None = None) -> StreamClosed:
-    """`successor` is the location of the stream that it goes on in, if that is known."""
-    place = "a new stream" if successor is None else successor.decode()
+    """Return the error for an append to a closed stream; `successor` is where it continues."""
+    target = "a new stream" if successor is None else successor.decode()
     error = StreamClosed(
-        f"The stream was closed at offset {tail} and takes no more data. Append to {place} "
+        f"The stream was closed at offset {tail} and takes no more data. Append to {target} "
         "instead.",
         Stream_Closed="true",
         Stream_Next_Offset=tail,
@@ -198,8 +198,8 @@ def judge_append(
     return _ACCEPT, producer_state
 
 
-def _differs(name: str, existing: str, wanted: str) -> str:
-    return f"{name} is {existing}, the request wants {wanted}"
+def _differs(name: str, existing: str, requested: str) -> str:
+    return f"{name} is {existing}, the request wants {requested}"
 
 
 def _ttl(config: StreamConfig) -> str:

@@ -1,4 +1,4 @@
-"""Offset tokens: how a position in a stream is spelled to clients.
+"""Offset tokens: the spelling of a position in a stream for clients.
 
 Knows the spelling only; whether a position exists is the engine's business.
 """
@@ -29,7 +29,7 @@ class Offset(NamedTuple):
 
 
 def parse_offset(text: str) -> Offset | Literal["-1", "now"]:
-    """The offset a client sent: one of the two sentinels, or a token exactly as handed out."""
+    """Return the offset of a client: one of the two sentinels, or a token as the server made it."""
     match = _TOKEN.fullmatch(text)
     if match is not None:
         return Offset(int(match[1]), int(match[2]))

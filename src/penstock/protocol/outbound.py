@@ -26,7 +26,8 @@ Network = IPv4Network | IPv6Network
 URL_BYTES_MAX: Final = 2048
 PORTS: Final = {"https": 443, "http": 80}
 PORT_FREE_MIN: Final = 1024
-"""Below it only the scheme's own port: mail, name and file servers must not be talked to."""
+"""Below it only the port of the scheme is used: other servers must not be reached, such as those
+for mail, names and files."""
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _URL_BYTES = re.compile(r"[!$-;=?-Z\[\]_a-z~%]+", re.ASCII)
@@ -60,7 +61,7 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 class Target(NamedTuple):
-    """A URL that may be asked for. `path` has the query; `host` is without brackets."""
+    """A URL that may be requested. `path` includes the query; `host` is without brackets."""
 
     scheme: str
     host: str
@@ -69,7 +70,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What goes into a Host header."""
+        """The value of a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -83,7 +84,7 @@ class Target(NamedTuple):
 
 
 def parse_url(text: str, *, bytes_max: int = URL_BYTES_MAX) -> Target:
-    """The parts of an absolute http or https URL; InvalidUrl says what is wrong with another."""
+    """Return the parts of an absolute http or https URL; InvalidUrl says what is wrong with it."""
     shown = repr(text[:100])
     if len(text) > bytes_max:
         raise InvalidUrl(f"A URL has at most {bytes_max} bytes here; {shown}… has more.")
@@ -97,14 +98,15 @@ def parse_url(text: str, *, bytes_max: int = URL_BYTES_MAX) -> Target:
     if parts.scheme not in PORTS:
         raise InvalidUrl(f"{shown} is not an absolute https URL.")
     if parts.username is not None or parts.password is not None:
-        raise InvalidUrl("A URL with a user or password in it is not used.")
+        raise InvalidUrl("The URL has a user or password in it. Remove them.")
     if port is None:
         if parts.netloc.endswith(":"):
             raise InvalidUrl(f"{shown} has a colon without a port.")
         port = PORTS[parts.scheme]
     if port != PORTS[parts.scheme] and port < PORT_FREE_MIN:
         raise InvalidUrl(
-            f"Port {port} is not used: {PORTS[parts.scheme]}, or one from {PORT_FREE_MIN} on."
+            f"Port {port} is not allowed. Use {PORTS[parts.scheme]}, or one from {PORT_FREE_MIN} "
+            "on."
         )
     host = _host(parts.hostname or "", shown)
     if ("[" in parts.netloc) != (":" in host):
@@ -123,21 +125,22 @@ def _host(host: str, shown: str) -> str:
     labels = host.removesuffix(".").split(".")
     # A name that ends in a number is an address in one of its odd spellings (127.1, 0x7f.1).
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or labels[-1][:1].isdigit():
-        raise InvalidUrl(f"{shown} has no host that can be looked up.")
+        raise InvalidUrl(f"{shown} has no host that can be resolved.")
     return host.lower()
 
 
 class Policy(NamedTuple):
-    """What the settings allow: networks that are not public, and loopback for development."""
+    """The exceptions of the settings: networks that are not public, and loopback for
+    development."""
 
     networks: tuple[Network, ...] = ()
     development: bool = False
 
     def check_url(self, target: Target) -> None:
-        """Refuse what can be told from the URL alone."""
+        """Refuse a URL that is not allowed whatever its host resolves to."""
         literal = _literal(target.host)
         if target.scheme == "http":
-            # A name is let through here if it may be loopback: its addresses are looked at later.
+            # A name that may be loopback passes here: its addresses are checked later.
             if not self.development:
                 raise EgressRefused(
                     f"{target.origin} is plain http; only https is used, "
@@ -179,14 +182,14 @@ def is_loopback(address: Address) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is anybody's, as opposed to this machine's, network's or cloud's."""
+    """Whether an address is public, not one of this machine, its network or its cloud."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _REFUSED_V4)
     return address in _GLOBAL_V6 and not any(address in network for network in _REFUSED_V6)
 
 
 def _embedded(address: Address) -> IPv4Address | None:
-    """The IPv4 address that packets to an IPv6 one end up at, if they do."""
+    """Return the IPv4 address that an IPv6 address leads to, if it does."""
     if isinstance(address, IPv4Address):
         return None
     if any(address in network for network in (_MAPPED, _NAT64)) or (

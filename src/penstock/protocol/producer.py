@@ -12,26 +12,26 @@ from penstock.protocol.headers import Producer
 
 
 class ProducerState(NamedTuple):
-    """What a stream remembers of a producer: its epoch and its highest accepted sequence."""
+    """The state of a producer on a stream: its epoch and its highest accepted sequence."""
 
     epoch: int
     seq: int
 
 
 class Accept(NamedTuple):
-    """New data: append it and keep this state, both or neither."""
+    """New data: append it and store this state, both or neither."""
 
     state: ProducerState
 
 
 class Duplicate(NamedTuple):
-    """Data the stream already has; the state is unchanged and is what the answer reports."""
+    """Data that the stream already has; the answer reports the state, which is unchanged."""
 
     state: ProducerState
 
 
-def decide(state: ProducerState | None, p: Producer) -> Accept | Duplicate:
-    """What to do with a producer's request.
+def decide(state: ProducerState | None, producer: Producer) -> Accept | Duplicate:
+    """Decide about the request of a producer.
 
     | known state          | request                | decision              |
     |----------------------|------------------------|-----------------------|
@@ -45,25 +45,25 @@ def decide(state: ProducerState | None, p: Producer) -> Accept | Duplicate:
     | epoch e, last seq s  | epoch e, seq > s + 1   | 409, expected s + 1   |
     """
     if state is None:
-        if p.seq != 0:
-            raise _gap(expected=0, received=p.seq)
-    elif p.epoch < state.epoch:
+        if producer.seq != 0:
+            raise _gap(expected=0, received=producer.seq)
+    elif producer.epoch < state.epoch:
         raise StaleEpoch(
-            f"Producer epoch {p.epoch} was replaced by epoch {state.epoch}. Stop this producer, "
-            f"or claim the id again with epoch {state.epoch + 1} and sequence 0.",
+            f"Producer epoch {producer.epoch} was replaced by epoch {state.epoch}. Stop this "
+            f"producer, or claim the id again with epoch {state.epoch + 1} and sequence 0.",
             Producer_Epoch=str(state.epoch),
         )
-    elif p.epoch > state.epoch:
-        if p.seq != 0:
+    elif producer.epoch > state.epoch:
+        if producer.seq != 0:
             raise EpochStart(
-                f"Epoch {p.epoch} is new for this producer (current: {state.epoch}), so its "
-                f"first Producer-Seq must be 0, not {p.seq}."
+                f"Epoch {producer.epoch} is new for this producer (current: {state.epoch}), so its "
+                f"first Producer-Seq must be 0, not {producer.seq}."
             )
-    elif p.seq <= state.seq:
+    elif producer.seq <= state.seq:
         return Duplicate(state)
-    elif p.seq != state.seq + 1:
-        raise _gap(expected=state.seq + 1, received=p.seq)
-    return Accept(ProducerState(p.epoch, p.seq))
+    elif producer.seq != state.seq + 1:
+        raise _gap(expected=state.seq + 1, received=producer.seq)
+    return Accept(ProducerState(producer.epoch, producer.seq))
 
 
 def _gap(*, expected: int, received: int) -> SequenceGap:

@@ -1,4 +1,4 @@
-"""How long a stream's data is kept: limits by age and by bytes, and how people write them.
+"""Retention limits by age and by bytes, and their spelling in settings and headers.
 
 Knows neither streams nor clocks.
 """
@@ -14,12 +14,12 @@ _AGE = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
 _SIZE = re.compile(r"\d{1,16}(?:[kmgt]i?)?b", re.IGNORECASE | re.ASCII)
 _RATIO = re.compile(r"(\d{1,6})x", re.ASCII)
 RATIO_MIN = 2
-"""With less, a stream would be written anew for next to nothing."""
+"""The least ratio: with less, a stream would be rewritten for almost no gain."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Keep(NamedTuple):
-    """What may go: what is older than `age_s` seconds, and what is before the last `bytes` bytes.
+    """The limits: data older than `age_s` seconds, and data before the last `bytes` bytes, may go.
     A state stream is compacted when its log is `ratio` times its live state.
 
     None is no limit.
@@ -34,7 +34,7 @@ FOREVER = Keep(None, None)
 
 
 def parse_age(text: str) -> int:
-    """``90s``, ``15m``, ``12h`` or ``7d``: seconds, at least one."""
+    """Return the seconds, at least one, of ``90s``, ``15m``, ``12h`` or ``7d``."""
     match = _AGE.fullmatch(text)
     age_s = 0 if match is None else int(match[1]) * _SECONDS[match[2]]
     if not 0 < age_s <= NUMBER_MAX:
@@ -43,7 +43,7 @@ def parse_age(text: str) -> int:
 
 
 def show_age(age_s: int) -> str:
-    """The shortest way to write an age that reads back as the same number."""
+    """Return the shortest spelling of an age."""
     for unit, seconds in reversed(_SECONDS.items()):
         if age_s % seconds == 0:
             return f"{age_s // seconds}{unit}"
@@ -71,7 +71,8 @@ def parse_keep(text: str) -> Keep:
 
 
 def parse_rules(text: str) -> list[tuple[str, Keep]]:
-    """``logs/=7d,1GiB metrics/=1d``: limits by the start of a path, the longest start first."""
+    """Return the rules of ``logs/=7d,1GiB metrics/=1d``: limits by the start of a path, the longest
+    start first."""
     rules: dict[str, Keep] = {}
     for rule in text.split():
         # The last sign: a path may have one too, a limit never.

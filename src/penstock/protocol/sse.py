@@ -54,7 +54,7 @@ def data_binary(data: bytes) -> bytes:
 def control(offset: str, *, cursor: str | None, up_to_date: bool, closed: bool) -> bytes:
     """The control event that follows data.
 
-    A closed stream at its end is up to date by definition, and has no cursor: nobody reconnects.
+    A closed stream at its end is up to date by definition, and has no cursor: no reader reconnects.
     """
     fields: dict[str, str | bool] = {"streamNextOffset": offset}
     if cursor is not None and not closed:
@@ -67,7 +67,8 @@ def control(offset: str, *, cursor: str | None, up_to_date: bool, closed: bool) 
 
 
 def text_cut(data: bytes, at_most: int) -> int:
-    """Where to cut text: the largest cut up to `at_most` that splits no character and no CRLF.
+    """Return where to cut text: the largest cut up to `at_most` that splits no character and no
+    CRLF.
 
     A sequence that `data` ends in the middle of is left for the next cut, when the rest of it may
     have arrived. There is always progress: if nothing fits, the cut is the smallest one that
@@ -84,7 +85,7 @@ def text_cut(data: bytes, at_most: int) -> int:
 
 
 def _cut_back(data: bytes, cut: int) -> int:
-    """The last place at or before `cut` that splits nothing."""
+    """Return the last position at or before `cut` that splits nothing."""
     at_end = cut == len(data)
     if not at_end and data[cut] == _LF and data[cut - 1] == _CR:
         return cut - 1

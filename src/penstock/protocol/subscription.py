@@ -1,4 +1,4 @@
-"""Subscription documents: what a client may ask for, in normal form, and the hash it is known by.
+"""Subscription documents: what a client may request, in normal form, and its hash.
 
 Pure; whether a webhook's address may be called is decided by the rules for outbound requests.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as it was asked for, in normal form."""
+    """A requested subscription, in normal form."""
 
     type: Kind
     pattern: str | None = None
@@ -36,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """The same for documents that mean the same."""
+        """The hash of the configuration: equal for documents that mean the same."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
@@ -45,7 +45,7 @@ class _Webhook(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    """What a client sends; members that are unknown are ignored, as everywhere in the protocol."""
+    """The document of a client; unknown members are ignored, as everywhere in the protocol."""
 
     type: str
     pattern: str | None = None
@@ -65,7 +65,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a worker says of a wake: a callback, an ack or a release."""
+    """A report of a worker on a wake: a callback, an ack or a release."""
 
     wake_id: str
     generation: int
@@ -82,7 +82,7 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class StreamView(NamedTuple):
-    """A stream of a subscription, as a wake or a reader is told of it."""
+    """A stream of a subscription, as it stands in a wake or an answer."""
 
     path: str
     link_type: Literal["explicit", "glob"]
@@ -91,12 +91,12 @@ class StreamView(NamedTuple):
     has_pending: bool
 
 
-def decode(body: bytes, wanted: type[T], shape: str) -> T:
-    """A document of the given shape; InvalidSubscription says what is wrong with another."""
+def decode(body: bytes, kind: type[T], shape: str) -> T:
+    """Return a document of type `kind`; InvalidSubscription names `shape` and what is wrong."""
     if not body:
         raise InvalidSubscription(f"Send {shape} as JSON; the body is empty.")
     try:
-        return msgspec.json.decode(body, type=wanted)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise InvalidSubscription(f"Send {shape} as JSON: {error}.") from None
 
@@ -139,10 +139,10 @@ def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Confi
 
 
 def parse_members(streams: list[str], path_bytes_max: int, streams_max: int) -> tuple[str, ...]:
-    """Paths in canonical form, each once, in order: the same set is the same configuration."""
+    """Return paths in canonical form, sorted and without duplicates: equal for equal sets."""
     if len(streams) > streams_max:
         raise InvalidSubscription(
-            f"`streams` names {len(streams)} streams; at most {streams_max} are taken at a time."
+            f"`streams` names {len(streams)} streams; at most {streams_max} are allowed at a time."
         )
     return tuple(sorted({parse_member(text, path_bytes_max) for text in streams}))
 

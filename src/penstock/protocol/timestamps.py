@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps, checked to the letter: the one place that knows their form.
+"""RFC 3339 timestamps, checked strictly: the one module that knows their form.
 
 Pure text and numbers. What a timestamp is for, and how many characters it may have, is the
 business of whoever asks.
@@ -40,7 +40,7 @@ def is_rfc3339(text: str) -> bool:
 
 
 def unix_us(text: str) -> int | None:
-    """Microseconds since 1970 (UTC); None if text is no RFC 3339 `date-time`.
+    """Return microseconds since 1970 (UTC); None if text is no RFC 3339 `date-time`.
 
     What is finer than a microsecond is cut off.
     """
@@ -65,9 +65,9 @@ def unix_us(text: str) -> int | None:
 
 
 def format_timestamp(timestamp: str | datetime) -> str:
-    """The text of a timestamp; a datetime has to know its time zone."""
+    """Return the text of a timestamp; a datetime needs a time zone."""
     if isinstance(timestamp, str):
         return timestamp
     if timestamp.tzinfo is None:
-        raise ValueError("a datetime without a time zone is no RFC 3339 timestamp: use tzinfo=UTC")
+        raise ValueError("A datetime without a time zone is no RFC 3339 timestamp. Use tzinfo=UTC.")
     return timestamp.isoformat().replace("+00:00", "Z")

@@ -14,23 +14,23 @@ SIGNATURE: Final = "webhook-signature"
 
 
 def mint_token(secret: bytes, scope: str, generation: int) -> str:
-    """A bearer token for one generation of one subscription."""
+    """Return a bearer token for one generation of one subscription."""
     return f"{generation}.{_mac(secret, scope, generation)}"
 
 
 def token_generation(secret: bytes, scope: str, token: str) -> int | None:
-    """The generation that a token was made for; None if it was not made by us for `scope`."""
+    """Return the generation of a token; None unless this server made it for `scope`."""
     number, _, mac = token.partition(".")
     if not (number.isascii() and number.isdigit() and len(number) <= 16):
         return None
     generation = int(number)
-    wanted = _mac(secret, scope, generation)
-    same = hmac.compare_digest(wanted.encode(), mac.encode("utf-8", "replace"))
+    expected = _mac(secret, scope, generation)
+    same = hmac.compare_digest(expected.encode(), mac.encode("utf-8", "replace"))
     return generation if same and number == str(generation) else None
 
 
 def signed_bytes(timestamp_s: int, body: bytes) -> bytes:
-    """What a webhook's signature is over."""
+    """Return the bytes that the signature of a webhook covers."""
     return b"%d.%s" % (timestamp_s, body)
 
 
@@ -53,5 +53,5 @@ def from_b64url(text: str) -> bytes:
 
 
 def _mac(secret: bytes, scope: str, generation: int) -> str:
-    said = f"{scope}\n{generation}".encode("utf-8", "surrogatepass")
-    return b64url(hmac.new(secret, said, hashlib.sha256).digest())
+    message = f"{scope}\n{generation}".encode("utf-8", "surrogatepass")
+    return b64url(hmac.new(secret, message, hashlib.sha256).digest())

@@ -57,8 +57,8 @@ class Bench:
 
     def let_go(self) -> None:
         """Two looks: the first one only notes which streams are idle."""
-        self.engine._streams.trim()
-        self.engine._streams.trim()
+        self.engine._streams.evict()
+        self.engine._streams.evict()
 
     async def push_out(self, path: str) -> None:
         """Use so many other streams that this one is let go."""

@@ -95,7 +95,7 @@ async def test_nothing_keeps_a_stream_that_nobody_holds(bench: Bench) -> None:
     await bench.create("a", b"[1]")
     await bench.checkpoint()
     await bench.push_out("a")
-    assert len(bench.engine._streams._let_go) == 0
+    assert len(bench.engine._streams._evicted) == 0
 
 
 @with_bench(active_streams_max=1)

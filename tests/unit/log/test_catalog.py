@@ -124,15 +124,15 @@ def test_segments_come_back_in_order_with_their_row(catalog: Catalog) -> None:
             segments=[(1, infos[2]), (1, infos[0]), (1, infos[1])],
         )
     )
-    found = catalog.by_path("a")
-    assert found is not None
-    assert found.segments == tuple(infos)
+    stored = catalog.by_path("a")
+    assert stored is not None
+    assert stored.segments == tuple(infos)
     grown = infos[2]._replace(length=15)
     row = make_row(1, "a", inline=None, segments=(*infos[:2], grown))
     catalog.commit(changes([row], segments=[(1, grown)]))
-    found = catalog.by_path("a")
-    assert found is not None
-    assert found.segments[-1] == grown
+    stored = catalog.by_path("a")
+    assert stored is not None
+    assert stored.segments[-1] == grown
 
 
 def test_a_deleted_stream_takes_its_segments_and_producers_along(catalog: Catalog) -> None:
@@ -155,9 +155,9 @@ def test_a_deleted_stream_takes_its_segments_and_producers_along(catalog: Catalo
 def test_a_path_changes_hands_in_one_commit(catalog: Catalog) -> None:
     catalog.commit(changes([make_row(1, "a")]))
     catalog.commit(changes([make_row(2, "a")], deleted=[1]))
-    found = catalog.by_path("a")
-    assert found is not None
-    assert found.id == 2
+    stored = catalog.by_path("a")
+    assert stored is not None
+    assert stored.id == 2
     assert list(catalog.ids()) == [2]
 
 

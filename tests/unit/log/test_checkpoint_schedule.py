@@ -322,7 +322,7 @@ async def test_a_checkpoint_with_a_failing_disk_makes_the_store_read_only(bench:
 async def test_a_full_disk_refuses_appends_and_allows_deletes(bench: Bench) -> None:
     await bench.create("a", b"[1]")
     bench.files.free_bytes = lambda path: -1  # type: ignore[method-assign]
-    bench.store._schedule._look_at_space()
+    bench.store._schedule._check_space()
     with pytest.raises(DiskFull):
         await bench.append("a", b"2")
     with pytest.raises(DiskFull):
@@ -332,7 +332,7 @@ async def test_a_full_disk_refuses_appends_and_allows_deletes(bench: Bench) -> N
     await bench.checkpoint()
     await bench.engine.delete("a")
     del bench.files.free_bytes
-    bench.store._schedule._look_at_space()
+    bench.store._schedule._check_space()
     await bench.create("a")
 
 

@@ -42,7 +42,7 @@ class Gate:
 class Bench:
     def __init__(self, batch_bytes_max: int = 1000) -> None:
         self.gate = Gate()
-        self.told: list[tuple[str, list[Item]]] = []
+        self.calls: list[tuple[str, list[Item]]] = []
         self.committed: list[Committed[Item]] = []
         self.failures: list[PenstockError] = []
         self._moved = asyncio.Event()
@@ -57,12 +57,12 @@ class Bench:
 
     def _on_committed(self, batch: Committed[Item]) -> None:
         self.committed.append(batch)
-        self.told.append(("committed", batch.entries))
+        self.calls.append(("committed", batch.entries))
         self._moved.set()
 
     def _on_failed(self, entries: list[Item], error: PenstockError) -> None:
         self.failures.append(error)
-        self.told.append(("failed", entries))
+        self.calls.append(("failed", entries))
         self._moved.set()
 
     def submit(self, *records: bytes) -> list[Item]:
@@ -72,7 +72,7 @@ class Bench:
         return items
 
     async def until_told(self, times: int) -> None:
-        while len(self.told) < times:
+        while len(self.calls) < times:
             self._moved.clear()
             await asyncio.wait_for(self._moved.wait(), 10)
 
@@ -104,7 +104,7 @@ async def test_what_is_submitted_in_one_turn_is_one_batch(bench: Bench) -> None:
     items = bench.submit(b"a", b"b", b"c")
     bench.gate.open.release()
     await bench.until_told(1)
-    assert bench.told == [("committed", items)]
+    assert bench.calls == [("committed", items)]
     assert bench.gate.batches == [(100, [b"a", b"b", b"c"])]
 
 
@@ -118,7 +118,7 @@ async def test_while_one_batch_is_written_the_next_collects(bench: Bench) -> Non
     bench.gate.open.release()
     bench.gate.open.release()
     await bench.until_told(2)
-    assert bench.told == [("committed", first), ("committed", second + third)]
+    assert bench.calls == [("committed", first), ("committed", second + third)]
     assert bench.gate.batches == [(100, [b"a"]), (101, [b"b", b"c"])]
 
 
@@ -144,7 +144,7 @@ async def test_a_barrier_keeps_its_place_and_takes_no_lsn(bench: Bench) -> None:
     bench.submit(b"c")
     bench.gate.open.release()
     await bench.until_told(2)
-    assert bench.told[0] == ("committed", items)
+    assert bench.calls[0] == ("committed", items)
     assert bench.gate.batches == [(100, [b"a", b"b"]), (102, [b"c"])]
 
 
@@ -152,7 +152,7 @@ async def test_a_barrier_keeps_its_place_and_takes_no_lsn(bench: Bench) -> None:
 async def test_a_barrier_alone_passes_without_a_write(bench: Bench) -> None:
     items = bench.submit(b"")
     await bench.until_told(1)
-    assert bench.told == [("committed", items)]
+    assert bench.calls == [("committed", items)]
     assert bench.gate.batches == []
 
 
@@ -162,10 +162,10 @@ async def test_a_barrier_behind_a_batch_waits_for_it(bench: Bench) -> None:
     await bench.gate.writing()
     bench.submit(b"")
     await asyncio.sleep(0)
-    assert bench.told == []
+    assert bench.calls == []
     bench.gate.open.release()
     await bench.until_told(2)
-    assert [len(entries) for _, entries in bench.told] == [1, 1]
+    assert [len(entries) for _, entries in bench.calls] == [1, 1]
 
 
 @with_bench()
@@ -176,7 +176,7 @@ async def test_a_failed_batch_takes_everything_queued_behind_it_along(bench: Ben
     second = bench.submit(b"b", b"", b"c")
     bench.gate.open.release()
     await bench.until_told(1)
-    assert bench.told == [("failed", first + second)]
+    assert bench.calls == [("failed", first + second)]
     assert isinstance(bench.failures[0], DiskFull)
     assert bench.gate.batches == []
     assert bench.committer.queued_bytes == 0
@@ -191,7 +191,7 @@ async def test_after_a_full_disk_the_same_lsn_is_used_again(bench: Bench) -> Non
     later = bench.submit(b"b")
     bench.gate.open.release()
     await bench.until_told(2)
-    assert bench.told[1] == ("committed", later)
+    assert bench.calls[1] == ("committed", later)
     assert bench.gate.batches == [(100, [b"b"])]
 
 
@@ -249,7 +249,7 @@ async def test_draining_waits_until_everything_was_told(bench: Bench) -> None:
     bench.gate.open.release()
     bench.gate.open.release()
     await asyncio.wait_for(drain, 10)
-    assert [len(entries) for _, entries in bench.told] == [1, 1]
+    assert [len(entries) for _, entries in bench.calls] == [1, 1]
     assert bench.committer.idle
 
 

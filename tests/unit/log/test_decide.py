@@ -124,9 +124,9 @@ async def test_no_answer_that_rests_on_a_close_or_delete_is_given_before_it_is_d
 async def test_a_repeat_of_a_close_that_is_not_durable_yet_is_a_duplicate(bench: Bench) -> None:
     await bench.create("a")
     close = Append(b"1", JSON.content_type, True, Producer("p", 0, 0), None, None)
-    asked = [bench.engine.append("a", close), bench.engine.append("a", close)]
+    futures = [bench.engine.append("a", close), bench.engine.append("a", close)]
     other = bench.append("a", b"1", Producer("q", 0, 0))
-    first, second, refused = await settled([*asked, other])
+    first, second, refused = await settled([*futures, other])
     assert [first.duplicate, second.duplicate] == [False, True]
     assert first.offset == second.offset
     assert first.closed
@@ -209,10 +209,10 @@ async def test_producers_that_are_known_are_not_counted_again_while_they_write(
     await bench.create("a")
     for name in ("p", "q"):
         await bench.append("a", b"1", Producer(name, 0, 0))
-    asked = [bench.append("a", b"2", Producer(name, 0, 1)) for name in ("p", "q")]
-    asked.append(bench.append("a", b"1", Producer("r", 0, 0)))
-    asked.append(bench.append("a", b"1", Producer("s", 0, 0)))
-    *accepted, refused = await settled(asked)
+    futures = [bench.append("a", b"2", Producer(name, 0, 1)) for name in ("p", "q")]
+    futures.append(bench.append("a", b"1", Producer("r", 0, 0)))
+    futures.append(bench.append("a", b"1", Producer("s", 0, 0)))
+    *accepted, refused = await settled(futures)
     assert [answer.duplicate for answer in accepted] == [False] * 3
     assert isinstance(refused, TooManyProducers)
     with pytest.raises(TooManyProducers):

@@ -23,8 +23,8 @@ NO_WISHES = ForkConfig(None, None, None)
 
 
 async def fork(engine: Engine, path: str, source: str, offset: str | None = None) -> str:
-    made = await engine.fork(path, Fork(source, offset, 0), NO_WISHES, b"", closed=False)
-    return made.offset
+    created = await engine.fork(path, Fork(source, offset, 0), NO_WISHES, b"", closed=False)
+    return created.offset
 
 
 async def fill(engine: Engine) -> None:

@@ -46,12 +46,12 @@ def make_writer(folder: Path, files: Files | None = None, **options: int) -> Jou
 
 def stored(folder: Path) -> list[tuple[int, int, bytes]]:
     """(file number, first LSN, body) of every batch on disk."""
-    found = []
+    scanned = []
     for path, data in journal_files(Files(), folder):
         scan = scan_file(data, path.name)
         assert scan is not None
-        found += [(scan.head.number, batch.first_lsn, batch.body) for batch in scan.batches]
-    return found
+        scanned += [(scan.head.number, batch.first_lsn, batch.body) for batch in scan.batches]
+    return scanned
 
 
 # -- bytes

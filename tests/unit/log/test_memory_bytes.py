@@ -85,7 +85,7 @@ class Random:
                 stream = engine.find(path, touch=True)
                 await engine.read(stream, stream.earliest, stream.tail)
             case "evict":
-                engine._streams.trim()
+                engine._streams.evict()
 
     async def run(self, operations: dict[str, int]) -> set[int]:
         """Take the steps; return the sums that were seen."""

@@ -124,7 +124,7 @@ def test_an_offset_the_server_never_gave_out_is_refused(
 
 def test_every_byte_of_a_byte_stream_is_a_boundary() -> None:
     bench = Bench(raw=b"no\nlines")
-    assert [bench.position(spell(5, place)) for place in range(9)] == list(range(9))
+    assert [bench.position(spell(5, index)) for index in range(9)] == list(range(9))
     with pytest.raises(OffsetBeyondTail):
         bench.position(spell(5, 9))
 
@@ -287,5 +287,5 @@ def test_every_boundary_knows_how_many_messages_are_before_it() -> None:
 
 @given(st.lists(st.sampled_from([b"\n", b"x"]), min_size=1, max_size=70).map(b"".join))
 def test_the_nth_line_end_is_found(window: bytes) -> None:
-    ends = [place + 1 for place, byte in enumerate(window) if byte == 10]
+    ends = [index + 1 for index, byte in enumerate(window) if byte == 10]
     assert [_nth_line_end(window, n) for n in range(1, len(ends) + 1)] == ends

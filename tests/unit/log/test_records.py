@@ -125,8 +125,8 @@ def test_records_of_a_batch_come_back_in_order() -> None:
     create = CreateRecord(1, CreateMeta("a", "x/y", 1), b"payload")
     delete = DeleteRecord(1, 2, False)
     body = encode_create(1, create.meta, b"payload") + b"".join(map(append_bytes, APPENDS))
-    found = list(decode_records(body + encode_delete(1, 2, expired=False)))
-    assert found == [create, *APPENDS, delete]
+    decoded = list(decode_records(body + encode_delete(1, 2, expired=False)))
+    assert decoded == [create, *APPENDS, delete]
 
 
 def test_an_empty_batch_has_no_records() -> None:

@@ -32,8 +32,8 @@ from tests.helpers.folders import (
 def segment_path(folder: Path, path: str, number: int, *, index: bool = False) -> Path:
     row = row_of(folder, path)
     segments = SegmentFolder(folder / "segments")
-    place = segments.index_path if index else segments.data_path
-    return place(row.id, row.segments[number].base)
+    path_of = segments.index_path if index else segments.data_path
+    return path_of(row.id, row.segments[number].base)
 
 
 def edit(folder: Path, statement: str) -> None:
@@ -79,10 +79,10 @@ def test_a_folder_that_never_got_a_stream_is_clean(tmp_path: Path) -> None:
 
 
 def test_progress_reaches_the_total(clean: Path) -> None:
-    told: list[tuple[int, int]] = []
-    verify(clean, progress=lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1]
+    calls: list[tuple[int, int]] = []
+    verify(clean, progress=lambda done, total: calls.append((done, total)))
+    assert calls == sorted(calls)
+    assert calls[-1][0] == calls[-1][1]
 
 
 # -- segments and indexes

@@ -30,13 +30,13 @@ class Gate:
         self.text = text
         self.blocks = blocks
         self.is_open = False
-        self.asked: list[bytes] = []
+        self.checked: list[bytes] = []
         self.writers: list[Writer] = []
         self.error: Exception | None = None
         self._opened = asyncio.Event()
 
     def __call__(self, proposal: Proposal) -> None:
-        self.asked.append(proposal.wire)
+        self.checked.append(proposal.wire)
         self.writers.append(proposal.writer)
         if b"bad" in proposal.wire and self.is_open:
             raise BadRequest("bad")
@@ -150,7 +150,7 @@ async def test_an_append_that_need_not_wait_does_not_overtake_a_hold(desk: Desk)
     # By itself it would be a gap, as the one before it is not decided.
     second = desk.append(b'"quick"', producer=Producer("p", 0, 1))
     await turns()
-    assert gate.asked == [b'"slow",\n']
+    assert gate.checked == [b'"slow",\n']
     # Open, but nobody has had a turn since: what comes now still goes to the end.
     gate.open()
     third = desk.append(b'"late"')

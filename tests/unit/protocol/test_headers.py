@@ -163,7 +163,7 @@ def test_producer(producer_id: str, epoch: str, seq: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("producer_id", "epoch", "seq", "said"),
+    ("producer_id", "epoch", "seq", "reason"),
     [
         (None, "0", "0", "Producer-Id missing"),
         ("p", None, "0", "Producer-Epoch missing"),
@@ -187,11 +187,11 @@ def test_producer(producer_id: str, epoch: str, seq: str) -> None:
     ],
 )
 def test_producer_is_strict(
-    producer_id: str | None, epoch: str | None, seq: str | None, said: str
+    producer_id: str | None, epoch: str | None, seq: str | None, reason: str
 ) -> None:
     with pytest.raises(InvalidProducer) as caught:
         headers.parse_producer(producer_id, epoch, seq)
-    assert said in caught.value.detail
+    assert reason in caught.value.detail
     assert caught.value.detail.isprintable()
 
 
@@ -303,7 +303,7 @@ def test_path(raw: bytes, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "reason"),
     [
         (b"", "empty"),
         (b"/", "empty segment"),
@@ -341,10 +341,10 @@ def test_path(raw: bytes, expected: str) -> None:
         (b"%E4" * 342, "1026 bytes"),
     ],
 )
-def test_path_is_strict(raw: bytes, said: str) -> None:
+def test_path_is_strict(raw: bytes, reason: str) -> None:
     with pytest.raises(InvalidPath) as caught:
         headers.parse_stream_path(raw)
-    assert said in caught.value.detail
+    assert reason in caught.value.detail
     assert caught.value.detail.isprintable()
 
 

@@ -44,7 +44,7 @@ def test_messages_are_kept_byte_for_byte_one_a_line(body: bytes, wire: bytes, co
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "reason"),
     [
         (b"", "empty"),
         (b" \r\n", "empty"),
@@ -98,13 +98,13 @@ def test_messages_are_kept_byte_for_byte_one_a_line(body: bytes, wire: bytes, co
         (b'"\\\\\\ud800"', "surrogate"),
     ],
 )
-def test_what_is_not_json_is_refused_with_the_reason(body: bytes, said: str) -> None:
+def test_what_is_not_json_is_refused_with_the_reason(body: bytes, reason: str) -> None:
     for batch in (body, b'{"a":' + body + b"}" if body.strip() else body):
         with pytest.raises(InvalidJson):
             frame(batch, allow_empty=True)
     with pytest.raises(InvalidJson) as caught:
         frame(body, allow_empty=False)
-    assert said in caught.value.detail
+    assert reason in caught.value.detail
     assert caught.value.detail.isprintable()
 
 

@@ -33,7 +33,7 @@ NEW_YEAR_US = 1_767_225_600_000_000
 
 
 @pytest.mark.parametrize(
-    ("existing", "existing_closed", "wanted", "wanted_closed"),
+    ("existing", "existing_closed", "requested", "requested_closed"),
     [
         (TEXT, False, TEXT, False),
         (TEXT, True, TEXT, True),
@@ -45,13 +45,13 @@ NEW_YEAR_US = 1_767_225_600_000_000
     ],
 )
 def test_same_configuration_matches(
-    existing: StreamConfig, existing_closed: bool, wanted: StreamConfig, wanted_closed: bool
+    existing: StreamConfig, existing_closed: bool, requested: StreamConfig, requested_closed: bool
 ) -> None:
-    create_matches(existing, existing_closed, wanted, wanted_closed)
+    create_matches(existing, existing_closed, requested, requested_closed)
 
 
 @pytest.mark.parametrize(
-    ("existing", "existing_closed", "wanted", "wanted_closed", "said"),
+    ("existing", "existing_closed", "requested", "requested_closed", "differences"),
     [
         (
             TEXT,
@@ -102,13 +102,13 @@ def test_same_configuration_matches(
 def test_every_difference_is_named(
     existing: StreamConfig,
     existing_closed: bool,
-    wanted: StreamConfig,
-    wanted_closed: bool,
-    said: list[str],
+    requested: StreamConfig,
+    requested_closed: bool,
+    differences: list[str],
 ) -> None:
     with pytest.raises(StreamExists) as caught:
-        create_matches(existing, existing_closed, wanted, wanted_closed)
-    for text in said:
+        create_matches(existing, existing_closed, requested, requested_closed)
+    for text in differences:
         assert text in caught.value.detail
 
 

@@ -35,12 +35,12 @@ TEXTS = st.lists(
 def events(stream: bytes) -> list[tuple[str, str]]:
     """A small parser after the WHATWG text: (event, data) pairs."""
     lines = stream.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    found: list[tuple[str, str]] = []
+    fields: list[tuple[str, str]] = []
     event, data = "", None
     for line in lines:
         if line == "":
             if data is not None:
-                found.append((event, data))
+                fields.append((event, data))
             event, data = "", None
             continue
         name, _, value = line.partition(":")
@@ -49,7 +49,7 @@ def events(stream: bytes) -> list[tuple[str, str]]:
             event = value
         elif name == "data":
             data = value if data is None else data + "\n" + value
-    return found
+    return fields
 
 
 def as_lines(text: str) -> str:

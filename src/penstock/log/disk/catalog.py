@@ -78,24 +78,24 @@ ROWS_A_STATEMENT = 5000
 
 
 CatalogError = sqlite3.Error
-"""What every method may raise when the database or its disk fails."""
+"""The error of every method when the database or its disk fails."""
 CATALOG_ERRORS = (CatalogError, UnicodeError)
-"""What reading a damaged database raises: SQLite's messages quote it, and may not be text then."""
+"""The errors of reading a damaged database: SQLite's messages quote it, and may not be UTF-8."""
 
 
 @contextmanager
 def as_damage() -> Iterator[None]:
-    """A catalog that cannot be read is damaged data, not a bug."""
+    """Turn errors of reading the catalog into Damaged."""
     try:
         yield
     except CATALOG_ERRORS as error:
         raise Damaged(
-            f"the catalog cannot be read ({error!a}); run `penstock verify`, restore from a backup"
+            f"The catalog cannot be read ({error!a}). Run `penstock verify`, restore from a backup."
         ) from error
 
 
 def is_catalog_full(error: Exception) -> bool:
-    """Like a full disk for files: it may go again later."""
+    """Whether the disk of the catalog is full, which may pass."""
     return isinstance(error, sqlite3.OperationalError) and "full" in str(error)
 
 
@@ -117,8 +117,8 @@ def _meta_crc(items: Iterable[tuple[str, int | str]]) -> int:
 
 class Catalog:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """`read_only` is for a database that nobody writes to, without a WAL beside it: SQLite
-        then makes no file of its own and takes no lock."""
+        """`read_only` is for a database without a WAL that no process writes to: SQLite then makes
+        no file of its own and takes no lock."""
         self._path = path
         uri = path.absolute().as_uri()
         if read_only:
@@ -134,12 +134,12 @@ class Catalog:
         _make_tables(self._writer)
 
     def meta(self) -> dict[str, int | str]:
-        """How far the catalog goes; empty before the first commit."""
+        """Return the LSN and ids up to which the catalog goes; empty before the first commit."""
         meta = dict(self._reader.execute("SELECT key, value FROM meta"))
         if meta and meta.pop(_META_CRC, None) != _meta_crc(meta.items()):
             raise Damaged(
-                "the catalog's own position does not match its checksum; "
-                "run `penstock verify` and restore from a backup"
+                "The catalog's own position does not match its checksum. "
+                "Run `penstock verify` and restore from a backup."
             )
         return meta
 
@@ -153,20 +153,20 @@ class Catalog:
         # One transaction: a checkpoint may commit between the row and its segments.
         self._reader.execute("BEGIN")
         try:
-            found = self._reader.execute(
+            row = self._reader.execute(
                 f"SELECT {COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
             ).fetchone()
-            if found is None:
+            if row is None:
                 return None
-            values, crc, inline = found[:WIDTH], found[WIDTH], found[WIDTH + 1]
+            values, crc, inline = row[:WIDTH], row[WIDTH], row[WIDTH + 1]
             # A stream that fits into its row has no files.
             segments = self._segments(values[0]) if inline is None else ()
         finally:
             self._reader.execute("COMMIT")
         if not isinstance(inline, bytes | None) or checksum(values, inline, segments) != crc:
             raise Damaged(
-                f"the catalog row of stream {found[1]!r} does not match its checksum; "
-                "run `penstock verify` and restore from a backup"
+                f"The catalog row of stream {row[1]!r} does not match its checksum. "
+                "Run `penstock verify` and restore from a backup."
             )
         return decode(values, inline, segments)
 
@@ -188,8 +188,8 @@ class Catalog:
     def list_streams(
         self, prefix: str, after: str, limit: int, *, filed: bool = False
     ) -> list[StreamInfo]:
-        """Streams whose path starts with `prefix` and sorts after `after`, in path order; with
-        `filed` only those that have data elsewhere than in their row."""
+        """Return streams whose path starts with `prefix` and sorts after `after`, in path order;
+        with `filed` only those that have data outside of their row."""
         clauses, values = ["path > ?", "NOT soft_deleted"], [after]
         if filed:
             clauses += ["tail > earliest", "(inline IS NULL OR forked_from IS NOT NULL)"]
@@ -204,7 +204,7 @@ class Catalog:
         return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
 
     def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
-        """(id, path) of streams that have the meta value `name`, in path order."""
+        """Return (id, path) of streams that have the meta value `name`, in path order."""
         rows = self._reader.execute(
             "SELECT id, path FROM streams WHERE meta IS NOT NULL AND path > ?1 "
             "AND instr(meta, ?2) AND NOT soft_deleted ORDER BY path LIMIT ?3",
@@ -213,8 +213,8 @@ class Catalog:
         return rows.fetchall()
 
     def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
-        """(time, id, path) of streams with data that were last touched before, after the given
-        pair."""
+        """Return streams with data that were last touched before `since_us`, in the order of (time,
+        id), after the pair `after`."""
         rows = self._reader.execute(
             "SELECT touched_us, id, path FROM streams WHERE tail > earliest AND NOT soft_deleted "
             "AND touched_us < ?1 AND (touched_us, id) > (?2, ?3) ORDER BY touched_us, id LIMIT ?4",
@@ -223,7 +223,8 @@ class Catalog:
         return [Deadline(*row) for row in rows]
 
     def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
-        """(deadline, id, path) of streams whose deadline has passed, after the given pair."""
+        """Return streams whose deadline has passed, in the order of (deadline, id), after
+        `after`."""
         rows = self._reader.execute(
             "SELECT deadline_us, id, path FROM streams WHERE deadline_us <= ?1 AND "
             "(deadline_us, id) > (?2, ?3) ORDER BY deadline_us, id LIMIT ?4",
@@ -232,7 +233,7 @@ class Catalog:
         return [Deadline(*row) for row in rows]
 
     def is_current(self) -> bool:
-        """Whether it has every column that this version knows."""
+        """Whether the database has every column that this version uses."""
         return not _missing(self._reader)
 
     def ids(self) -> Iterable[int]:
@@ -240,8 +241,8 @@ class Catalog:
             yield stream_id
 
     def segment_names(self) -> set[tuple[int, int]]:
-        # On the checkpoint thread's own connection: the loop's may be in the middle of a read, and
-        # so before the last commit. Live files would be taken for strays.
+        # On the connection of the checkpoint thread: that of the event loop may be in the middle of
+        # a read, before the last commit, and files in use would look like strays.
         return set(self._writer.execute("SELECT stream_id, base FROM segments"))
 
     def integrity(self) -> list[str]:
@@ -249,7 +250,7 @@ class Catalog:
         return [] if rows == ["ok"] else rows
 
     def totals(self) -> tuple[int, int]:
-        """Number of streams and of the bytes they hold themselves."""
+        """Return the number of streams, and of the bytes that they hold themselves."""
         count, size = self._reader.execute(
             "SELECT count(*), total(tail - max(earliest, ifnull(fork_position, 0))) FROM streams"
         ).fetchone()
@@ -292,8 +293,8 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 def _missing(connection: sqlite3.Connection) -> list[str]:
-    known = {row[1] for row in connection.execute("PRAGMA table_info(streams)")}
-    return [column for column in ADDED if column not in known]
+    existing = {row[1] for row in connection.execute("PRAGMA table_info(streams)")}
+    return [column for column in ADDED if column not in existing]
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
@@ -303,7 +304,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def settle(path: Path) -> None:
-    """Bring what the WAL holds into the database file, and make what tables it lacks."""
+    """Move the WAL into the database file, and create missing tables and columns."""
     connection = _connect(path.absolute().as_uri())
     try:
         connection.execute("PRAGMA journal_mode=DELETE")

@@ -31,7 +31,7 @@ WIDTH = _PLAIN + len(_UNUSED)
 
 
 class Row(NamedTuple):
-    """A stream as the catalog keeps it."""
+    """A stream as it is stored in the catalog."""
 
     id: int
     path: str
@@ -58,12 +58,12 @@ class Row(NamedTuple):
 
     @property
     def own_start(self) -> int:
-        """Where a fork's own bytes begin."""
+        """Position where a fork's own bytes begin."""
         return 0 if self.fork is None else self.fork.position
 
     @property
     def own_bytes(self) -> int:
-        """What is retained here: inherited bytes are the source's."""
+        """Number of bytes retained here: inherited bytes belong to the source."""
         return self.tail - max(self.earliest, self.own_start)
 
     @property
@@ -73,9 +73,9 @@ class Row(NamedTuple):
 
     @property
     def keep_from(self) -> int:
-        """From where on there must be bytes; there may be more."""
-        wanted = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
-        return max(wanted, self.own_start)
+        """Position from which on the bytes have to be stored; there may be more."""
+        first = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
+        return max(first, self.own_start)
 
 
 def stream_from_row(row: Row) -> Stream:
@@ -192,8 +192,9 @@ def _decode_meta(text: str | None) -> dict[str, bytes]:
 def checksum(
     values: Sequence[object], inline: bytes | None, segments: tuple[SegmentInfo, ...]
 ) -> int:
-    """Over the row and where its payload is: in the row itself, or in these segments."""
-    # SQLite gives an empty blob back as NULL; both mean that there is no payload in the row.
+    """Return the checksum of a row and of its payload: the inline bytes, or the list of
+    segments."""
+    # SQLite returns an empty blob as NULL; both mean that there is no payload in the row.
     payload = inline or repr([tuple(info) for info in segments]).encode()
     if tuple(values[_PLAIN:]) == _UNUSED:
         values = values[:_PLAIN]
@@ -223,13 +224,13 @@ def decode(values: Sequence[Any], inline: bytes | None, segments: tuple[SegmentI
 
 
 def encode(rows: Sequence[Row]) -> tuple[str, bytes]:
-    """Rows as one JSON text, their inline bytes beside it in one blob that the rows point into."""
+    """Return rows as one JSON text, and their inline bytes as one blob that the rows point into."""
     items, blob = [], bytearray()
     for row in rows:
         values = _values(row)
-        place: list[int | None] = [None, None]
+        inline_range: list[int | None] = [None, None]
         if row.inline is not None:
-            place = [len(blob) + 1, len(row.inline)]
+            inline_range = [len(blob) + 1, len(row.inline)]
             blob += row.inline
-        items.append([*values, checksum(values, row.inline, row.segments), *place])
+        items.append([*values, checksum(values, row.inline, row.segments), *inline_range])
     return json.dumps(items), bytes(blob)

@@ -1,8 +1,8 @@
-"""Moves what the journal holds into segments and catalog, so that the journal can be shortened.
+"""Moves data from the journal to segments and catalog, so that the journal can be shortened.
 
-The loop describes the work as a plan of immutable values; `run` does it on the checkpoint thread:
-segments and indexes written and synced, one catalog transaction, old journal files released, files
-of deleted streams removed. Nothing is trusted before the transaction.
+The event loop describes the work as a plan of immutable values; `run` does it on the checkpoint
+thread: segments and indexes written and synced, one catalog transaction, old journal files
+released, files of deleted streams removed. Nothing is trusted before the transaction.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from penstock.log.stream import Stream
 from penstock.protocol.producer import ProducerState
 
 SYNC_SINGLY_MAX = 64
-"""Above this many files one `syncfs` is cheaper than a sync each."""
+"""With more files than this, one `syncfs` is cheaper than a sync of each."""
 
 
 class StreamPlan(NamedTuple):
-    """One stream as it stood when the plan was made."""
+    """One stream at the moment of the plan."""
 
     row: Row
     dropped: tuple[SegmentInfo, ...]
-    """Segments that a trim has left nothing of; `row` has them no more."""
+    """Segments of which nothing is retained any more; `row` does not have them."""
     chunks: list[Chunk]
     count_lines: bool
     producers: list[tuple[str, ProducerState]]
@@ -44,14 +44,16 @@ class Plan(NamedTuple):
 
 
 class Result(NamedTuple):
-    """`uncleared` says why old files are still there, if so; the checkpoint is in force anyway."""
+    """`uncleared` is the error that kept old files from being removed; the checkpoint is in
+    force."""
 
     segments: dict[int, tuple[SegmentInfo, ...]]
     uncleared: OSError | None
 
 
 def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
-    """A snapshot of the durable half. Its last chunk is sealed: later bytes start a new one."""
+    """Plan one stream by its durable half. Its last chunk is sealed: later bytes start a new
+    one."""
     inline = None
     chunks: list[Chunk] = []
     first = stream.keep_from
@@ -89,7 +91,8 @@ class Checkpointer:
         self._segment_bytes_max = segment_bytes_max
 
     def run(self, plan: Plan) -> Result:
-        """OSError or sqlite3.Error leaves the old checkpoint in force; it can be run again."""
+        """Run a checkpoint. After OSError or sqlite3.Error the old one is in force, and it can be
+        run again."""
         segments = self._write_segments(plan.streams)
         changed = [
             (stream_id, info)
@@ -99,7 +102,7 @@ class Checkpointer:
         producers = [
             (item.row.id, name, state) for item in plan.streams for name, state in item.producers
         ]
-        # A row must not be ahead of the journal: its LSNs would be given out again.
+        # A row must not be ahead of the journal: its LSNs would be used again.
         self._journal.sync()
         self._catalog.commit(
             Changes(
@@ -114,8 +117,8 @@ class Checkpointer:
                 [(item.row.id, info.base) for item in plan.streams for info in item.dropped],
             )
         )
-        # The catalog knows the new segments from here on. To call this a failure would make the
-        # next run write them anew, in place.
+        # The catalog has the new segments from here on. An error would make the next run write them
+        # again, over themselves.
         try:
             self._clear(plan)
         except OSError as error:
@@ -123,7 +126,7 @@ class Checkpointer:
         return Result(segments, None)
 
     def _clear(self, plan: Plan) -> None:
-        """Remove what nothing needs any more."""
+        """Remove files that are not needed any more."""
         self._journal.release(plan.release_lsn)
         trimmed = [(item.row.id, item.dropped) for item in plan.streams if item.dropped]
         for stream_id, infos in (*plan.deleted, *trimmed):
@@ -158,7 +161,7 @@ class Checkpointer:
                     folders |= writer.new_folders
                 count += len(writer.touched)
                 if len(touched) > SYNC_SINGLY_MAX:
-                    # Too many to hold open: they will be covered by one sync of everything.
+                    # Too many to hold open: one sync of everything will cover them.
                     while touched:
                         with closing(touched.pop()) as file:
                             if not syncs_all:
@@ -178,12 +181,12 @@ class Checkpointer:
         return result
 
     def _sweep(self) -> None:
-        """Remove segment files that no row knows: left by a crash between write and commit."""
-        known = self._catalog.segment_names()
+        """Remove segment files that no row names: a crash between write and commit leaves them."""
+        existing = self._catalog.segment_names()
         for shard in self._files.list_folder(self._folder.folder):
             for name in self._files.list_folder(self._folder.folder / shard):
                 parsed = self._folder.parse_name(name)
-                if parsed is not None and parsed not in known:
+                if parsed is not None and parsed not in existing:
                     self._files.remove(self._folder.folder / shard / name)
 
 

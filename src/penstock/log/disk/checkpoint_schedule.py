@@ -1,6 +1,6 @@
 """Which streams have changed since the last checkpoint, and when the next one runs.
 
-Belongs to the event loop; the work itself is done by `checkpoint.Checkpointer` on its own thread.
+Belongs to the event loop; `checkpoint.Checkpointer` does the work on its own thread.
 A failed checkpoint never fails an append: the journal still has everything.
 """
 
@@ -25,9 +25,9 @@ from penstock.log.stream import Stream
 log = logging.getLogger("penstock.log")
 
 PLAN_SLICE = 256
-"""Streams described per turn of the loop while a checkpoint is planned."""
-LOOK_S = 1.0
-"""How often free space, age and failed checkpoints are looked at."""
+"""Streams planned per iteration of the event loop."""
+CHECK_INTERVAL_S = 1.0
+"""How often free space and the age of the last checkpoint are checked."""
 
 
 class StoreCounters:
@@ -77,9 +77,10 @@ class CheckpointSchedule:
         self.is_disk_full = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
 
-    # -- what the store reports
+    # -- reports of the store
 
     def changed(self, stream: Stream) -> None:
+        """Note that the catalog row of a stream is behind."""
         if not stream.is_dirty:
             stream.is_dirty = True
             self._dirty[stream.id] = stream
@@ -94,21 +95,22 @@ class CheckpointSchedule:
             self._due.set()
 
     def broke(self) -> None:
-        """The journal failed: nothing may be checkpointed on top of it."""
+        """Run no more checkpoints: the journal failed, and nothing may be based on it."""
         self._is_broken = True
 
-    # -- what the store asks
+    # -- questions of the store
 
     def is_gone(self, stream_id: int) -> bool:
-        """Deleted, though its row may still be in the catalog."""
+        """Whether a stream was deleted, though its row may still be in the catalog."""
         return stream_id in self._deleted or stream_id in self._in_purge
 
     def fresh(self) -> dict[int, Stream]:
-        """Streams whose catalog row is behind, if they have one."""
+        """Return the streams, by id, whose catalog row is behind or missing."""
         return {**self._in_checkpoint, **self._dirty}
 
     def is_behind(self) -> bool:
-        """More is in memory than the settings allow: the checkpoint has to catch up first."""
+        """Whether more is in memory than the settings allow, so that a checkpoint has to run
+        first."""
         if self._bytes_since + self._bytes_in_checkpoint <= self._settings.tail_bytes_max:
             return False
         self._due.set()
@@ -117,14 +119,14 @@ class CheckpointSchedule:
     # -- running
 
     async def run(self) -> None:
-        """Checkpoints by size and by age until `stop`, then a last one."""
+        """Run checkpoints by size and by age until `stop`, then a last one."""
         last = time.monotonic()
         while not self._is_stopping:
             try:
-                await asyncio.wait_for(self._due.wait(), LOOK_S)
+                await asyncio.wait_for(self._due.wait(), CHECK_INTERVAL_S)
             except TimeoutError:
                 pass
-            self._look_at_space()
+            self._check_space()
             is_old = time.monotonic() - last >= self._settings.checkpoint_interval_s
             is_due = self._due.is_set() or (is_old and bool(self._dirty or self._deleted))
             self._due.clear()
@@ -139,7 +141,7 @@ class CheckpointSchedule:
         self._due.set()
 
     async def checkpoint(self) -> bool:
-        """Run one checkpoint now. False if it failed and the old one is still in force."""
+        """Run one checkpoint now. Return False if it failed: the old one is still in force."""
         async with self._running:
             if self._is_broken:
                 return False
@@ -194,10 +196,10 @@ class CheckpointSchedule:
         self._bytes_in_checkpoint = 0
         self._sweep = result.uncleared is not None
         if result.uncleared is not None:
-            log.warning("a checkpoint left old files behind: %s", result.uncleared)
+            log.warning("A checkpoint could not remove old files: %s", result.uncleared)
 
     def _failed(self, error: Exception) -> None:
-        """Everything the plan covered is dirty again."""
+        """Mark everything that the plan covered as dirty again."""
         self._stats.checkpoint_failures += 1
         for stream in self._in_checkpoint.values():
             stream.in_checkpoint = False
@@ -209,16 +211,18 @@ class CheckpointSchedule:
         self._bytes_since += self._bytes_in_checkpoint
         self._bytes_in_checkpoint = 0
         if _is_full(error):
-            log.warning("a checkpoint found the disk full and will be tried again: %s", error)
+            log.warning("The disk is full; the checkpoint will be tried again: %s", error)
         else:
             self._is_broken = True
-            self._on_broken(f"a checkpoint failed ({error}); check the disk and restart the server")
+            self._on_broken(
+                f"A checkpoint failed ({error}). Check the disk and restart the server."
+            )
 
-    def _look_at_space(self) -> None:
+    def _check_space(self) -> None:
         try:
             free = self._files.free_bytes(self._root)
         except OSError:
-            return  # not known; a write will tell
+            return  # unknown; a write on a full disk fails anyway
         self.is_disk_full = free < self._settings.disk_reserve_bytes
 
 

@@ -18,14 +18,14 @@ from penstock.log.disk.files import is_disk_full
 from penstock.log.disk.journal import JournalBroken
 
 COLLECT_TURNS_MAX = 8
-"""Turns of the loop that a batch may go on growing; each costs about ten microseconds."""
+"""Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
 
 class Entry(Protocol):
-    """What the committer needs to know of a mutation."""
+    """The part of a mutation that the committer uses."""
 
     record: bytes
-    """Empty for a barrier: it takes its place in the order but writes nothing."""
+    """Empty for a barrier, which has its turn in the order but writes nothing."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -36,7 +36,7 @@ class BatchWriter(Protocol):
 
 
 class Committed(NamedTuple, Generic[E]):
-    """A batch that is durable: its entries, the LSN of its first record, and what it cost."""
+    """A durable batch: its entries, the LSN of its first record, its bytes, and its duration."""
 
     entries: list[E]
     first_lsn: int
@@ -93,11 +93,12 @@ class Committer(Generic[E]):
         self._inbox.put(None)
         self._thread.join()
 
-    def _gather(self, known: int, turns: int) -> None:
-        """Hand over when a turn of the loop has brought nothing new, or there were enough turns:
-        requests that arrive together, in the same answer to the last batch, sync together."""
+    def _gather(self, size: int, turns: int) -> None:
+        """Hand the queue over when an iteration of the event loop has added nothing, or there were
+        enough iterations: requests that arrive together, after the answers to the last batch, are
+        synced together."""
         assert self._loop is not None
-        if turns and len(self._queue) > known:
+        if turns and len(self._queue) > size:
             self._loop.call_soon(self._gather, len(self._queue), turns - 1)
         else:
             self._hand_over()
@@ -129,11 +130,11 @@ class Committer(Generic[E]):
                 if parts:
                     self._writer.write(first_lsn, parts)
             except JournalBroken as error:
-                failure = StoreReadOnly(f"the journal failed ({error}); restart the server")
+                failure = StoreReadOnly(f"The journal failed ({error}). Restart the server.")
             except OSError as error:
                 failure = _passing(error)
             except Exception as error:  # noqa: BLE001 - a dead thread would hang every writer
-                failure = StoreReadOnly(f"the journal failed ({error!r}); restart the server")
+                failure = StoreReadOnly(f"The journal failed ({error!r}). Restart the server.")
             seconds = time.perf_counter() - started
             self._loop.call_soon_threadsafe(self._done, entries, first_lsn, seconds, failure)
 
@@ -141,7 +142,7 @@ class Committer(Generic[E]):
         self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None
     ) -> None:
         if failure is not None:
-            # What was queued behind was decided on state that never came to be.
+            # What was queued behind was decided on state that never became durable.
             failed = entries + self._queue
             self._queue = []
             self.queued_bytes = 0
@@ -151,13 +152,13 @@ class Committer(Generic[E]):
         size = sum([len(entry.record) for entry in entries])
         self.queued_bytes -= size
         self._next_lsn = first_lsn + sum([1 for entry in entries if entry.record])
-        # The disk works on the next batch while the loop tells everybody of this one.
+        # The disk writes the next batch while the event loop answers this one.
         self._hand_over()
         self._on_committed(Committed(entries, first_lsn, size, seconds))
 
 
 def _passing(error: OSError) -> PenstockError:
-    """An error that says nothing of the disk's health: the same append can succeed later."""
+    """Return the error for a full disk or the like: the same append can succeed later."""
     if is_disk_full(error):
-        return DiskFull(f"the journal cannot grow ({error.strerror}); free some space")
-    return Overloaded(f"the journal cannot grow ({error.strerror}); try again")
+        return DiskFull(f"The journal cannot grow ({error.strerror}). Free some space.")
+    return Overloaded(f"The journal cannot grow ({error.strerror}). Try again.")

@@ -28,7 +28,7 @@ ZERO_PIECE = bytes(1024 * 1024)
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Full disks come and go; every other write error means the disk can no longer be trusted."""
+    """Whether the disk is full, which may pass; after any other write error it is not trusted."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -42,7 +42,7 @@ class File:
         self._fd = fd
 
     def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Write all of `parts` in order; a short write is continued until the system says no."""
+        """Write all of `parts` in order; a short write is continued until the system fails it."""
         remaining = [memoryview(part) for part in parts]
         while remaining:
             written = self._pwritev(remaining[:64], position)
@@ -61,7 +61,7 @@ class File:
         return os.pwrite(self._fd, parts[0], position)  # macOS before 11
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return `length` bytes; fewer only at the end of the file."""
         data = os.pread(self._fd, length, position)
         while len(data) < length:
             more = os.pread(self._fd, length - len(data), position + len(data))
@@ -71,20 +71,18 @@ class File:
         return data
 
     def read_cached(self, position: int, length: int) -> bytes | None:
-        """All `length` bytes if they are in memory already, else None: never waits for the disk.
-
-        Only Linux can tell; elsewhere the answer is None, and a reader thread waits.
-        """
+        """Return all `length` bytes if they are in the page cache, else None: never waits for the
+        disk. Only Linux can tell; elsewhere the answer is None, and a reader thread waits."""
         if not hasattr(os, "RWF_NOWAIT"):
             return None
         buffer = bytearray(length)
         try:
-            got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+            size = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return None
             raise
-        return bytes(buffer) if got == length else None
+        return bytes(buffer) if size == length else None
 
     def sync_data(self) -> None:
         file_sync.sync_data(self._fd)
@@ -108,8 +106,8 @@ class Files:
         """Raise StoreError on a system that cannot keep a data folder."""
         if not (file_sync.HAS_FCNTL and hasattr(os, "pread")):
             raise StoreError(
-                "a data folder needs locks and syncs that this system does not have: "
-                "use --memory here, or Linux or macOS for data that is kept"
+                "A data folder needs locks and syncs that this system does not have. "
+                "Use --memory here, or Linux or macOS for durable data."
             )
 
     def open_read(self, path: Path) -> File:
@@ -132,17 +130,18 @@ class Files:
             try:
                 self.sync_folder(folder)
             except PermissionError:
-                return  # not ours, and so not new
+                return  # belongs to another user, so it is not new
 
     def sync_folder(self, path: Path) -> None:
         file_sync.sync_folder(path)
 
     def can_sync_all(self) -> bool:
-        """Whether `sync_all` is there: Linux has `syncfs`, macOS nothing like it."""
+        """Whether `sync_all` works: Linux has `syncfs`, macOS has nothing like it."""
         return _syncfs() is not None
 
     def sync_all(self, path: Path) -> None:
-        """One `syncfs` for the file system of `path`: cheaper than many single syncs."""
+        """Sync the whole file system of `path` with one `syncfs`: cheaper than many single
+        syncs."""
         syncfs = _syncfs()
         assert syncfs is not None
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -194,8 +193,8 @@ class Files:
             holder = _lock_holder(fd)
             os.close(fd)
             raise StoreLocked(
-                f"{path.parent} is in use by another Penstock (process {holder}): "
-                "stop it first, or choose another --data-dir"
+                f"{path.parent} is in use by another Penstock (process {holder}). "
+                "Stop it first, or choose another --data-dir."
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -210,13 +209,14 @@ class Files:
             holder = _lock_holder(fd)
             os.close(fd)
             raise StoreLocked(
-                f"{path.parent} is in use by Penstock (process {holder}): stop it first"
+                f"{path.parent} is in use by Penstock (process {holder}). Stop it first."
             ) from None
         return File(path, fd)
 
     @contextmanager
     def copied(self, paths: Sequence[Path]) -> Iterator[Path]:
-        """A folder outside of the store with copies of `paths`, gone afterwards."""
+        """Provide a folder outside of the store with copies of `paths`; it is removed
+        afterwards."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             for path in paths:
                 shutil.copyfile(path, Path(folder) / path.name)

@@ -59,7 +59,7 @@ def encode_head(head: FileHead) -> bytes:
 
 
 def decode_head(data: bytes, name: str) -> FileHead | None:
-    """None when the head was never completed (a crash while the file was being made)."""
+    """Return the head, or None if it was never completed (a crash while the file was created)."""
     packed = data[: _FILE_HEAD.size]
     if len(data) < HEAD_BYTES or packed[:8] != FILE_MAGIC:
         return None
@@ -67,7 +67,10 @@ def decode_head(data: bytes, name: str) -> FileHead | None:
         return None
     _, version, durability, file_id, number, first_lsn = _FILE_HEAD.unpack(packed)
     if version > FILE_VERSION:
-        raise StoreTooNew(f"journal {name} has format {version}; this Penstock knows 1")
+        raise StoreTooNew(
+            f"Journal {name} has format {version}; this Penstock reads format {FILE_VERSION}. "
+            "Run the newer Penstock that wrote it."
+        )
     return FileHead(durability, file_id, number, first_lsn)
 
 
@@ -84,7 +87,7 @@ def _batch_crc(file_id: int, first_lsn: int, records: int, body: bytes) -> int:
 
 
 def decode_batch(data: bytes, at: int, file_id: int) -> Batch | None:
-    """The batch at `at`, or None where there is none that is whole and of this file."""
+    """Return the batch at `at`, or None if there is no complete batch of this file."""
     if at + _BATCH.size > len(data):
         return None
     magic, length, batch_file, first_lsn, records, crc = _BATCH.unpack_from(data, at)
@@ -102,30 +105,30 @@ def batch_bytes(batch: Batch) -> int:
 
 
 class Scan(NamedTuple):
-    """What reading one journal file found."""
+    """The content of one journal file."""
 
     head: FileHead
     batches: list[Batch]
     end: int
     torn: bool
     later: int | None
-    """Where a valid batch stands behind the unreadable one at `end`, if there is one."""
+    """Byte of a valid batch behind the unreadable one at `end`, if there is one."""
 
 
 def scan_file(data: bytes, name: str) -> Scan | None:
-    """All batches of one file up to its end; StoreDamaged where valid ones follow a bad one."""
+    """Return all batches of one file; StoreDamaged if valid ones follow an unreadable one."""
     scan = find_batches(data, name)
     if scan is not None and scan.later is not None and scan.head.durability == FSYNC:
         raise StoreDamaged(
-            f"journal {name} is damaged at byte {scan.end}: the batch there is unreadable but a "
+            f"Journal {name} is damaged at byte {scan.end}: the batch there is unreadable but a "
             f"valid one follows at byte {scan.later}. Nothing was changed. Restore the data folder "
-            "from a backup, or run `penstock verify` to see what is affected"
+            "from a backup, or run `penstock verify` to see what is affected."
         )
     return scan
 
 
 def find_batches(data: bytes, name: str) -> Scan | None:
-    """All batches of one file up to its end, and what the end looks like; it does not judge."""
+    """Return all batches of one file, and what follows them, without judging it."""
     head = decode_head(data, name)
     if head is None:
         return None
@@ -143,7 +146,7 @@ def find_batches(data: bytes, name: str) -> Scan | None:
 
 
 def _is_own_head(data: bytes, at: int, file_id: int) -> bool:
-    """A batch of this file began here; one of another file is a rest of a recycled one."""
+    """Whether a batch of this file began here; one of another file is left from recycling."""
     if at + _BATCH.size > len(data):
         return False
     magic, _, batch_file, *_ = _BATCH.unpack_from(data, at)
@@ -151,7 +154,7 @@ def _is_own_head(data: bytes, at: int, file_id: int) -> bool:
 
 
 def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | None:
-    """Where a valid batch with a later LSN stands after a bad place, if anywhere."""
+    """Return the byte of a valid batch with a later LSN after `position`, if there is one."""
     magic = _CRC.pack(BATCH_MAGIC)
     at = data.find(magic, position)
     while at >= 0:
@@ -183,8 +186,8 @@ class JournalWriter:
         self.sync_seconds = Histogram(SECONDS)
 
     def write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
-        """Write and sync one batch. After an error the place is void and the batch not there;
-        after JournalBroken nothing is ever written again."""
+        """Write and sync one batch. After an error the batch is not in the file; after
+        JournalBroken nothing is ever written again."""
         if self._broken is not None:
             raise self._broken
         try:
@@ -194,7 +197,7 @@ class JournalWriter:
             raise
 
     def refuse(self, reason: str) -> None:
-        """Take nothing more, for good."""
+        """Refuse all further batches."""
         self._broken = self._broken or JournalBroken(reason)
 
     def _write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
@@ -273,7 +276,7 @@ class JournalWriter:
             raise JournalBroken(f"cannot open {path.name}: {error}") from error
 
     def _discard(self, file: File) -> None:
-        """It holds nothing yet; what matters is the error that made it useless."""
+        """Remove a file that holds nothing yet; the error that made it useless is what matters."""
         file.close()
         try:
             self._files.remove(file.path)
@@ -291,11 +294,11 @@ class JournalWriter:
         return self._folder / names[0] if names else None
 
     def adopt(self, path: Path, last_lsn: int) -> None:
-        """A file found at recovery: kept until a checkpoint covers it."""
+        """Add a file of an earlier run: it stays until a checkpoint covers it."""
         self._older.append((path, last_lsn))
 
     def release(self, lsn: int) -> None:
-        """Files whose batches are all at or below `lsn` are recycled or removed."""
+        """Recycle or remove the files whose batches are all at or below `lsn`."""
         with self._lock:
             names = self._files.list_folder(self._folder)
             spares = sum(name.endswith(".spare") for name in names)
@@ -312,7 +315,7 @@ class JournalWriter:
         return self._position + len(self._older) * self._file_bytes
 
     def sync(self) -> None:
-        """Everything written so far is durable afterwards; it is already, unless buffered."""
+        """Make everything written so far durable; it is already, unless the journal is buffered."""
         with self._lock:
             if self._file is not None and self._durability == BUFFERED:
                 _sync(self._file)
@@ -332,7 +335,7 @@ def _sync(file: File) -> None:
 
 
 def journal_files(files: Files, folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every journal file and its bytes, oldest first."""
+    """Yield every journal file and its bytes, oldest first."""
     for name in files.list_folder(folder):
         if name.endswith(".journal"):
             file = files.open_read(folder / name)

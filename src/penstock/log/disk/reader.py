@@ -1,4 +1,4 @@
-"""Reads a stream's durable bytes back, from its memory tail and its segments as one range."""
+"""Reads the durable bytes of a stream, from its segments and its memory tail as one range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StreamReader:
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
-        """The bytes, or None if the disk would have to be waited for."""
+        """Return the bytes, or None if the disk would have to be waited for."""
         return self._read(stream, start, end, wait=False)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
@@ -43,7 +43,7 @@ class StreamReader:
                 await loop.run_in_executor(self._threads, warm, stream.id, info, low, high)
 
     def read_waiting(self, stream: Stream, start: int, end: int) -> bytes:
-        """The bytes, waiting for the disk where need be. Never on the event loop."""
+        """Return the bytes, waiting for the disk if necessary. Never called on the event loop."""
         data = self._read(stream, start, end, wait=True)
         assert data is not None
         return data
@@ -72,14 +72,19 @@ class StreamReader:
             if not 0 <= index < len(segments) or position >= segments[index].end:
                 if position < stream.earliest:
                     raise trimmed(stream)
-                raise Damaged(f"stream {stream.id} has no segment that holds byte {position}")
+                raise Damaged(
+                    f"Stream {stream.id} has no segment that holds byte {position}. Run "
+                    "`penstock verify` and restore from a backup."
+                )
             info = segments[index]
             low, high = position - info.base, min(stop, info.end) - info.base
             try:
                 part = self._segments.read(stream.id, info, low, high, wait=wait)
             except Damaged:
-                if stream.deleted:  # and its files are gone with it
-                    raise StreamNotFound(f"{stream.path!r} was deleted meanwhile") from None
+                if stream.deleted:  # and its files with it
+                    raise StreamNotFound(
+                        f"The stream at {stream.path!r} was deleted while it was read."
+                    ) from None
                 if position < stream.earliest:
                     raise trimmed(stream) from None
                 raise
@@ -93,15 +98,15 @@ class StreamReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
-        return self._seek(owner_of_ordinal(stream, ordinal), ordinal, lambda place: place.ordinal)
+        return self._seek(owner_of_ordinal(stream, ordinal), ordinal, lambda entry: entry.ordinal)
 
     def seek_time(self, stream: Stream, time_us: int) -> int:
         holder, bound = owner_at_time(stream, time_us)
-        return min(self._seek(holder, time_us, lambda place: place.time_us)[0], bound)
+        return min(self._seek(holder, time_us, lambda entry: entry.time_us)[0], bound)
 
     def time_after(self, stream: Stream, position: int) -> int:
-        """When the first indexed place after the one that holds `position` was begun: the last
-        touch if there is none, 0 for what a fork inherited."""
+        """Return when the index entry after the one that holds `position` was begun: the last touch
+        if there is none, 0 for what a fork inherited."""
         if position < stream.own_start:
             return 0
         segments = stream.segments
@@ -121,7 +126,8 @@ class StreamReader:
         )
 
     def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
-        """(position, ordinal) of the last indexed place before `position`, else of the first."""
+        """Return (position, ordinal) of the last index entry before `position`, else of the
+        first."""
         stream = owner(stream, position)
         chunks, segments = stream.memory.chunks, stream.segments
         if chunks and (chunks[0].start < position or not segments):
@@ -134,12 +140,13 @@ class StreamReader:
         return info.base + block * BLOCK_BYTES, self._segments.entry(stream.id, info, block).ordinal
 
     def _seek(
-        self, stream: Stream, wanted: int, key: Callable[[Chunk | IndexEntry], int]
+        self, stream: Stream, value: int, key: Callable[[Chunk | IndexEntry], int]
     ) -> tuple[int, int]:
-        """(position, ordinal) of the last indexed place before `wanted`, else of the first."""
+        """Return (position, ordinal) of the last index entry whose key is below `value`, else of
+        the first."""
         chunks, segments = stream.memory.chunks, stream.segments
-        if chunks and (key(chunks[0]) < wanted or not segments):
-            chunk = chunks[max(bisect_left(chunks, wanted, key=key) - 1, 0)]
+        if chunks and (key(chunks[0]) < value or not segments):
+            chunk = chunks[max(bisect_left(chunks, value, key=key) - 1, 0)]
             return chunk.start, chunk.ordinal
         if not segments:
             return stream.tail, stream.count
@@ -147,22 +154,22 @@ class StreamReader:
         def first(info: SegmentInfo) -> int:
             return key(IndexEntry(*self._segments.entry(stream.id, info, 0)))
 
-        found = bisect_left(segments, wanted, key=first)
-        return self._seek_segment(stream, segments[max(found - 1, 0)], wanted, key)
+        index = bisect_left(segments, value, key=first)
+        return self._seek_segment(stream, segments[max(index - 1, 0)], value, key)
 
     def _seek_segment(
         self,
         stream: Stream,
         info: SegmentInfo,
-        wanted: int,
+        value: int,
         key: Callable[[Chunk | IndexEntry], int],
     ) -> tuple[int, int]:
         def entry(block: int) -> IndexEntry:
             return self._segments.entry(stream.id, info, block)
 
         blocks = range(info.length // BLOCK_BYTES + 1)
-        found = bisect_left(blocks, wanted, key=lambda block: key(entry(block)))
-        block = max(found - 1, 0)
+        index = bisect_left(blocks, value, key=lambda block: key(entry(block)))
+        block = max(index - 1, 0)
         return info.base + block * BLOCK_BYTES, entry(block).ordinal
 
     def close(self) -> None:

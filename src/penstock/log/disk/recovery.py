@@ -1,7 +1,7 @@
 """Opening a data folder: its format, its lock, and the journal replayed onto the catalog.
 
-Costs what the journal since the last checkpoint costs. Replay applies records, it decides nothing
-again: each stream skips what its catalog row already has.
+The cost is that of reading the journal since the last checkpoint. Replay applies records and
+decides nothing again; each stream skips what its catalog row already has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def check_format(files: Files, root: Path) -> None:
     path = root / FORMAT_FILE
     if not files.exists(path):
         if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
-            raise StoreDamaged(f"{root} has Penstock data but no {FORMAT_FILE} file")
+            raise StoreDamaged(
+                f"{root} has Penstock data but no {FORMAT_FILE} file. Restore it from a backup."
+            )
         files.sync_above(root)
         files.write_text(
             path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
@@ -53,17 +55,19 @@ def check_format(files: Files, root: Path) -> None:
 
 
 def read_format(files: Files, root: Path) -> dict[str, object]:
-    """What the format file says; StoreTooNew if this Penstock is too old for the folder."""
+    """Return the content of the format file; StoreTooNew if this Penstock is too old for it."""
     path = root / FORMAT_FILE
     try:
         content = json.loads(files.read_text(path))
-        found = int(content["format"])
+        version = int(content["format"])
     except (ValueError, KeyError, TypeError):
-        raise StoreDamaged(f"{path} is not a Penstock format file") from None
-    if found > FORMAT:
+        raise StoreDamaged(
+            f"{path} is not a Penstock format file. Restore it from a backup."
+        ) from None
+    if version > FORMAT:
         raise StoreTooNew(
-            f"{root} has data format {found}, this Penstock knows up to {FORMAT}: "
-            "run the newer Penstock that wrote it"
+            f"{root} has data format {version}; this Penstock reads formats up to {FORMAT}. "
+            "Run the newer Penstock that wrote it."
         )
     assert isinstance(content, dict)
     return content
@@ -105,9 +109,13 @@ class Replay:
                 self.apply(record, lsn)
                 lsn += 1
         except (ValueError, IndexError) as error:
-            raise StoreDamaged(f"journal {name}, LSN {lsn}: {error}") from None
+            raise StoreDamaged(
+                f"Journal {name}, LSN {lsn}: {error}. Restore from a backup."
+            ) from None
         if lsn != batch.first_lsn + batch.records:
-            raise StoreDamaged(f"journal {name}: batch {batch.first_lsn} lacks records")
+            raise StoreDamaged(
+                f"Journal {name}: batch {batch.first_lsn} lacks records. Restore from a backup."
+            )
 
     def apply(self, record: Record, lsn: int) -> None:
         """ValueError if the record cannot follow what its stream has."""
@@ -171,7 +179,7 @@ class Replay:
             self.deleted[stream.id] = stream
 
     def stream(self, stream_id: int) -> Stream | None:
-        """The stream as replayed so far; None if it is deleted, or nobody knows it."""
+        """Return the stream as replayed so far; None if it is deleted or unknown."""
         if stream_id in self.deleted:
             return None
         stream = self.streams.get(stream_id)
@@ -188,7 +196,7 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
     checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))
     replay = Replay(catalog, checkpoint_lsn, int(meta.get("next_id", 1)))
     journals = root / "journal"
-    kept: list[tuple[Path, int]] = []
+    journal_paths: list[tuple[Path, int]] = []
     last_batches: list[tuple[Path, int, bytes]] = []
     warnings: list[str] = []
     next_lsn, next_number = checkpoint_lsn + 1, 1
@@ -204,22 +212,23 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
         number = int(path.stem)
         next_number = max(next_number, number + 1, scan.head.number + 1)
         if scan.head.number != number:
-            # A recycled file whose renames were undone by a power loss: nothing in it was promised.
+            # A recycled file whose renames were undone by a power loss: nothing in it was
+            # acknowledged.
             files.remove(path)
             continue
         last = scan.head.first_lsn - 1 + sum(batch.records for batch in scan.batches)
         if last <= checkpoint_lsn and scan.head.first_lsn <= checkpoint_lsn:
-            kept.append((path, last))
+            journal_paths.append((path, last))
             continue
         if scan.head.first_lsn > next_lsn:
             lost = f"records {next_lsn} to {scan.head.first_lsn - 1} are missing before {path.name}"
             if scan.head.durability == journal.FSYNC:
-                raise StoreDamaged(f"the journal is damaged: {lost}; restore from a backup")
-            warnings.append(f"buffered journal: {lost}; it is cut there")
+                raise StoreDamaged(f"The journal is damaged: {lost}. Restore from a backup.")
+            warnings.append(f"Buffered journal: {lost}; it is cut there.")
             files.remove(path)
             is_cut = True
             continue
-        kept.append((path, last))
+        journal_paths.append((path, last))
         for batch in scan.batches:
             replay.batch(batch, path.name)
         if scan.batches:
@@ -227,7 +236,7 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
             last_batches.append((path, begin, data[begin : scan.end]))
         next_lsn = max(next_lsn, last + 1)
         if scan.torn and scan.head.durability == journal.BUFFERED:
-            warnings.append(f"buffered journal {path.name} is cut at byte {scan.end}")
+            warnings.append(f"Buffered journal {path.name} is cut at byte {scan.end}.")
     _make_durable(files, journals, last_batches)
     for stream in replay.streams.values():
         stream.reset_pending()
@@ -238,16 +247,16 @@ def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -
         next_lsn,
         replay.next_id,
         next_number,
-        kept,
+        journal_paths,
         replay.records,
         warnings,
     )
 
 
 def _make_durable(files: Files, folder: Path, last_batches: list[tuple[Path, int, bytes]]) -> None:
-    """What was read may be in memory only, left there by a server that was killed or whose sync
-    failed. It is about to be served, so it has to stay. The last batch of a file is written once
-    more, because a sync after a failed one can succeed without the pages that one lost."""
+    """Sync what was read: it is about to be served, but may be in the page cache only, after a
+    server was killed or its sync failed. The last batch of a file is written once more, because a
+    sync after a failed one can succeed without the pages that the failed one lost."""
     for path, begin, batch in last_batches:
         file = files.open_write(path)
         try:
@@ -259,17 +268,17 @@ def _make_durable(files: Files, folder: Path, last_batches: list[tuple[Path, int
 
 
 def _drop_unborn(files: Files, path: Path, data: bytes) -> None:
-    """A file whose head never got written holds nothing; one with batches lost its head."""
+    """Remove a file whose head was never written; StoreDamaged if batches follow the lost head."""
     if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
         raise StoreDamaged(
-            f"journal {path.name} is damaged at byte 0: its head is unreadable but batches follow; "
-            "nothing was changed. Restore the data folder from a backup"
+            f"Journal {path.name} is damaged at byte 0: its head is unreadable but batches follow. "
+            "Nothing was changed. Restore the data folder from a backup."
         )
     files.remove(path)
 
 
 def _cut_segments(files: Files, folder: SegmentFolder, stream: Stream) -> None:
-    """Bytes written behind the catalog's back by an unfinished checkpoint come again."""
+    """Cut off what an unfinished checkpoint wrote: the journal still has it."""
     if not stream.segments:
         return
     info = stream.segments[-1]

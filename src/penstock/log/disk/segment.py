@@ -2,7 +2,7 @@
 
 A segment holds bytes [base, base + length) of its stream. Its index has one 24-byte entry for every
 full block: ``ordinal u64 · time u64 · block CRC u32 · entry CRC u32``, the ordinal and append time
-being those of the message that holds the block's first byte. The open block's entry lives in the
+being those of the message that holds the block's first byte. The entry of the open block is in the
 catalog. The index is data: bytes whose block does not match are never served.
 """
 
@@ -55,15 +55,17 @@ def encode_entry(entry: IndexEntry) -> bytes:
 
 def decode_entry(data: bytes, where: str) -> IndexEntry:
     if len(data) != ENTRY.size:
-        raise Damaged(f"{where}: the index ends too early; run `penstock verify`")
+        raise Damaged(f"{where}: the index ends too early. Run `penstock verify`.")
     ordinal, time_us, crc, check = ENTRY.unpack(data)
     if zlib.crc32(data[: _ENTRY_BODY.size]) != check:
-        raise Damaged(f"{where}: the index entry does not match its checksum")
+        raise Damaged(
+            f"{where}: the index entry does not match its checksum. Run `penstock verify`."
+        )
     return IndexEntry(ordinal, time_us, crc)
 
 
 class SegmentFolder:
-    """Where the files of each stream stand: 256 folders, names by id and base."""
+    """The paths of segment files: 256 folders, names by stream id and base."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +81,7 @@ class SegmentFolder:
 
     @staticmethod
     def parse_name(name: str) -> tuple[int, int] | None:
-        """(stream id, base) of a segment's or index's name; None for anything else."""
+        """Return (stream id, base) of the name of a segment or index; None for any other name."""
         match = _NAME.fullmatch(name)
         return None if match is None else (int(match[1], 16), int(match[2], 16))
 
@@ -167,7 +169,7 @@ def _size(group: list[Chunk]) -> int:
 
 
 def _at(group: list[Chunk], position: int, count_lines: bool) -> tuple[int, int]:
-    """Ordinal and time of the message that holds `position` (or would, at the very end)."""
+    """Return ordinal and time of the message that holds `position`, or of the next at the end."""
     index = bisect_right(group, position, key=lambda chunk: chunk.start) - 1
     chunk = group[index]
     ordinal = chunk.ordinal
@@ -203,7 +205,7 @@ class SegmentReader:
     def read(
         self, stream_id: int, info: SegmentInfo, start: int, end: int, *, wait: bool
     ) -> bytes | None:
-        """Bytes [start, end) of the segment (file positions), checked; None where `wait` is off
+        """Return bytes [start, end) of the segment (file positions), checked; None if `wait` is off
         and the disk would have to be waited for."""
         segment = self._segment(stream_id, info)
         first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
@@ -221,8 +223,8 @@ class SegmentReader:
         return data[start - begin : end - begin]
 
     def warm(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> None:
-        """Bring what `read` needs into the page cache. Runs on a reader thread: it opens files of
-        its own, so that the cache of open ones belongs to the loop alone."""
+        """Bring what `read` needs into the page cache. Runs on a reader thread and opens files of
+        its own, because the cache of open files belongs to the event loop."""
         for path, scale in (
             (self._folder.data_path(stream_id, info.base), BLOCK_BYTES),
             (self._folder.index_path(stream_id, info.base), ENTRY.size),
@@ -238,7 +240,7 @@ class SegmentReader:
                 file.close()
 
     def entry(self, stream_id: int, info: SegmentInfo, block: int) -> IndexEntry:
-        """The index entry of a block, the open one included."""
+        """Return the index entry of a block, the open one included."""
         if block == info.length // BLOCK_BYTES:
             return IndexEntry(info.open_ordinal, info.open_time_us, info.open_crc)
         segment = self._segment(stream_id, info)
@@ -246,12 +248,15 @@ class SegmentReader:
             try:
                 segment.index = self._files.open_read(self._folder.index_path(stream_id, info.base))
             except FileNotFoundError:
-                raise Damaged(f"index of stream {stream_id} at {info.base} is missing") from None
+                raise Damaged(
+                    f"The index of stream {stream_id} at {info.base} is missing. Run "
+                    "`penstock verify`."
+                ) from None
         raw = segment.index.read_at(block * ENTRY.size, ENTRY.size)
         return decode_entry(raw, f"stream {stream_id}, segment {info.base}, block {block}")
 
     def forget(self, stream_id: int) -> None:
-        """Close the files of a stream that is gone."""
+        """Close the files of a deleted stream."""
         for key in [key for key in self._open if key[0] == stream_id]:
             self._open.pop(key).close()
 
@@ -273,7 +278,10 @@ class SegmentReader:
             try:
                 data = self._files.open_read(self._folder.data_path(stream_id, info.base))
             except FileNotFoundError:
-                raise Damaged(f"segment of stream {stream_id} at {info.base} is missing") from None
+                raise Damaged(
+                    f"The segment of stream {stream_id} at {info.base} is missing. Run "
+                    "`penstock verify`."
+                ) from None
             segment = self._open[key] = _OpenSegment(data, None)
             while len(self._open) > self._open_max:
                 self._open.popitem(last=False)[1].close()
@@ -286,7 +294,10 @@ class SegmentReader:
     ) -> bytes | None:
         data = file.read_at(start, end - start) if wait else file.read_cached(start, end - start)
         if data is not None and len(data) != end - start:
-            raise Damaged(f"segment of stream {stream_id} at {info.base} is too short")
+            raise Damaged(
+                f"The segment of stream {stream_id} at {info.base} is too short. Run "
+                "`penstock verify`."
+            )
         return data
 
     def _check(
@@ -295,8 +306,8 @@ class SegmentReader:
         if zlib.crc32(piece) != self.entry(stream_id, info, block).crc:
             start = info.base + block * BLOCK_BYTES
             raise Damaged(
-                f"bytes {start} to {start + len(piece)} of stream {stream_id} do not match their "
-                "checksum and are not served; run `penstock verify` and restore from a backup"
+                f"Bytes {start} to {start + len(piece)} of stream {stream_id} do not match their "
+                "checksum and are not served. Run `penstock verify` and restore from a backup."
             )
         if block == info.length // BLOCK_BYTES:
             segment.open_checked = info.length

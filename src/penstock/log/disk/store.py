@@ -1,7 +1,7 @@
-"""The store that keeps streams in a folder: journal, segments and catalog behind `Store`.
+"""The store on disk: journal, segments and catalog of a folder, behind the protocol `Store`.
 
-All of its state belongs to the event loop; the commit, checkpoint and reader threads get
-immutable work and hand back results.
+Its state belongs to the event loop; the commit, checkpoint and reader threads get immutable work
+and hand back results.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DiskStore:
             try:
                 with as_damage():
                     is_clean = bool(self._catalog.meta().get("clean", 1))
-                    found = recover(self._files, self._root, self._catalog, self._folder)
+                    recovered = recover(self._files, self._root, self._catalog, self._folder)
                 self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
             except BaseException:
                 self._catalog.close()
@@ -77,22 +77,24 @@ class DiskStore:
             raise
         if not is_clean:
             self._unclean_since_us = self._clock.now_us()
-        for warning in found.warnings:
+        for warning in recovered.warnings:
             log.warning("%s", warning)
-        if found.records:
-            log.info("replayed %d records of %d streams", found.records, len(found.streams))
-        self.stats.replayed_records = found.records
-        self._start_writing(found, sweep=not is_clean)
-        for path, last_lsn in found.files:
+        if recovered.records:
+            log.info(
+                "Replayed %d records of %d streams.", recovered.records, len(recovered.streams)
+            )
+        self.stats.replayed_records = recovered.records
+        self._start_writing(recovered, sweep=not is_clean)
+        for path, last_lsn in recovered.files:
             self._journal.adopt(path, last_lsn)
         self._schedule_task = asyncio.create_task(self._schedule.run())
-        return list(found.streams.values())
+        return list(recovered.streams.values())
 
     def open_catalog(self) -> Catalog:
-        """A step of its own, so that tests can make catalog commits fail."""
+        """Open the catalog. A method of its own, so that tests can make catalog commits fail."""
         return Catalog(self._root / CATALOG_FILE)
 
-    def _start_writing(self, found: Recovered, *, sweep: bool) -> None:
+    def _start_writing(self, recovered: Recovered, *, sweep: bool) -> None:
         settings = self._settings
         is_synced = settings.durability == "fsync"
         self._journal = journal.JournalWriter(
@@ -100,17 +102,17 @@ class DiskStore:
             self._root / "journal",
             file_bytes=settings.journal_file_bytes,
             durability=journal.FSYNC if is_synced else journal.BUFFERED,
-            next_number=found.next_number,
+            next_number=recovered.next_number,
         )
         self.stats.sync_seconds = self._journal.sync_seconds
         self._committer: Committer[Mutation] = Committer(
             self._journal,
-            next_lsn=found.next_lsn,
+            next_lsn=recovered.next_lsn,
             batch_bytes_max=settings.journal_batch_bytes_max,
             on_committed=self._on_committed,
             on_failed=self._on_failed,
         )
-        self._counters = StoreCounters(found.next_lsn - 1, found.next_id)
+        self._counters = StoreCounters(recovered.next_lsn - 1, recovered.next_id)
         checkpointer = Checkpointer(
             self._files,
             self._root,
@@ -131,11 +133,11 @@ class DiskStore:
             on_trimmed=self._segments.forget_some,
         )
         self._reader = StreamReader(self._segments)
-        for stream in found.streams.values():
+        for stream in recovered.streams.values():
             self._schedule.changed(stream)
-        for stream in found.deleted.values():
+        for stream in recovered.deleted.values():
             self._schedule.deleted(stream)
-        self._schedule.wrote(sum(stream.memory.size for stream in found.streams.values()))
+        self._schedule.wrote(sum(stream.memory.size for stream in recovered.streams.values()))
         self._committer.start()
 
     async def close(self) -> None:
@@ -159,14 +161,14 @@ class DiskStore:
             raise StoreReadOnly(self._read_only)
         if self._schedule.is_disk_full:
             raise DiskFull(
-                f"less than {self._settings.disk_reserve_bytes} bytes are free on the disk of the "
-                "data folder; free some, or delete streams"
+                f"Less than {self._settings.disk_reserve_bytes} bytes are free on the disk of the "
+                "data folder. Free some space, or delete streams."
             )
         queued = self._committer.queued_bytes
         if queued and queued + size > self._settings.append_queue_bytes_max:
-            raise Overloaded("too many bytes wait for the disk; try again", Retry_After="1")
+            raise Overloaded("Too many bytes wait for the disk. Try again.", Retry_After="1")
         if self._schedule.is_behind():
-            raise Overloaded("the checkpoint cannot keep up; try again", Retry_After="1")
+            raise Overloaded("The checkpoint cannot keep up. Try again.", Retry_After="1")
 
     def submit(self, mutation: Mutation) -> None:
         self._committer.submit(mutation)
@@ -214,9 +216,9 @@ class DiskStore:
 
     def _go_read_only(self, reason: str) -> None:
         if self._read_only is None:
-            log.error("the store is read-only from now on: %s", reason)
+            log.error("The store is read-only from now on: %s", reason)
             self._read_only = reason
-            self._journal.refuse(reason)  # deletions need no room, so nothing else stops them
+            self._journal.refuse(reason)  # deletions are not admitted, so nothing else stops them
 
     # -- reading
 
@@ -316,7 +318,7 @@ class DiskStore:
         if self._read_only is not None:
             return Health(True, False, self._read_only)
         if self._schedule.is_disk_full:
-            return Health(True, False, "the disk of the data folder is nearly full")
+            return Health(True, False, "The disk of the data folder is nearly full.")
         return Health(True, True, None)
 
     def grace_until_us(self, ttl_s: int) -> int:
@@ -326,5 +328,5 @@ class DiskStore:
         return self._unclean_since_us + int(seconds * 1_000_000)
 
     async def checkpoint(self) -> bool:
-        """Run a checkpoint now, beside those that run by themselves."""
+        """Run a checkpoint now; return whether it succeeded."""
         return await self._schedule.checkpoint()

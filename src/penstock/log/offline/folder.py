@@ -1,6 +1,6 @@
-"""A data folder opened to be looked at: nothing in it changes, and no server can start meanwhile.
+"""A data folder opened for reading: nothing in it changes, and no server can start meanwhile.
 
-A catalog with a WAL beside it is read from a copy: SQLite would otherwise tidy up in place.
+A catalog with a WAL beside it is read from a copy: SQLite would otherwise merge the WAL in place.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WHERE stream_id NOT IN (SELECT id FROM streams)"""
 
 
 class CatalogView(Catalog):
-    """Questions that nobody asks while serving."""
+    """A catalog with queries that a server does not need."""
 
     def largest(self, limit: int) -> list[int]:
-        """Ids of the streams with the most bytes."""
+        """Return the ids of the streams with the most bytes."""
         rows = self._reader.execute(
             "SELECT id FROM streams ORDER BY tail DESC, id LIMIT ?", (limit,)
         )
@@ -50,24 +50,24 @@ class CatalogView(Catalog):
         return {name: ProducerState(epoch, seq) for name, epoch, seq in rows}
 
     def has_segment(self, stream_id: int, base: int) -> bool:
-        found = self._reader.execute(
+        rows = self._reader.execute(
             "SELECT 1 FROM segments WHERE stream_id = ? AND base = ?", (stream_id, base)
         )
-        return found.fetchone() is not None
+        return rows.fetchone() is not None
 
     def segment_totals(self) -> tuple[int, int]:
-        """Number of segments and of their bytes."""
+        """Return the number of segments, and of their bytes."""
         count, size = self._reader.execute(
             "SELECT count(*), total(length) FROM segments"
         ).fetchone()
         return count, int(size)
 
     def wrong_producers(self) -> Iterator[tuple[int, int, int]]:
-        """(stream id, producers that the row claims, producers there are) where they differ."""
+        """Yield (stream id, producers by the row, producers in the table) where they differ."""
         yield from self._reader.execute(_WRONG_PRODUCERS)
 
     def strays(self) -> Iterator[tuple[str, int]]:
-        """(table, stream id) of rows that belong to no stream."""
+        """Yield (table, stream id) of rows that belong to no stream."""
         yield from self._reader.execute(_STRAYS)
 
 
@@ -79,18 +79,18 @@ class Folder:
     segments: SegmentFolder
 
     def name(self, path: Path) -> str:
-        """A file as it is called in a report."""
+        """Return the name of a file in a report."""
         return path.relative_to(self.root).as_posix()
 
 
 @contextmanager
 def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
-    """StoreLocked while a server uses it, StoreError where there is no data folder."""
+    """Open a folder; StoreLocked if a server uses it, StoreError if it is no data folder."""
     files = files or Files()
     files.check_system()
     marks = (FORMAT_FILE, CATALOG_FILE, "journal")
     if not any(files.exists(root / mark) for mark in marks):
-        raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file")
+        raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file.")
     with ExitStack() as cleanup:
         if files.exists(root / "LOCK"):
             cleanup.callback(files.lock_shared(root / "LOCK").close)
@@ -112,17 +112,18 @@ def _catalog(files: Files, path: Path) -> Iterator[CatalogView]:
         try:
             settle(copy)
         except CATALOG_ERRORS:
-            pass  # whoever asks the first question is told
+            pass  # the first query fails with it
         with closing(CatalogView(copy, read_only=True)) as catalog:
             yield catalog
 
 
 def _is_usable(catalog: CatalogView) -> bool:
-    """One of an earlier version is read from a copy, to which the new columns are added."""
+    """Whether a catalog can be read in place. One of an earlier version is read from a copy, to
+    which the new columns are added."""
     try:
         return catalog.is_current()
     except CATALOG_ERRORS:
-        return True  # whoever asks the first question is told
+        return True  # the first query fails with the error
 
 
 def file_bytes(files: Files, path: Path) -> int:

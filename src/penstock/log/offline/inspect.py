@@ -1,7 +1,7 @@
 """`penstock inspect`: a data folder at rest, and one stream of it, as values for a person to read.
 
-Catalog and journal are read together, so that what is shown is what a server would serve after its
-start. Reads only; whether the bytes are sound is the business of `verify`.
+Catalog and journal are read together, so that the result is what a server would serve after its
+start. Reads only; whether the bytes are intact is checked by `verify`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SegmentLine:
     bytes: int
     first_message: int
     file_bytes: int | None
-    """None where the file is missing."""
+    """None if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class ProducerLine:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`last` has nothing that `first` shows already. `fault` says why there is nothing to see."""
+    """The first and last messages of a stream, short and safe to print. `last` repeats nothing of
+    `first`; `fault` says why there is neither."""
 
     first: list[str]
     last: list[str]
@@ -121,7 +122,7 @@ class StreamView:
     inline_bytes: int
     segments: list[SegmentLine]
     journal_bytes: int
-    """Bytes that only the journal has so far."""
+    """Number of bytes that only the journal has so far."""
     journal_messages: int
     journal_problems: int
     preview: Preview
@@ -184,22 +185,22 @@ def _largest(folder: Folder, journal: JournalCheck) -> list[StreamLine]:
 def stream_view(
     data_dir: Path, path: str, files: Files | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> StreamView:
-    """StreamNotFound if there is none at `path`, the canonical path of a stream."""
+    """Return the stream at `path`, a canonical path; StreamNotFound if there is none."""
     with _reading(data_dir, files) as folder:
         journal, problems = _replayed(folder, (path,))
-        stream = _found(folder, journal, path)
+        stream = _find_stream(folder, journal, path)
         if stream is None:
-            raise StreamNotFound(f"there is no stream {path} in {data_dir}")
+            raise StreamNotFound(f"There is no stream {path} in {data_dir}.")
         if stream.fork is not None:
-            # Once more, with the bytes that it inherited.
+            # Replayed once more, with the bytes that the fork inherited.
             journal, problems = _replayed(folder, _paths(folder, journal, stream))
-            stream = _found(folder, journal, path)
+            stream = _find_stream(folder, journal, path)
             assert stream is not None
             _paths(folder, journal, stream)
         return _view(folder, stream, folder.catalog.by_id(stream.id), problems, clock.now_us())
 
 
-def _found(folder: Folder, journal: JournalCheck, path: str) -> Stream | None:
+def _find_stream(folder: Folder, journal: JournalCheck, path: str) -> Stream | None:
     for stream in journal.streams.values():
         if stream.path == path:
             return stream
@@ -208,14 +209,14 @@ def _found(folder: Folder, journal: JournalCheck, path: str) -> Stream | None:
 
 
 def _paths(folder: Folder, journal: JournalCheck, stream: Stream) -> list[str]:
-    """The paths of a stream and of those that it reads from, which are linked to it."""
+    """Link a stream to its sources; return the paths of all of them."""
     paths = [stream.path]
     while stream.fork is not None:
-        source = _found(folder, journal, stream.fork.source_path)
+        source = _find_stream(folder, journal, stream.fork.source_path)
         if source is None or source.id != stream.fork.source_id:
             raise StoreDamaged(
-                f"the source of {stream.path}, {stream.fork.source_path}, is not there; "
-                "`penstock verify` says more"
+                f"The source of {stream.path}, {stream.fork.source_path}, does not exist. "
+                "Run `penstock verify`."
             )
         stream.source = source
         stream = source
@@ -288,18 +289,18 @@ def _size(folder: Folder, path: Path) -> int | None:
 
 @contextmanager
 def _reading(data_dir: Path, files: Files | None) -> Iterator[Folder]:
-    """The folder; whatever in its catalog cannot be read is said in one way."""
+    """Open a folder; turn every error of reading its catalog into StoreDamaged."""
     try:
         with open_folder(data_dir, files) as folder:
             yield folder
     except (Damaged, *CATALOG_ERRORS) as error:
         raise StoreDamaged(
-            f"the catalog of {data_dir} is damaged ({error}); `penstock verify` says more"
+            f"The catalog of {data_dir} is damaged ({error}). Run `penstock verify`."
         ) from None
 
 
 def _replayed(folder: Folder, keep: Collection[str]) -> tuple[JournalCheck, int]:
-    """The journal replayed as far as it goes, and the number of problems met."""
+    """Return the journal, replayed as far as possible, and the number of problems."""
     report = Report()
     journal = JournalCheck(folder, report, Progress(), keep=keep)
     journal.run()
@@ -326,7 +327,8 @@ def _preview(folder: Folder, stream: Stream) -> Preview:
 
 
 def _messages(head: bytes, tail: bytes, count: int, *, is_all: bool) -> Preview:
-    """`head` starts with a message and `tail` ends with one; each may cut one at its other end."""
+    """Return the preview of a JSON stream. `head` starts with a message and `tail` ends with one;
+    each may cut a message at its other end."""
     *whole, rest = head.split(b"\n")
     first = [_shown(line) for line in whole[:MESSAGES]]
     if rest and not first:
@@ -347,7 +349,7 @@ def _shown(line: bytes) -> str:
 
 
 def _printable(data: bytes) -> str:
-    """No byte of a stream reaches a terminal as anything but a character."""
+    """Return bytes as text without control characters, so that a terminal obeys none of them."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text

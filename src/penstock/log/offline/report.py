@@ -1,4 +1,4 @@
-"""What a check of a data folder found, as values: counts, problems, and notes that are none."""
+"""The result of checking a data folder, as values: counts, problems, and notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PROBLEMS_MAX = 1000
-"""Beyond this many, problems and notes are only counted: a report has a bound too."""
+"""Beyond this many, problems are only counted and notes dropped, so that a report is bounded."""
 
 RESTORE = "restore the data folder from a backup"
 
@@ -16,7 +16,7 @@ class Problem:
     """Something the server cannot serve, or cannot start with."""
 
     code: str
-    """What kind it is, in a form that stays."""
+    """The kind of problem; does not change between versions."""
     file: str
     """Relative to the data folder."""
     position: int | None
@@ -64,8 +64,8 @@ class Report:
     ) -> None:
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
-            # SQLite's own words may hold line breaks and pieces of the damage.
-            line = "".join(char if char.isprintable() else " " for char in what)
+            # Messages of SQLite may hold line breaks and pieces of the damage.
+            line = "".join(char if char.isprintable() else " " for char in what.removesuffix("."))
             self.problems.append(Problem(code, file, position, stream, line, advice))
 
     def note(self, text: str) -> None:
@@ -74,14 +74,14 @@ class Report:
 
 
 class Progress:
-    """How many bytes have been looked at, told to whoever shows it."""
+    """The number of bytes that were checked, reported to a callback."""
 
-    def __init__(self, tell: Callable[[int, int], None] | None = None) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[int, int], None] | None = None) -> None:
+        self._report = report
         self.total = 0
         self.done = 0
 
     def add(self, size: int) -> None:
         self.done += size
-        if self._tell is not None:
-            self._tell(self.done, max(self.done, self.total))
+        if self._report is not None:
+            self._report(self.done, max(self.done, self.total))

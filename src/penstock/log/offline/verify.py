@@ -1,7 +1,7 @@
-"""`penstock verify`: whether a server would find everything it needs in a data folder at rest.
+"""`penstock verify`: whether a data folder at rest has everything that a server needs.
 
-Looks at every byte that a checksum guards and at everything two places say about the same thing.
-Reads only; what it finds is a `Report`.
+Checks every byte that has a checksum, and everything that is stored twice against each other.
+Reads only; the result is a `Report`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def verify(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check a folder that no server uses. `progress` is told (bytes done, bytes in all).
+    """Check a folder that no server uses. `progress` is called with (bytes done, all bytes).
 
     StoreLocked while one does, StoreTooNew for a newer format, StoreError for any other folder.
     """

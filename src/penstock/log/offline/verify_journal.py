@@ -1,7 +1,7 @@
 """Checks the journal of a folder at rest and replays it in memory, as a start of the server would.
 
-Where recovery stops at the first fault, this says what it is and looks at the rest. It writes
-nothing, and keeps the payload of at most one stream.
+Where recovery stops at the first fault, this reports it and goes on. It writes nothing, and holds
+the payload of a few streams at most.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JournalPosition(NamedTuple):
 
 
 class JournalCheck:
-    """`streams` and `deleted` are what the journal makes of the catalog."""
+    """`streams` and `deleted` are the state after the replay on top of the catalog."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class JournalCheck:
         *,
         keep: Collection[str] = (),
     ) -> None:
-        """`keep` are the paths of streams whose payload stays in memory, to be shown."""
+        """`keep` are the paths of streams whose payload stays in memory for a preview."""
         self._folder = folder
         self._report = report
         self._progress = progress
@@ -88,7 +88,7 @@ class JournalCheck:
 
     @property
     def records(self) -> int:
-        """Records that a start would replay."""
+        """Number of records that a start would replay."""
         return self._replay.records
 
     @property
@@ -97,7 +97,7 @@ class JournalCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Everything was replayed: what the journal says about a stream's end can be relied on."""
+        """Whether everything was replayed, so that the tails of the streams are right."""
         return self._can_replay
 
     def run(self) -> None:
@@ -221,8 +221,8 @@ class JournalCheck:
             self._stop_replay()
         else:
             if lsn != batch.first_lsn + batch.records:
-                found = lsn - batch.first_lsn
-                what = f"the batch here has {found} records, its head says {batch.records}"
+                count = lsn - batch.first_lsn
+                what = f"the batch here has {count} records, its head says {batch.records}"
                 self._problem("journal-record", position, what)
                 self._stop_replay()
         self._report.journal_records += lsn - batch.first_lsn
@@ -234,7 +234,7 @@ class JournalCheck:
         try:
             fault = self._apply(record, lsn, position)
         except (Damaged, *CATALOG_ERRORS):
-            # The check of the catalog says what is wrong with the row.
+            # The check of the catalog reports what is wrong with the row.
             self._skipped.add(record.stream_id)
             return
         if fault is not None:
@@ -242,7 +242,7 @@ class JournalCheck:
             self._problem("journal-append", position, f"record {lsn}: {fault}", record.stream_id)
 
     def _apply(self, record: Record, lsn: int, position: JournalPosition) -> str | None:
-        """What keeps the record from following the ones before it, if anything does."""
+        """Apply a record; return why it cannot follow those before it, if it cannot."""
         replay = self._replay
         for stream_id in record.ended_ids:
             self._unknown.pop(stream_id, None)
@@ -266,8 +266,8 @@ class JournalCheck:
         return _payload_fault(record, stream)
 
     def _note_required(self, stream_id: int, position: JournalPosition) -> None:
-        """Note a stream that a record needs and nobody knows. One that is deleted later may have
-        lost its row and its first records already."""
+        """Note a stream that a record needs and that is unknown. A stream that is deleted later may
+        have lost its row and its first records already."""
         replay = self._replay
         if stream_id not in replay.deleted and replay.stream(stream_id) is None:
             self._unknown.setdefault(stream_id, position)
@@ -297,7 +297,7 @@ def _fault(stream: Stream, record: Record) -> str | None:
 
 
 def _payload_fault(record: Record, stream: Stream | None) -> str | None:
-    """In a JSON stream every message ends with a line feed, and nothing else does."""
+    """Return what is wrong with a payload: in a JSON stream messages alone end with a line feed."""
     if isinstance(record, CreateRecord):
         in_messages, count = is_json(record.meta.content_type), record.meta.count
     elif isinstance(record, AppendRecord | SnapshotRecord) and stream is not None:

@@ -15,7 +15,7 @@ from penstock.log.disk.segment import ENTRY, IndexEntry, SegmentInfo, decode_ent
 from penstock.log.offline.folder import Folder
 from penstock.log.offline.report import Progress, Report
 
-BLOCKS_A_READ = 16
+BLOCKS_PER_READ = 16
 
 
 class Owner(NamedTuple):
@@ -25,8 +25,8 @@ class Owner(NamedTuple):
     path: str
     is_json: bool
     covered_to: int | None
-    """Where the stream ends once the journal is replayed: up to there, bytes behind the recorded
-    end of a segment are those of a checkpoint that was not finished. None if nobody can tell."""
+    """The tail of the stream after the replay of the journal: up to there, bytes behind the
+    recorded end of a segment belong to a checkpoint that was not finished. None if unknown."""
 
 
 class SegmentCheck:
@@ -43,7 +43,7 @@ class SegmentCheck:
         self._faults = 0
 
     def run(self) -> int | None:
-        """How many messages end in the segment; None where a fault makes that unknowable."""
+        """Return the number of messages that end in the segment; None after a fault."""
         self._report.segments += 1
         with ExitStack() as cleanup:
             data = self._open(self._data_path, "segment", cleanup)
@@ -86,7 +86,7 @@ class SegmentCheck:
             self._extra(extra)
 
     def _extra(self, extra: int) -> None:
-        """Bytes behind the recorded end: they come again if the journal has them."""
+        """Report bytes behind the recorded end: harmless if the journal has them too."""
         name = self._folder.name(self._data_path)
         covered_to = self._owner.covered_to
         if covered_to is None or self._info.end + extra <= covered_to:
@@ -113,11 +113,11 @@ class SegmentCheck:
             self._progress.add(len(piece))
             if entry is not None:
                 self._check_block(block, piece, entry)
-                wanted = info.first_ordinal + lines if is_json else ordinal
+                expected = info.first_ordinal + lines if is_json else ordinal
                 if self._faults == 0 and (
-                    entry.ordinal < ordinal or (is_json and entry.ordinal != wanted)
+                    entry.ordinal < ordinal or (is_json and entry.ordinal != expected)
                 ):
-                    self._wrong_ordinal(block, entry.ordinal, wanted)
+                    self._wrong_ordinal(block, entry.ordinal, expected)
                 ordinal = max(ordinal, entry.ordinal)
             if is_json:
                 lines += piece.count(b"\n")
@@ -131,17 +131,17 @@ class SegmentCheck:
     def _blocks(
         self, data: File, index: File | None
     ) -> Iterator[tuple[int, bytes, IndexEntry | None]]:
-        """Every block with its index entry (None if unknown), the open one last."""
+        """Yield every block with its index entry (None if unknown), the open one last."""
         block_bytes, length = segment.BLOCK_BYTES, self._info.length
         full = length // block_bytes
-        for first in range(0, full, BLOCKS_A_READ):
-            count = min(BLOCKS_A_READ, full - first)
+        for first in range(0, full, BLOCKS_PER_READ):
+            count = min(BLOCKS_PER_READ, full - first)
             raw = b"" if index is None else index.read_at(first * ENTRY.size, count * ENTRY.size)
             pieces = data.read_at(first * block_bytes, count * block_bytes)
             for number in range(count):
                 piece = pieces[number * block_bytes : (number + 1) * block_bytes]
                 if len(piece) < block_bytes:
-                    return  # said already: the file is too short
+                    return  # reported already: the file is too short
                 entry = raw[number * ENTRY.size : (number + 1) * ENTRY.size]
                 yield first + number, piece, self._entry(first + number, entry)
         rest = data.read_at(full * block_bytes, length % block_bytes)
@@ -151,7 +151,7 @@ class SegmentCheck:
 
     def _entry(self, block: int, raw: bytes) -> IndexEntry | None:
         if len(raw) < ENTRY.size:
-            return None  # said already: missing, or too short
+            return None  # reported already: missing, or too short
         try:
             return decode_entry(raw, "")
         except Damaged:
@@ -176,13 +176,13 @@ class SegmentCheck:
             "its checksum",
         )
 
-    def _wrong_ordinal(self, block: int, found: int, wanted: int) -> None:
+    def _wrong_ordinal(self, block: int, ordinal: int, expected: int) -> None:
         is_open = block == self._info.length // segment.BLOCK_BYTES
         self._fault(
             "ordinal-wrong",
             self._data_path if is_open else self._index_path,
             block * (segment.BLOCK_BYTES if is_open else ENTRY.size),
-            f"block {block} is said to start in message {found}, but it is message {wanted}",
+            f"block {block} is said to start in message {ordinal}, but it is message {expected}",
         )
 
     def _fault(self, code: str, path: Path, position: int | None, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks every stream of the catalog: its row, its producers, its bytes, and stray files."""
+"""Checks every stream of the catalog: its row, its producers, its bytes, its forks; stray files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Wrong = Callable[[str, int, str | None, str], None]
 
 
 class ForksCheck:
-    """Gathers every stream as it will be after a start, then compares."""
+    """Collects every stream as it will be after a start, then compares forks with their sources."""
 
     def __init__(self, wrong: Wrong) -> None:
         self._wrong = wrong
@@ -35,16 +35,16 @@ class ForksCheck:
             self._forks.append(stream)
 
     def run(self) -> None:
-        found: Counter[int] = Counter()
+        forks: Counter[int] = Counter()
         for stream in self._forks:
             fault = self._fault(stream)
             if fault is not None:
                 self._wrong("fork-wrong", stream.id, stream.path, fault)
             assert stream.fork is not None
-            found[stream.fork.source_id] += 1
+            forks[stream.fork.source_id] += 1
         for stream_id, (path, _, claimed) in self._streams.items():
-            if claimed != found[stream_id]:
-                what = f"it claims {claimed} forks, there are {found[stream_id]}"
+            if claimed != forks[stream_id]:
+                what = f"it claims {claimed} forks, there are {forks[stream_id]}"
                 self._wrong("forks-wrong", stream_id, path, what)
 
     def _fault(self, stream: Stream | Row) -> str | None:
@@ -85,7 +85,7 @@ class StreamsCheck:
         self._check_orphans()
 
     def _count(self, stream: Stream | Row) -> None:
-        """What a stream has of its own: a fork's inherited bytes are its source's."""
+        """Count what a stream has of its own: inherited bytes belong to the source."""
         self._forks.add(stream)
         self._report.streams += 1
         self._report.messages += stream.own_messages
@@ -143,7 +143,7 @@ class StreamsCheck:
         return None if is_buffered or not self._journal.is_whole else stream.tail
 
     def _bytes(self, row: Row, covered_to: int | None) -> int | None:
-        """Messages in the stored bytes of a JSON stream; None if nobody can tell."""
+        """Return the number of messages in the stored bytes of a JSON stream; None if unknown."""
         in_messages = is_json(row.config.content_type)
         if not row.segments:
             self._report.inline += 1
@@ -169,14 +169,14 @@ class StreamsCheck:
         return total if in_messages else None
 
     def _check_paths(self, streams: list[Stream]) -> None:
-        """No two streams that live at the same path."""
+        """Report streams that are at the same path."""
         seen: dict[str, int] = {}
         for stream in streams:
             other = seen.setdefault(stream.path, stream.id)
             try:
                 row = self._folder.catalog.by_path(stream.path)
             except (Damaged, *CATALOG_ERRORS):
-                continue  # said already
+                continue  # reported already
             if other == stream.id and row is not None and row.id not in self._journal.deleted:
                 other = row.id
             if other != stream.id:
@@ -185,14 +185,14 @@ class StreamsCheck:
 
     def _check_tables(self) -> None:
         catalog = self._folder.catalog
-        for stream_id, claimed, found in catalog.wrong_producers():
-            what = f"it claims {claimed} producers, the catalog has {found}"
+        for stream_id, claimed, count in catalog.wrong_producers():
+            what = f"it claims {claimed} producers, the catalog has {count}"
             self._wrong("producers-wrong", stream_id, None, what)
         for table, stream_id in catalog.strays():
             self._wrong("row-stray", stream_id, None, f"{table} has rows, but there is no stream")
 
     def _check_orphans(self) -> None:
-        """Files no row knows are left by a crash before a checkpoint's commit, and harmless."""
+        """Note files that no row names: a crash before the commit of a checkpoint leaves them."""
         files, folder = self._folder.files, self._folder.segments
         orphans, size, example = 0, 0, ""
         for shard in files.list_folder(folder.folder):
@@ -215,7 +215,7 @@ class StreamsCheck:
 
 
 def _first_ordinal(row: Row) -> int | None:
-    """The number of the first message that a row holds; None where nobody has noted it."""
+    """Return the ordinal of the first message that a row holds; None if it is not stored."""
     if row.keep_from == row.earliest:
         return row.earliest_ordinal
     if row.keep_from == row.own_start:
@@ -224,7 +224,7 @@ def _first_ordinal(row: Row) -> int | None:
 
 
 def _segment_faults(row: Row) -> Iterator[str]:
-    """Whether the bytes from the earliest to the tail are all somewhere, once."""
+    """Yield what is wrong with the segments: every byte that is needed has to be in one of them."""
     segments = row.segments
     if not segments:
         if len(row.inline or b"") != row.tail - row.keep_from:
@@ -232,7 +232,7 @@ def _segment_faults(row: Row) -> Iterator[str]:
         return
     if row.inline is not None:
         yield "it holds bytes and has segments too"
-    # A trim takes whole segments, so the first may begin before what is kept.
+    # A trim removes whole segments, so the first may begin before what is needed.
     if not row.own_start <= segments[0].base <= row.keep_from < segments[0].end:
         yield f"its first segment starts at {segments[0].base}, not at {row.keep_from}"
     for one, two in pairwise(segments):

@@ -48,7 +48,7 @@ async def append(engine: Engine, path: str, size: int) -> None:
 async def looked(engine: Engine) -> tuple[int, int]:
     """How many streams were trimmed, and how many were loaded."""
     before = engine.stats.loaded
-    trimmed = await engine.retention.look()
+    trimmed = await engine.retention.enforce()
     return trimmed, engine.stats.loaded - before
 
 
@@ -112,7 +112,7 @@ def test_every_look_trims_what_a_look_at_everything_would(tmp_path: Path, seed: 
                 await append(each, path, size)
         earliest = []
         for each in (one, other):
-            await each.retention.look()
+            await each.retention.enforce()
             infos = each.store.list_streams("", "", 100)
             earliest.append([(info.path, info.earliest, info.tail) for info in infos])
         assert earliest[0] == earliest[1]
