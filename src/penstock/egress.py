@@ -1,7 +1,7 @@
-"""The only outbound HTTP of the server: requests to other servers that cannot be turned inwards.
+"""The only outbound HTTP of the server: requests to other servers, never to internal addresses.
 
-A name is resolved once and the connection goes to the address that was checked; redirects are
-answers like others; time and size have limits. Knows nothing of what is asked for.
+A name is resolved once and the connection goes to the address that was checked; redirects are not
+followed; time and size have limits. Knows nothing of what the requests are for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 128 * 1024
 ADDRESSES_MAX: Final = 4
-"""Of the addresses that a name has, so many are tried."""
+"""How many addresses of a name are tried."""
 AGENT: Final = "penstock"
 
 _NETWORK: Final = (OSError, EOFError, httptools.HttpParserError, httptools.HttpParserUpgrade)
@@ -36,7 +36,8 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 
 class Answer(NamedTuple):
-    """What another server said. Header names are lower-case; repeated ones joined with a comma."""
+    """A whole response of another server. Header names are lower-case; repeated headers are joined
+    with a comma."""
 
     status: int
     headers: dict[str, str]
@@ -48,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """The head of an answer, and its body as it arrives; a cut-off body raises at its end."""
+    """The head of a response, and its body as it arrives; a body that is cut off raises there."""
 
     status: int
     headers: dict[str, str]
@@ -56,10 +57,10 @@ class Streamed(NamedTuple):
 
 
 async def resolve(name: str, port: int) -> list[str]:
-    """What the machine's resolver says."""
+    """Return the addresses that the machine's resolver has for a name."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    entries = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
 
 class Egress:
@@ -90,10 +91,10 @@ class Egress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Connections end with the request that they were made for: there is nothing to close."""
+        """Do nothing: every connection ends with its request."""
 
     def check(self, url: str) -> Target:
-        """The parts of a URL that might be connected to; InvalidUrl or EgressRefused if never."""
+        """Return the parts of a URL; raise InvalidUrl or EgressRefused if it is never allowed."""
         target = parse_url(url)
         self.policy.check_url(target)
         return target
@@ -108,7 +109,7 @@ class Egress:
         timeout_s: float | None = None,
         bytes_max: int | None = None,
     ) -> Answer:
-        """One request and its whole answer, whatever its status."""
+        """Make one request and return its whole response, whatever the status."""
         settings = self._settings
         limit = settings.egress_answer_bytes_max if bytes_max is None else bytes_max
         async with self._slots:
@@ -124,7 +125,7 @@ class Egress:
     async def stream(
         self, url: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Streamed]:
-        """GET, with the body as it arrives: bounded in time, in silence and in bytes."""
+        """GET a URL, with the body as it arrives: bounded in time, in idle time and in bytes."""
         settings = self._settings
         with self._counted(url):
             async with _deadline(settings.egress_timeout_s, url):
@@ -138,14 +139,14 @@ class Egress:
         settings = self._settings
         loop = asyncio.get_running_loop()
         end = loop.time() + settings.egress_stream_timeout_s
-        left = settings.egress_stream_bytes_max
+        remaining = settings.egress_stream_bytes_max
         while True:
             with self._counted(url):
                 wait_s = min(settings.egress_idle_timeout_s, end - loop.time())
                 async with _deadline(wait_s, url):
                     piece = await exchange.piece()
-                left -= len(piece)
-                if left < 0:
+                remaining -= len(piece)
+                if remaining < 0:
                     raise _too_large(url, settings.egress_stream_bytes_max)
             if not piece:
                 return
@@ -173,7 +174,7 @@ class Egress:
         return exchange
 
     async def _addresses(self, target: Target) -> list[str]:
-        """The checked addresses of a host: looked up here, once, and never again."""
+        """Return the checked addresses of a host: resolved here once, and never again."""
         try:
             addresses = [str(ip_address(target.host))]
         except ValueError:
@@ -181,7 +182,7 @@ class Egress:
         if not addresses:
             raise EgressFailed(f"{target.host} has no address.")
         for address in addresses:
-            # One that is refused is reason enough: an honest name has no such address beside it.
+            # One refused address refuses the name: an honest name has none beside its others.
             self.policy.check_address(_parsed(address, target), target)
         return addresses[:ADDRESSES_MAX]
 
@@ -210,7 +211,7 @@ class Egress:
 
 
 class _Counted:
-    """Turns what the network says into EgressFailed, and counts it."""
+    """Turns errors of the network into EgressFailed, and counts them."""
 
     __slots__ = ("_egress", "_url")
 
@@ -233,11 +234,11 @@ class _Counted:
             self._egress.failures += 1
         elif isinstance(error, _NETWORK):
             self._egress.failures += 1
-            raise EgressFailed(f"{_shown(self._url)}: {_said(error)}.") from error
+            raise EgressFailed(f"{_shown(self._url)}: {_reason(error)}.") from error
 
 
 class _Exchange:
-    """One request on its way: the parser's callbacks and what they have found."""
+    """One request in flight: the parser's callbacks and what they have read."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, bodiless: bool
@@ -246,7 +247,7 @@ class _Exchange:
         self._writer = writer
         self._bodiless = bodiless
         self._parser = httptools.HttpResponseParser(self)
-        self._found: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._head_bytes = 0
         self._has_head = False
         self._complete = False
@@ -257,36 +258,36 @@ class _Exchange:
         while self.status < 200:  # a callback of the parser sets it
             data = await self._reader.read(PIECE_BYTES)
             if not data:
-                raise EOFError("the connection was closed before an answer")
+                raise EOFError("the connection was closed before a response")
             self._head_bytes += len(data)
             self._feed(data)
             if self.status < 200 and self._head_bytes > HEAD_BYTES_MAX:
-                raise EgressFailed(f"The head of an answer has more than {HEAD_BYTES_MAX} bytes.")
+                raise EgressFailed(f"The head of a response has more than {HEAD_BYTES_MAX} bytes.")
         encoding = self.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise EgressFailed(
-                f"An answer is encoded as {encoding[:40]!r}, which nobody asked for."
+                f"A response is encoded as {encoding[:40]!r}, though identity was requested."
             )
 
     async def piece(self) -> bytes:
-        """The next bytes of the body; none at its end."""
-        while not self._found:
+        """Return the next bytes of the body; none at its end."""
+        while not self._pieces:
             if self._complete or self._bodiless:
                 return b""
             data = await self._reader.read(PIECE_BYTES)
             if not data:
                 if self._ends_with_connection():
                     return b""
-                raise EOFError("the connection was closed within an answer")
+                raise EOFError("the connection was closed within a response")
             self._feed(data)
-        found, self._found = self._found, []
-        return b"".join(found)
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
 
     def _feed(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            if not self._complete:  # what follows the end is nobody's answer
+            if not self._complete:  # bytes after the end belong to no response
                 raise
 
     def _ends_with_connection(self) -> bool:
@@ -297,7 +298,7 @@ class _Exchange:
         if transport is not None:
             transport.abort()
 
-    # -- what the parser says
+    # Callbacks of httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._has_head:
@@ -315,10 +316,10 @@ class _Exchange:
 
     def on_body(self, body: bytes) -> None:
         if self._has_head and not self._complete:
-            self._found.append(body)
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        # An interim answer (100, 103) is complete too; another follows it.
+        # An interim response (100, 103) is complete too; another follows it.
         self._complete = self._has_head
 
 
@@ -326,7 +327,9 @@ def _parsed(address: str, target: Target) -> Address:
     try:
         return ip_address(address.partition("%")[0])
     except ValueError:
-        raise EgressFailed(f"{target.host} is said to be {address[:40]!r}, no address.") from None
+        raise EgressFailed(
+            f"{target.host} resolves to {address[:40]!r}, which is no address."
+        ) from None
 
 
 @asynccontextmanager
@@ -363,24 +366,24 @@ def _head(method: str, target: Target, headers: Mapping[str, str], body: bytes) 
         lines["content-length"] = str(len(body))
     for name, value in lines.items():
         if not name.isascii() or any(character in name + value for character in "\r\n\0"):
-            raise ValueError(f"{name!r} cannot be sent as a header")
+            raise ValueError(f"{name!r} cannot be sent as a header.")
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1")
 
 
 def _too_large(url: str, bytes_max: int) -> EgressFailed:
-    return EgressFailed(f"{_shown(url)}: the answer has more than {bytes_max} bytes.")
+    return EgressFailed(f"{_shown(url)}: the response has more than {bytes_max} bytes.")
 
 
 def _shown(url: str) -> str:
-    """A URL as it may be logged: queries hold secrets at times."""
+    """Return a URL as it may be logged: without its query, which may hold secrets."""
     return url.partition("?")[0][:200]
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, httptools.HttpParserError | httptools.HttpParserUpgrade):
-        return "the answer is not HTTP"
+        return "the response is not HTTP"
     text = getattr(error, "strerror", None) or str(error)
     return str(text or type(error).__name__).rstrip(".")

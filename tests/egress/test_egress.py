@@ -87,10 +87,10 @@ def test_every_framing_of_an_answer_is_understood(parts: list[bytes], body: byte
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"", "before an answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", "before an answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", "within an answer"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "within an answer"),
+        (b"", "before a response"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "before a response"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", "within a response"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "within a response"),
         (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", "gzip"),
@@ -244,7 +244,7 @@ async def test_an_answer_beyond_the_limit_is_not_read_on() -> None:
 async def test_an_endless_head_is_not_read_on() -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * (HEAD_BYTES_MAX + 1)
     async with scripted(head, holds=True) as server:
-        with pytest.raises(EgressFailed, match="head of an answer"):
+        with pytest.raises(EgressFailed, match="head of a response"):
             await egress().request("GET", server.url())
         await server.closed.wait()
 
@@ -274,7 +274,7 @@ async def test_a_streamed_answer_that_is_cut_off_gives_what_came_and_then_fails(
             got.append(piece)  # noqa: PERF401 - kept although the loop ends with an error
 
     async with scripted(head) as server, egress().stream(server.url()) as streamed:
-        with pytest.raises(EgressFailed, match="within an answer"):
+        with pytest.raises(EgressFailed, match="within a response"):
             await take(streamed.pieces)
     assert got == [b"one"]
 

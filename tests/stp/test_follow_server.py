@@ -134,7 +134,7 @@ async def test_an_answer_that_is_cut_off_is_taken_up_where_it_ended() -> None:
         (once(b"x" * 2000), "more than 1000 bytes"),
         (once(b"", status=410), "answers 410"),
         (b"junk\r\n\r\n", "not HTTP"),
-        (b"", "closed before an answer"),
+        (b"", "closed before a response"),
     ],
 )
 def test_failures_are_shown_and_tried_again(bad: bytes, reason: str) -> None:

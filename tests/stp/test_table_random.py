@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.log import spans
 from penstock.state.server import row_numbers
 from penstock.stp.rows import Row
 from penstock.stp.server import row_cache, table_view
@@ -23,7 +24,7 @@ SMALL: list[tuple[Any, str, int]] = [
     (table_view, "NEAR_BYTES", 700),
     (table_view, "GLANCE_BYTES", 150),
     (table_view, "OVERRUN_BYTES", 40),
-    (table_view, "GAP_BYTES", 100),
+    (spans, "GAP_BYTES_MAX", 100),
     (table_view, "INLINE_BYTES", 500),
     (row_numbers, "MARK_CHANGES", 5),
     (row_numbers, "MARK_BYTES", 600),

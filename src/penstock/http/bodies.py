@@ -35,19 +35,19 @@ class LogBody(RangeBody):
     def first(self) -> bytes | None:
         end = self._next()
         data = self._engine.read_now(self._stream, self._at, end)
-        return None if data is None else self._took(data, end)
+        return None if data is None else self._advance(data, end)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         while self._at < self._stop:
             end = self._next()
-            yield self._took(await self._engine.read(self._stream, self._at, end), end)
+            yield self._advance(await self._engine.read(self._stream, self._at, end), end)
         if self._stream.is_json:
             yield b"]"  # by itself: to add it to the last piece would copy that once more
 
     def _next(self) -> int:
         return min(self._at + PIECE_BYTES - 1, self._stop)  # room for the bracket
 
-    def _took(self, data: bytes, end: int) -> bytes:
+    def _advance(self, data: bytes, end: int) -> bytes:
         if self._stream.is_json and not self._begun:
             data = b"[" + data
         self._begun = True
@@ -56,14 +56,14 @@ class LogBody(RangeBody):
 
 
 def whole(stream: Stream, wire: bytes) -> bytes:
-    """A body in one piece, from wire bytes."""
+    """Return wire bytes as a body in one piece."""
     if not stream.is_json:
         return wire
     return unframe(wire) if wire else b"[]"
 
 
 async def read_range(engine: Engine, stream: Stream, start: int, end: int) -> bytes:
-    """All of [start, end), asking the engine for bounded pieces."""
+    """Return all of [start, end), read in pieces that the engine allows."""
     if end - start <= PIECE_BYTES:
         data = engine.read_now(stream, start, end) if end > start else b""
         return await engine.read(stream, start, end) if data is None else data

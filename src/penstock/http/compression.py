@@ -1,4 +1,4 @@
-"""Content codings: which one a client wants, and encoding without stalling the event loop.
+"""Content codings: which one a client prefers, and encoding without stalling the event loop.
 
 Knows bytes and header values; nothing of streams. Small bodies are encoded in place, larger ones
 in a small thread pool, and the memory that encoded bodies hold is bounded: beyond the bound the
@@ -26,7 +26,7 @@ _LEVEL = 1  # streams are encoded once per reader: speed matters more than the l
 _CHOICES_MAX = 256
 _GZIP = 16 + zlib.MAX_WBITS
 
-# In order of preference between codings that the client likes equally.
+# In order of preference between codings to which the client gives the same weight.
 CODINGS = ("zstd", "gzip", "deflate")
 
 _INCOMPRESSIBLE = ("image/", "video/", "audio/", "font/")
@@ -36,7 +36,7 @@ _INCOMPRESSIBLE_TYPES = frozenset(
 
 
 def choose_coding(accept_encoding: str) -> str | None:
-    """The best coding that an Accept-Encoding value allows; None is no coding."""
+    """Return the best coding that an Accept-Encoding value allows; None is no coding."""
     weights: dict[str, float] = {}
     for part in accept_encoding.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -57,7 +57,7 @@ def choose_coding(accept_encoding: str) -> str | None:
 
 
 def compressible(content_type: str) -> bool:
-    """Whether trying is worth the time: media and archives are compressed already."""
+    """Whether a body of this type may become smaller: media and archives are compressed already."""
     media = media_type(content_type)
     return not media.startswith(_INCOMPRESSIBLE) and media not in _INCOMPRESSIBLE_TYPES
 
@@ -99,7 +99,7 @@ class StreamEncoder:
 
 
 class EncodedBody(RangeBody):
-    """A larger encoded body; gives its share of the memory bound back when it is sent."""
+    """A large encoded body, which releases its share of the memory bound when it is closed."""
 
     __slots__ = ("_compressor", "_data", "_reserved")
 
@@ -137,7 +137,7 @@ class Compressor:
         return self._held
 
     def applies(self, content_type: str, size: int) -> bool:
-        """Whether an answer may come in several encodings (and so needs `Vary`)."""
+        """Whether a response may come in several encodings (and so needs `Vary`)."""
         return size >= self._bytes_min and compressible(content_type)
 
     def choose(self, accept_encoding: bytes | None) -> str | None:
@@ -154,7 +154,7 @@ class Compressor:
         return choice
 
     def reserve(self, size: int) -> bool:
-        """Take a share of the memory bound; False when there is not enough left."""
+        """Take a share of the memory bound; False when the remaining memory is too little."""
         if self._held + size > self._held_max:
             return False
         self._held += size

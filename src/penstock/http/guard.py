@@ -1,4 +1,4 @@
-"""Who may ask, how often, and from which web pages: auth, rate limit, CORS, browser safety.
+"""Which requests are let in, and the headers for browsers: bearer token, rate limit, size, CORS.
 
 Knows requests and settings; knows nothing of streams or of sockets.
 """
@@ -39,7 +39,7 @@ RATE_PEERS_MAX = 10_000
 
 
 def fixed_headers(settings: Settings) -> Headers:
-    """The headers that every answer carries, errors made by the transport included."""
+    """Return the headers that every response carries, errors of the transport included."""
     headers = [
         (b"x-content-type-options", b"nosniff"),
         (b"cross-origin-resource-policy", b"cross-origin"),
@@ -54,7 +54,7 @@ def fixed_headers(settings: Settings) -> Headers:
 
 
 def preflight() -> Response:
-    """The answer to OPTIONS, whatever the path: it tells nothing that is not public."""
+    """Return the response to OPTIONS, whatever the path: it shows nothing that is not public."""
     headers = [
         (b"allow", METHODS),
         (b"access-control-allow-methods", METHODS),
@@ -79,9 +79,9 @@ class Guard:
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
     def refuse(self, head: Request, *, public: bool = False) -> Response | None:
-        """A preflight answer, 401, 429 or 413; None lets the request in.
+        """Return a preflight response, 401, 429 or 413; None lets the request in.
 
-        `public` paths (health) need no token.
+        A `public` request needs no token.
         """
         if head.method == "OPTIONS":
             return preflight()
@@ -100,10 +100,10 @@ class Guard:
 
     def _authorize(self, header: bytes | None) -> None:
         assert self._token is not None
-        scheme, _, given = (header or b"").partition(b" ")
-        # compare_digest even for a missing header: the time taken tells nothing about the token.
-        same = hmac.compare_digest(given.strip(), self._token)
-        if not same or scheme.lower() != b"bearer":
+        scheme, _, token = (header or b"").partition(b" ")
+        # compare_digest even for a missing header: the time it takes says nothing about the token.
+        is_same = hmac.compare_digest(token.strip(), self._token)
+        if not is_same or scheme.lower() != b"bearer":
             raise Unauthorized(
                 "Send the server's token as `Authorization: Bearer <token>`.",
                 WWW_Authenticate='Bearer realm="penstock"',
@@ -131,7 +131,7 @@ class RateLimit:
         self._per_s = float(per_s)
         self._monotonic = monotonic
         self._peers_max = peers_max
-        # peer -> (tokens left, when counted), least recently seen first.
+        # peer -> (remaining tokens, when counted), least recently seen first.
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:

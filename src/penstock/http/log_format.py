@@ -1,4 +1,4 @@
-"""How the server's log lines look: coloured text on a terminal, one JSON object a line elsewhere.
+"""The format of log lines: coloured text on a terminal, one JSON object per line elsewhere.
 
 Code logs through the standard library and knows nothing of this.
 """
@@ -13,7 +13,7 @@ import structlog
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
-    """Send what Penstock logs at `level` and above to stderr."""
+    """Send log records of Penstock at `level` and above to stderr."""
     out = sys.stderr if stream is None else stream
     renderer: structlog.typing.Processor
     if out.isatty():

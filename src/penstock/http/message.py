@@ -21,9 +21,9 @@ BODILESS = frozenset({204, 304})
 class Request:
     """One request. `path` and `query` are raw: still percent-encoded, without the `?`.
 
-    Header names are lower-case; a repeated header is joined with b", ". `body` is empty while
-    the head alone is known (see `Application.refuse`). `route` is what the Application found while
-    it looked at the head, kept for `handle`. Headers are read only: requests share equal ones.
+    Header names are lower-case; a repeated header is joined with b", ". `body` is empty while only
+    the head has arrived (see `Application.refuse`). `route` is the handler that `refuse` chose by
+    the head, for `handle`. Headers are read only: requests share equal ones.
     """
 
     __slots__ = ("body", "headers", "method", "path", "peer", "query", "route")
@@ -50,21 +50,21 @@ class Request:
 
 
 class RangeBody:
-    """A body of known length that is read lazily: a stalled reader holds one piece in memory."""
+    """A body of known length that is read lazily: a stalled client holds one piece in memory."""
 
     __slots__ = ("length",)
     length: int
 
     def first(self) -> bytes | None:
-        """The first piece when it can be had without waiting, else None.
+        """Return the first piece if it is there without waiting, else None.
 
         Called at most once, before the head of the response is written; a PenstockError raised
-        here (or by the first step of `pieces`) becomes a clean error answer.
+        here (or by the first step of `pieces`) becomes a clean error response.
         """
         return None
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """The pieces that follow: all of them after a `first` that gave None.
+        """Yield the pieces that follow: all of them after a `first` that returned None.
 
         Non-empty, at most 256 KiB each, `length` bytes in all. An error after the first piece
         aborts the connection, so that the client sees a short body instead of a wrong one.
@@ -121,7 +121,7 @@ Body = bytes | RangeBody | EventBody
 
 
 class Response:
-    """One answer. The transport adds Date, Content-Length, framing and the fixed headers."""
+    """One response. The transport adds Date, Content-Length, framing and the fixed headers."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -135,9 +135,9 @@ class Response:
 
 
 class Later:
-    """An answer that follows from a future, so that a transport needs no task to wait for it.
+    """A response that follows from a future, so that a transport needs no task to wait for it.
 
-    `render` is called with the finished future, turns its exception into an answer too, and
+    `render` is called with the finished future, turns its exception into a response too, and
     never raises.
     """
 
@@ -157,18 +157,21 @@ class Later:
 
 
 class Application(Protocol):
-    """What a transport needs. Each request is given to `refuse` once, then to `handle`."""
+    """What a transport needs of the core. Each request goes to `refuse` once, then to `handle`."""
 
     def refuse(self, head: Request) -> Response | None:
-        """An answer that needs no body: unknown route, auth, rate limit, too large. Never raises.
+        """Return a response that needs no body: unknown route, auth, rate limit, too large.
 
         Called once for every request, so `handle` need not check these again; not called again for
-        a head that was let in and given a `route`, unless there is a rate limit. After a
-        refusal the body is not read (a connection with unread body bytes is closed).
+        a head that was let in and has a `route`, unless there is a rate limit. After a refusal the
+        body is not read (a connection with unread body bytes is closed). Never raises.
         """
 
     def unreadable(self, error: PenstockError) -> Response:
-        """The answer to input that is no request: malformed, too long, too slow. Never raises."""
+        """Return the response to input that is no request: malformed, too long, too slow.
+
+        Never raises.
+        """
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Answer a complete request; a Later or a coroutine when it has to wait. Never raises.
@@ -177,4 +180,4 @@ class Application(Protocol):
         """
 
     def drain(self) -> None:
-        """The server is stopping: let waiting long-polls answer now."""
+        """The server is stopping: let waiting long-polls respond now."""

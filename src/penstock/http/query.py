@@ -1,4 +1,4 @@
-"""Query strings: raw bytes to text, each known name at most once, unknown names ignored."""
+"""Query strings: raw bytes to text, each name that is known at most once, others ignored."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ from penstock.errors import InvalidParameter
 _DIGITS_MAX = 16
 
 
-def parse_query(query: bytes, known: Collection[str]) -> dict[str, str]:
-    """The known parameters of a raw query. A repeated one is refused: which one is meant?"""
-    found: dict[str, str] = {}
+def parse_query(query: bytes, names: Collection[str], *, strict: bool = False) -> dict[str, str]:
+    """Return the parameters of a raw query that have one of `names`.
+
+    A repeated one is refused: there is no telling which is meant. `strict` refuses a value that is
+    not UTF-8; otherwise what is not becomes U+FFFD.
+    """
+    parameters: dict[str, str] = {}
     if not query:
-        return found
+        return parameters
     for part in query.split(b"&"):
         raw_name, _, raw_value = part.partition(b"=")
         name = _text(raw_name)
-        if name not in known:
+        if name not in names:
             continue
-        if name in found:
+        if name in parameters:
             raise InvalidParameter(f"`{name}` is given more than once; send it once.")
-        found[name] = _text(raw_value)
-    return found
+        try:
+            parameters[name] = _text(raw_value, "strict" if strict else "replace")
+        except UnicodeDecodeError:
+            raise InvalidParameter(f"`{name}` must be UTF-8, percent-encoded.") from None
+    return parameters
 
 
 def parse_count(name: str, text: str, *, maximum: int | None = None) -> int:
-    """A positive decimal number."""
+    """Return a positive decimal number."""
     if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX or int(text) < 1:
         raise InvalidParameter(f"`{name}` must be a whole number of at least 1.")
     value = int(text)
@@ -36,9 +43,9 @@ def parse_count(name: str, text: str, *, maximum: int | None = None) -> int:
     return value
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: bytes, errors: str = "replace") -> str:
     if b"+" in raw:
         raw = raw.replace(b"+", b" ")
     if b"%" in raw:
         raw = unquote_to_bytes(raw)
-    return raw.decode("utf-8", "replace")
+    return raw.decode("utf-8", errors)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from penstock.http.dialect import Routes
 
 STREAM_PREFIX = b"/v1/stream/"
-RESERVED = "__ds"  # the protocol keeps this first segment for its control APIs
-_MARK = f"/{RESERVED}/"  # between a stream's path and the name of something about it
+RESERVED = "__ds"  # the protocol reserves this first segment for its control APIs
+_MARK = f"/{RESERVED}/"  # between a stream's path and the name of a resource about it
 
 _CACHE_ENTRIES_MAX = 4096
 _CACHED_BYTES_MAX = 128
@@ -47,7 +47,7 @@ class Router:
         self._paths: dict[bytes, str] = {}
 
     def find(self, request: Request) -> tuple[Handler, str]:
-        """The handler and the canonical stream path ("" for fixed paths)."""
+        """Return the handler and the canonical stream path ("" for fixed paths)."""
         raw = request.path
         path = self._paths.get(raw)
         if path is None:
@@ -88,11 +88,11 @@ class Router:
 
 
 def parse_source(text: str, *, bytes_max: int) -> str:
-    """The stream that Stream-Forked-From names: the path of its URL on this server.
+    """Return the path of the stream that Stream-Forked-From names by its URL on this server.
 
     Where this server is mounted below another path, that path may stand before."""
-    mount, found, raw = text.encode("latin-1").partition(STREAM_PREFIX)
-    if not found or (mount and not mount.startswith(b"/")):
+    mount, prefix, raw = text.encode("latin-1").partition(STREAM_PREFIX)
+    if not prefix or (mount and not mount.startswith(b"/")):
         raise InvalidPath(
             "Stream-Forked-From is the path of the source's URL on this server: /v1/stream/<path>."
         )

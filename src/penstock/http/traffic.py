@@ -1,4 +1,4 @@
-"""Plain counters of what the HTTP layer did, read when metrics are scraped, and error answers.
+"""Plain counters of what the HTTP layer did, read when metrics are scraped.
 
 Counting must cost next to nothing: ints and lists only, no locks, event loop only.
 """
@@ -54,7 +54,7 @@ class Traffic:
         self.errors[code] = self.errors.get(code, 0) + 1
 
     def failure(self, method: str, future: asyncio.Future[Any]) -> Response:
-        """The counted answer for a future that has failed or was cancelled."""
+        """Count and return the response for a future that has failed or was cancelled."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         assert error is not None
         return self.count(method, self.failed(error))

@@ -23,13 +23,14 @@ def spans(
     lengths: Sequence[int],
     *,
     span_bytes_max: int,
-    gap_bytes_max: int = GAP_BYTES_MAX,
+    gap_bytes_max: int | None = None,
 ) -> Iterator[Span]:
     """Yield spans that hold all messages, whose positions ascend.
 
-    A span has no gap of more than `gap_bytes_max` between its messages and no more than
-    `span_bytes_max` bytes, unless its only message is longer.
+    A span has no gap of more than `gap_bytes_max` (GAP_BYTES_MAX) between its messages and no more
+    than `span_bytes_max` bytes, unless its only message is longer.
     """
+    gap_bytes_max = GAP_BYTES_MAX if gap_bytes_max is None else gap_bytes_max
     first, total = 0, len(positions)
     while first < total:
         start = positions[first]

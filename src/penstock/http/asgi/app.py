@@ -1,6 +1,6 @@
 """The ASGI transport: the same App under any ASGI server, alone or mounted in another app.
 
-Knows ASGI messages; parsing, framing and sockets are the server's around it.
+Knows ASGI messages; parsing, framing and sockets are those of the ASGI server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 def asgi(**settings: object) -> AsgiApp:
-    """A server as an ASGI application; settings as for `penstock serve`, environment included.
+    """Return a server as an ASGI application. Settings are those of `penstock serve`, and come from
+    the environment too.
 
     ``penstock.asgi(memory=True)``, ``penstock.asgi(data_dir="data", body_bytes_max="8MiB")``.
     Run it in one worker process: the streams of a data folder have one owner.
@@ -38,7 +39,7 @@ def asgi(**settings: object) -> AsgiApp:
 
 
 class Disconnected(Exception):
-    """The client has gone before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class AsgiApp:
@@ -66,7 +67,7 @@ class AsgiApp:
             await send({"type": "websocket.close", "code": 1000})
 
     async def startup(self) -> None:
-        """Open the store and recover. Once is enough; a second call does nothing."""
+        """Open the store and recover; a second call does nothing."""
         from penstock.http.app import open_app, shorten_switch_interval
 
         async with self._starting:
@@ -102,8 +103,8 @@ class AsgiApp:
         root, request = _request(scope)
         app = self._app
         if app is None:
-            late = problem(ShuttingDown("The server is stopping; retry shortly."))
-            await self._send(request, self._complete(scope, root, request, late), receive, send)
+            stopping = problem(ShuttingDown("The server is stopping; retry shortly."))
+            await self._send(request, self._complete(scope, root, request, stopping), receive, send)
             return
         response = app.refuse(request)
         if response is None:
@@ -121,7 +122,7 @@ class AsgiApp:
         await self._send(request, response, receive, send)
 
     async def _body(self, receive: Receive) -> bytes:
-        """The body, counted while it arrives: nobody is trusted with its length."""
+        """Return the body, counted while it arrives: Content-Length is not trusted."""
         size = 0
         chunks: list[bytes] = []
         try:
@@ -150,11 +151,11 @@ class AsgiApp:
     def _complete(
         self, scope: Scope, root: bytes, request: Request, response: Response
     ) -> Response:
-        """The answer with everything that the native transport would add as well."""
+        """Return the response with everything that the native transport would add as well."""
         headers = []
         for name, value in response.headers:
             if name == b"location" and value.endswith(request.path):
-                # The handler does not know where it is mounted, nor that the server speaks TLS.
+                # The handler does not know where it is mounted, nor that the server uses TLS.
                 base = value.removesuffix(request.path)
                 if scope.get("scheme") == "https":
                     base = base.replace(b"http://", b"https://", 1)
@@ -194,19 +195,19 @@ class AsgiApp:
     async def _send_range(
         self, request: Request, start: MutableMapping[str, Any], body: RangeBody, send: Send
     ) -> None:
-        """Piece by piece; `send` waits while the client is behind."""
+        """Send a body piece by piece; `send` waits while the client is behind."""
         sent = 0
         pieces = _pieces(body)
         try:
             try:
                 piece = await anext(pieces, b"")
-            except Exception as error:  # noqa: BLE001 - becomes the answer
-                answer = error_response(error, request)
-                assert isinstance(answer.body, bytes)
-                length = (b"content-length", b"%d" % len(answer.body))
-                headers = [*answer.headers, length, *self._fixed]
-                await send({**start, "status": answer.status, "headers": headers})
-                await send({"type": "http.response.body", "body": answer.body})
+            except Exception as error:  # noqa: BLE001 - becomes the response
+                failure = error_response(error, request)
+                assert isinstance(failure.body, bytes)
+                length = (b"content-length", b"%d" % len(failure.body))
+                headers = [*failure.headers, length, *self._fixed]
+                await send({**start, "status": failure.status, "headers": headers})
+                await send({"type": "http.response.body", "body": failure.body})
                 return
             await send(start)
             while piece:
@@ -235,30 +236,30 @@ async def _pieces(body: RangeBody) -> Any:
 
 
 async def _answer(app: App, request: Request, receive: Receive) -> Response | None:
-    """The App's answer; None if the client left while a read was waiting."""
+    """Return the App's response; None if the client disconnected while a read was waiting."""
     answer = app.handle(request)
     if isinstance(answer, Response):
         return answer
     if isinstance(answer, Later):
         return await answer  # an append goes on whether or not its client stays
     waiting: asyncio.Future[Response] = asyncio.ensure_future(answer)
-    left = asyncio.ensure_future(gone(receive))
+    disconnected = asyncio.ensure_future(gone(receive))
     try:
-        await asyncio.wait((waiting, left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((waiting, disconnected), return_when=asyncio.FIRST_COMPLETED)
         return waiting.result() if waiting.done() else None
     finally:
         waiting.cancel()
-        left.cancel()
+        disconnected.cancel()
 
 
 def _request(scope: Scope) -> tuple[bytes, Request]:
-    """The request, and the path under which this app is mounted."""
+    """Return the path under which this app is mounted, and the request."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         name = name.lower()
         headers[name] = headers[name] + b", " + value if name in headers else value
     raw = scope.get("raw_path")
-    # Without raw_path an escaped slash looks like a slash; there is nothing better to go by.
+    # Without raw_path an escaped slash looks like a slash; ASGI offers nothing better.
     path = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode() if raw is None else raw
     path = path.partition(b"?")[0]
     root = quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~").encode()

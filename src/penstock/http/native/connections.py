@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.http")
 
-# How long a body may wait for room in the receive budget before it is answered with 503.
+# How long a body may wait for room in the receive budget before it gets a 503.
 ROOM_GRACE_S = 2.0
-# How long a closed connection is read on, so that the client can take the last answer.
+# How long a closed connection is read on, so that the client can take the last response.
 LINGER_S = 5.0
 # How long a read may still take when its client has closed its side of the connection.
 EOF_GRACE_S = 1.0
@@ -37,7 +37,7 @@ class Writing(Protocol):
     """A connection with unsent bytes."""
 
     def taken(self) -> int:
-        """A number that grows when the client takes bytes."""
+        """Return a number that grows when the client takes bytes."""
 
     def cut(self) -> None: ...
 
@@ -113,21 +113,21 @@ class ConnectionTable:
     def refuse(self, head: Request) -> Response | None:
         try:
             return self.app.refuse(head)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             return error_response(error, head)
 
-    # The table of connections.
+    # The connections
 
     def count(self) -> int:
         return len(self.connections) + len(self.events)
 
     def left(self) -> None:
-        """A connection has gone from `connections` or `events`."""
+        """Note that a connection has gone from `connections` or `events`."""
         if not self.connections and not self.events:
             self.empty.set()
 
     def drain(self) -> None:
-        """Begin to stop: idle connections close, live readers end, answers say close."""
+        """Begin to stop: idle connections close, live readers end, responses say close."""
         self.draining = True
         if self.count():
             self.empty.clear()
@@ -138,7 +138,7 @@ class ConnectionTable:
             connection.drain()
 
     def stop(self) -> None:
-        """Cut whatever is left and end the timer."""
+        """Cut the remaining connections and end the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,7 +146,7 @@ class ConnectionTable:
         for each in writing:
             each.cut()
 
-    # The sweep.
+    # The sweep
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(self._tick_s, self._tick)
@@ -168,16 +168,16 @@ class ConnectionTable:
             self.resume_waiting()
 
     def stalled(self, writing: Writing) -> None:
-        """The client of `writing` does not keep up: it has to take something now and then."""
+        """Note that the client of `writing` is behind: from now on it must take bytes in time."""
         self._stalled[writing] = (writing.taken(), self.now + self.stall_s)
 
     def flowing(self, writing: Writing) -> None:
         self._stalled.pop(writing, None)
 
-    # The receive budget.
+    # The receive budget
 
     def account(self, change: int) -> bool:
-        """Count body bytes held (or given back); False while there is no room for more."""
+        """Count body bytes held (or released); False while there is no room for more."""
         self._receive_bytes += change
         has_room = self._receive_bytes <= self._receive_bytes_max
         if change < 0 and has_room and self._waiting:
@@ -192,7 +192,7 @@ class ConnectionTable:
         self._waiting.pop(connection, None)
 
     def resume_waiting(self) -> None:
-        """Resume those that wait, oldest first; refuse the oldest when its grace has passed."""
+        """Resume those that wait, oldest first; refuse those whose grace has passed."""
         for connection, deadline in list(self._waiting.items()):
             if self._receive_bytes <= self._receive_bytes_max:
                 self._waiting.pop(connection, None)

@@ -10,7 +10,7 @@ import re
 from penstock.errors import BadRequest
 from penstock.http.message import Request, Response
 
-# Repeated, these mean that two readers of one request could disagree on where it ends or goes.
+# Repeated, these let two servers disagree on where one request ends or goes.
 SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _METHODS = {m.encode(): m for m in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")}
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(?::[0-9]*)?")
@@ -18,7 +18,7 @@ _HOP = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
 class NativeRequest(Request):
-    """A request as it came over a native connection, with what its answer has to know."""
+    """A request of a native connection, with what its response depends on."""
 
     __slots__ = ("http_1_0", "keep_alive", "refusal")
     http_1_0: bool
@@ -31,7 +31,7 @@ def method_name(raw: bytes) -> str:
 
 
 def check_head(method: str, url: bytes, version: str, headers: dict[bytes, bytes]) -> None:
-    """Refuse (BadRequest) what another server on the way could understand differently."""
+    """Raise BadRequest for a head that another server on the way could understand differently."""
     if version not in ("1.1", "1.0"):
         raise BadRequest("Only HTTP/1.1 and HTTP/1.0 are spoken here.")
     if (url[:1] != b"/" or b"#" in url) and not (url == b"*" and method == "OPTIONS"):
@@ -51,7 +51,7 @@ def check_head(method: str, url: bytes, version: str, headers: dict[bytes, bytes
 
 
 def plain_head(method: bytes, url: bytes, version: str, headers: dict[bytes, bytes]) -> bytes:
-    """The head of a request without what asks for an upgrade."""
+    """Return the head of a request without the headers that ask for an upgrade."""
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     for name, value in headers.items():
         if name == b"connection":

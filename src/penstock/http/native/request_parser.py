@@ -1,6 +1,6 @@
 """Bytes in, complete requests out: httptools plus the strictness and the limits it lacks.
 
-Knows HTTP/1.1 syntax; knows no sockets, no clock and no answers.
+Knows HTTP/1.1 syntax; knows no sockets, no clock and no responses but refusals.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.http.native.request_head import (
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
 
-# httptools reports no positions, so input is given to it in slices: every count below is exact
-# to within one slice, and a slice bounds how many pipelined requests one call can produce.
+# httptools reports no positions, so input goes to it in slices: every count below is exact to
+# within one slice, and a slice bounds how many pipelined requests one call can produce.
 SLICE_BYTES = 16 * 1024
-# Chunk extensions and trailers, which nobody needs, may take this much of a body in all; each
-# chunk may spend the few bytes that its size line and line ends need.
+# Chunk extensions and trailers, which are not used, may have this many bytes per body; each chunk
+# may have in addition the few bytes of its size line and line ends.
 CHUNK_EXTRA_BYTES_MAX = 8 * 1024
 CHUNK_FRAME_BYTES = 16
 # Small chunks are joined from time to time: millions of tiny objects cost far more than bytes.
@@ -45,7 +45,7 @@ class Stopped(Exception):
 
 
 class ParserLimits:
-    """The settings a reader needs, looked up once per server."""
+    """The settings that a parser needs, looked up once per server."""
 
     __slots__ = (
         "body_bytes_max",
@@ -66,7 +66,7 @@ class ParserLimits:
 class RequestParser:
     """Parses one connection's input. Complete requests are appended to `ready`.
 
-    `refuse` is asked once per request when its head is complete. After an error, after a refusal
+    `refuse` is called once per request when its head is complete. After an error, after a refusal
     with a body too large to skip, and after the last request of a connection, `finished` is set
     and further input is ignored.
     """
@@ -108,7 +108,7 @@ class RequestParser:
         self.held_bytes = 0  # of bodies being received or waiting in `ready`
         self.last: NativeRequest | None = None  # completed by the last `feed`
         self.finished = False
-        self.truncated = False  # input was left unread: close with care
+        self.truncated = False  # some input is unread: close with care
         self.continue_due = False
         self.chunked = False
         self._limits = limits
@@ -163,10 +163,10 @@ class RequestParser:
         self._parser = None
 
     def feed(self, data: bytes, ready_max: int) -> bytes:
-        """Parse `data` until more than `ready_max` requests are ready; returns what is left.
+        """Parse `data` until more than `ready_max` requests are ready; return the remaining bytes.
 
-        PenstockError: what was wrong with the input. It must be answered last, then the
-        connection closed.
+        Raises a PenstockError that says what is wrong with the input. It is the last response of
+        the connection, which must then be closed.
         """
         self.last = None
         if self.finished:
@@ -185,8 +185,8 @@ class RequestParser:
             if plain:
                 # The body may end inside; what follows it must come in slices again. `plain` says
                 # that there is a request, which mypy does not follow.
-                left = int(self._request.headers[b"content-length"]) - self._body_bytes  # type: ignore[union-attr]
-                end = min(end, at + max(left, 1))
+                length = int(self._request.headers[b"content-length"])  # type: ignore[union-attr]
+                end = min(end, at + max(length - self._body_bytes, 1))
             self._feed(view[at:end])
             at = end
         if at < len(data):
@@ -214,7 +214,7 @@ class RequestParser:
             self.truncated = True
         except httptools.HttpParserError as error:
             self.truncated = True
-            if not self.finished:  # else: bytes after the last request, which nobody will answer
+            if not self.finished:  # else: bytes after the last request, which have no response
                 self._fail(BadRequest(f"Not a well-formed HTTP/1.1 request: {error}."))
         if not self.finished and (self._headers is not None or self.chunked):
             self._count_raw()
@@ -229,7 +229,7 @@ class RequestParser:
         raise Stopped
 
     def _count_raw(self) -> None:
-        """Bound what the parser holds without telling: long headers, extensions, trailers."""
+        """Bound what the parser holds and does not report: long headers, extensions, trailers."""
         self._raw_bytes += self._slice_bytes
         if self._headers is not None:
             if self._raw_bytes > self._limits.head_bytes_max:
@@ -237,26 +237,27 @@ class RequestParser:
         elif self._request is not None:
             framing = self._raw_bytes - self._body_bytes - self._frames * CHUNK_FRAME_BYTES
             if framing > CHUNK_EXTRA_BYTES_MAX:
-                self._fail(BadRequest("Chunk extensions and trailers are too long."))
+                self._fail(BadRequest("Chunk extensions and trailers are too long; send none."))
 
     def _headers_too_large(self) -> PenstockError:
         limits = self._limits
         return HeadersTooLarge(
-            f"At most {limits.header_count_max} headers of {limits.header_bytes_max} bytes in all."
+            f"A request may have at most {limits.header_count_max} headers of "
+            f"{limits.header_bytes_max} bytes in all."
         )
 
     def _parse_again(self) -> None:
-        """Give a request that asked for an upgrade to a fresh parser, as a plain one.
+        """Feed the head of a request for an upgrade to a new parser, as a plain request.
 
-        The parser takes an upgrade for the end of HTTP and would lose the body. Nothing is
-        upgraded here, so the head is repeated without the headers that ask for it.
+        The parser ends HTTP at an upgrade and would lose the body. Nothing is upgraded here, so
+        the head is repeated without the headers that ask for it.
         """
         self._parser = httptools.HttpRequestParser(self)
         head, self._upgrade = self._upgrade, None
         if head is not None:
             self._parser.feed_data(head)
 
-    # Parser callbacks, in the order in which they come.
+    # Callbacks of httptools, in the order in which they come
 
     def on_message_begin(self) -> None:
         if self.finished:
@@ -283,7 +284,7 @@ class RequestParser:
         value = value.rstrip(b" \t")
         if name in headers:
             if name in SINGLE:
-                self._refuse_input(BadRequest(f"More than one {name.decode()} header."))
+                self._refuse_input(BadRequest(f"More than one {name.decode()} header; send one."))
             self._repeats += 1
             if self._repeats > self._limits.header_count_max:
                 self._refuse_input(self._headers_too_large())
@@ -336,7 +337,7 @@ class RequestParser:
                 self._refuse_input(self._headers_too_large())
 
     def _before_body(self, request: NativeRequest) -> None:
-        """Decide whether a body is wanted: skip it, cut it off, or ask for it."""
+        """Decide on the body of a request: skip it, cut it off, or ask for it."""
         headers = request.headers
         length = int(headers.get(b"content-length", b"0"))
         if length == 0 and not self.chunked:
@@ -355,7 +356,7 @@ class RequestParser:
         self._frames += 1
 
     def on_body(self, body: bytes) -> None:
-        self.continue_due = False  # it comes unasked
+        self.continue_due = False  # the client did not wait for it
         self._body_bytes += len(body)
         request = self._request
         if request is None or request.refusal is not None:

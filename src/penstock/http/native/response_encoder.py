@@ -1,4 +1,4 @@
-"""Answers as bytes: status line, headers, Content-Length, chunked framing.
+"""Responses as bytes: status line, headers, Content-Length, chunked framing.
 
 Pure encoding: no sockets, no flow control.
 """
@@ -14,7 +14,7 @@ from penstock.http.headers import header_block
 from penstock.http.message import BODILESS, Headers, RangeBody, Response
 from penstock.http.problems import unsafe_headers
 
-# What the head says about the connection after this answer.
+# What the head says about the connection after this response.
 KEEP = b""
 CLOSE = b"connection: close\r\n"
 KEEP_HTTP_1_0 = b"connection: keep-alive\r\n"
@@ -33,14 +33,14 @@ class ResponseEncoder:
     def __init__(self, fixed: Headers, *, wall: Callable[[], float] = time.time) -> None:
         block = header_block(fixed)
         if block is None:
-            raise ValueError("a fixed header contains a line break (cors_origin?)")
+            raise ValueError("A fixed header contains a line break; check cors_origin.")
         self._fixed = block
         self._wall = wall
         self._second = -1
         self._prefixes: dict[int, bytes] = {}
 
     def whole(self, response: Response, connection: bytes, *, head_only: bool = False) -> bytes:
-        """Head and body in one piece, for a body that is bytes (or left out for HEAD)."""
+        """Return head and body in one piece, for a body that is bytes (or not sent, for HEAD)."""
         body = response.body
         status = response.status
         content = b""
@@ -64,7 +64,7 @@ class ResponseEncoder:
         )
 
     def head(self, response: Response, connection: bytes, framing: bytes) -> bytes | None:
-        """A head alone; None if its headers are unsafe. `framing` is a header line or empty."""
+        """Return a head alone; None if its headers are unsafe. `framing` is a line or empty."""
         block = header_block(response.headers)
         if block is None:
             return None
@@ -88,14 +88,14 @@ _chunk_of: tuple[bytes, bytes] = (b"", b"")
 
 
 def chunk(data: bytes) -> bytes:
-    """`data` (not empty) as one chunk of a chunked body.
+    """Return `data` (not empty) as one chunk of a chunked body.
 
-    A frame is written to thousands of readers one after the other; the last one encoded is kept
-    and recognised by identity, so that all of them share one encoded object.
+    A frame is written to thousands of readers one after the other; the last one encoded is cached
+    by identity, so that all of them share one encoded object.
     """
     global _chunk_of
-    known, encoded = _chunk_of
-    if known is not data:
+    last, encoded = _chunk_of
+    if last is not data:
         encoded = b"%x\r\n%b\r\n" % (len(data), data)
         _chunk_of = (data, encoded)
     return encoded

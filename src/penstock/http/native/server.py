@@ -1,6 +1,6 @@
-"""The native server as a process: listen, serve, stop in order when told to.
+"""The native server as a process: listen, serve, and stop in order on a signal.
 
-Knows sockets and signals; the requests themselves are the App's.
+Knows sockets and signals; requests are the App's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.http")
 
 BACKLOG = 4096
-# What the kernel may hold for a client beyond what is on its way to it.
+# How many bytes the kernel may buffer for a client beyond what is in flight.
 UNSENT_BYTES = 256 * 1024
 # Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
 DRAIN_SHARE = 0.6
-# OPEN_MAX of macOS: what a process may always ask for.
+# OPEN_MAX of macOS: the limit that a process may always set.
 OPEN_FILES_MACOS = 10_240
 
 
@@ -47,7 +47,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop of uvloop, or of asyncio where there is no uvloop, as on Windows."""
+    """Return an event loop of uvloop, or of asyncio where there is no uvloop, as on Windows."""
     try:
         import uvloop
     except ImportError:
@@ -65,7 +65,7 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
         try:
             server = Server(app, settings)
             url = await server.start(listening)
-            # What lives now lives long: keep it out of every later collection.
+            # What exists now exists until the end: exclude it from every later collection.
             gc.collect()
             gc.freeze()
             on_ready(url)
@@ -93,16 +93,16 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, bound at once: a taken port is known before the store is opened."""
+    """Return a bound socket, so that a port in use is noticed before the store is opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
         # On Windows SO_REUSEADDR would let two servers listen on one port.
         exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
         sock.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it: an idle reader whose machine is gone is noticed.
+        # Accepted sockets inherit it: an idle reader whose machine has gone is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Inherited as well: without it the kernel takes megabytes for a reader that has stalled.
+        # Inherited as well: without it the kernel buffers megabytes for a stalled reader.
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Windows has no such option
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         sock.bind((host, port))
@@ -112,7 +112,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def raise_open_files() -> None:
-    """Allow as many connections as the system lets us."""
+    """Raise the limit of open files as far as the system allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -120,7 +120,7 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
-    # macOS says that there is no hard limit, and refuses more than OPEN_MAX.
+    # macOS reports no hard limit, and refuses more than OPEN_MAX.
     for limit in (hard, max(soft, OPEN_FILES_MACOS)):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
@@ -139,7 +139,7 @@ class Server:
         self.table: ConnectionTable
 
     async def start(self, sock: socket.socket) -> str:
-        """Accept connections on `sock`; returns the URL."""
+        """Accept connections on `sock`; return the URL of the server."""
         loop = asyncio.get_running_loop()
         table = self.table = ConnectionTable(self._app, self._settings, loop)
         self._server = await loop.create_server(

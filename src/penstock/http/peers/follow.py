@@ -1,4 +1,4 @@
-"""`/v1/follow/<table>`: PUT makes a table a mirror of another server's, GET says how that goes,
+"""`/v1/follow/<table>`: PUT makes a table a mirror of another server's, GET shows its progress,
 DELETE ends it.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.stp.server.notify_hub import Hub
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client sends. `nurl` is where the source is asked to tell us of its changes."""
+class FollowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a PUT. `nurl` is where the source is asked to notify us of its changes."""
 
     surl: str
     nurl: str | None = None
@@ -32,6 +32,8 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Follow:
+    """The resource of a mirror."""
+
     __slots__ = ("_check", "_hub", "_public_url")
 
     def __init__(self, hub: Hub, settings: Settings, egress: Egress) -> None:
@@ -40,35 +42,36 @@ class Follow:
         self._public_url = settings.public_url.rstrip("/")
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
-        """201 for a new mirror, 200 for the same again; 409 for another source, or foreign rows."""
-        frame(request.body, allow_empty=True)  # says what is wrong with the JSON itself
+        """Return 201 for a new mirror, 200 for the same again; 409 is another source, or rows of
+        another one."""
+        frame(request.body, allow_empty=True)  # raises what is wrong with the JSON itself
         try:
-            follow = msgspec.json.decode(request.body, type=Document)
+            follow = msgspec.json.decode(request.body, type=FollowRequest)
         except msgspec.DecodeError as error:
             raise InvalidFollow(
-                f'The document is {{"surl": "https://…", "nurl": …, "adopt": …}}: {error}.'
+                f'Send {{"surl": "https://…", "nurl": …, "adopt": …}} as JSON: {error}.'
             ) from None
         return self._put(path, follow, server_url(request, self._public_url))
 
-    async def _put(self, path: str, follow: Document, base: str) -> Response:
+    async def _put(self, path: str, follow: FollowRequest, base: str) -> Response:
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
         created = await self._hub.followings.follow(
             path, surl, nurl=nurl, adopt=follow.adopt, base=base
         )
-        return self._answer(path, 201 if created else 200)
+        return self._show(path, 201 if created else 200)
 
     async def get(self, path: str, request: Request) -> Response:
         await self._hub.ready()
-        return self._answer(path, 200)
+        return self._show(path, 200)
 
     async def delete(self, path: str, request: Request) -> Response:
         await self._hub.ready()
         await self._hub.followings.unfollow(path)
         return Response(204)
 
-    def _answer(self, path: str, status: int) -> Response:
+    def _show(self, path: str, status: int) -> Response:
         follower = self._hub.followings.followers.get(path)
         if follower is None:
             raise not_followed(path)

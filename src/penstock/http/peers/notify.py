@@ -1,6 +1,7 @@
-"""`POST /v1/notify/<name>`: a peer says that a table may have news, or where to tell it of ours.
+"""`POST /v1/notify/<name>`: a peer says that a table may have new rows, or where to notify it of
+ours.
 
-The body is a hint: it is parsed, never believed. What comes of it is the hub's.
+The body is a hint: it is parsed, never trusted. The hub decides what follows from it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def is_notify(head: Request) -> bool:
 
 
 class Notify:
+    """The resource for Notify POSTs."""
+
     __slots__ = (
         "_bytes_max",
         "_clock",
@@ -69,7 +72,7 @@ class Notify:
         return None
 
     def post(self, path: str, request: Request) -> Awaitable[Response]:
-        # Taken now: a transport lets go of the body when it has the answer, be it a later one.
+        # Parsed now: a transport drops the body when this returns, also when that is a coroutine.
         if len(request.body) > self._bytes_max:
             raise self._too_large()
         self._authorize(request)
@@ -79,14 +82,14 @@ class Notify:
         return self._accept(path, notice, server_url(request, self._public_url))
 
     async def _accept(self, path: str, notice: Notice, base: str) -> Response:
-        said = await self._hub.notify(path, notice, base)
-        return document(said, 202)
+        content = await self._hub.notify(path, notice, base)
+        return document(content, 202)
 
     def _authorize(self, request: Request) -> None:
         if not self._tokens and not self._secret:
             return
-        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
-        matches = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        scheme, _, sent = request.headers.get(b"authorization", b"").partition(b" ")
+        matches = [hmac.compare_digest(sent.strip(), token) for token in self._tokens]
         if scheme.lower() == b"bearer" and any(matches):
             return
         signature = request.headers.get(SIGNATURE.encode())
@@ -99,4 +102,4 @@ class Notify:
         )
 
     def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"A Notify has at most {self._bytes_max} bytes; send several.")
+        return BodyTooLarge(f"A Notify may have at most {self._bytes_max} bytes; send several.")

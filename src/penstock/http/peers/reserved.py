@@ -1,5 +1,6 @@
-"""Keeps clients from making, declaring, compacting or deleting what the server itself writes: its
-registry and its mirrors. Appends to them are refused in the log, by a check.
+"""Handlers that refuse the streams which the server itself writes: its registry and its mirrors.
+
+Clients may not create, declare, compact or delete them. A check in the log refuses appends.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ RESERVED = "__stp"
 
 
 def not_reserved(handler: Handler) -> Handler:
-    """The same handler, for all paths but the server's own."""
+    """Return the handler for all paths but the server's own."""
 
     def handle(path: str, request: Request) -> Answer:
         if path == RESERVED or path.startswith(RESERVED + "/"):
-            raise MirrorReadOnly(f"`{RESERVED}` is written by the server itself; read it only.")
+            raise MirrorReadOnly(f"Only the server writes to `{RESERVED}`; it can be read.")
         return handler(path, request)
 
     return handle
@@ -35,7 +36,7 @@ def is_owned(stream: Stream) -> bool:
 
 
 def not_owned(engine: Engine, handler: Handler) -> Handler:
-    """The same handler, for all streams that the server does not write to itself."""
+    """Return the handler for all streams that the server does not write to itself."""
 
     def handle(path: str, request: Request) -> Answer:
         try:

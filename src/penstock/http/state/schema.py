@@ -1,5 +1,5 @@
-"""`/v1/schema/<stream>`: declares a JSON stream a state stream, says how it is declared, and
-takes the declaration back."""
+"""`/v1/schema/<stream>`: PUT declares a JSON stream a state stream, GET shows the declaration and
+DELETE removes it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 
 class Schema:
-    __slots__ = ("_compressor", "_engine", "_keeper")
+    """The declaration of a stream as a resource."""
 
-    def __init__(self, engine: Engine, keeper: StateIndexer, compressor: Compressor) -> None:
+    __slots__ = ("_compressor", "_engine", "_indexer")
+
+    def __init__(self, engine: Engine, indexer: StateIndexer, compressor: Compressor) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._compressor = compressor
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
-        """201 for a stream's first declaration, 200 for a later one, or for the same again."""
-        # Taken now: a transport lets go of the body when it has the answer, be it a later one.
+        """Return 201 for a stream's first declaration, 200 for a later one or the same again."""
+        # Parsed now: a transport drops the body when this returns, also when that is a coroutine.
         mode, types = parse_document(request.body)
         return self._declare(path, mode, types)
 
@@ -43,8 +45,8 @@ class Schema:
         if pending.deleting:
             raise not_found(path)
         need_json(stream)
-        known = pending.meta.get(META)
-        old = None if known is None else decode(known)
+        value = pending.meta.get(META)
+        old = None if value is None else decode(value)
         if old is not None and old.says(mode, types):
             new = old
         else:
@@ -55,8 +57,8 @@ class Schema:
                 offset=self._engine.token(stream, pending.tail),
                 ordinal=pending.ordinal,
             )
-        await self._engine.set_meta(path, META, encode(new) if new is not old else known)
-        self._keeper.follow(stream)
+        await self._engine.set_meta(path, META, encode(new) if new is not old else value)
+        self._indexer.follow(stream)
         return Response(
             201 if old is None else 200, [*_headers(stream, new), JSON_TYPE], encode(new)
         )
@@ -67,13 +69,13 @@ class Schema:
         if value is None:
             raise _not_declared(path)
         tag = _tag(stream, value)
-        same = not_modified(request, [NO_CACHE], tag)
-        if same is not None:
-            return same
+        unchanged = not_modified(request, [NO_CACHE], tag)
+        if unchanged is not None:
+            return unchanged
         return await tagged(self._compressor, request, [NO_CACHE], tag, value)
 
     async def delete(self, path: str, request: Request) -> Response:
-        """204 when the stream is like any other again; what is in it stays as it is."""
+        """Return 204 when the stream is like any other again; its messages stay as they are."""
         stream = self._engine.find(path, touch=False)
         pending = self._engine.pending(stream)
         if pending.deleting:
@@ -86,15 +88,16 @@ class Schema:
         is_declared = META in pending.meta
         if not is_declared and META not in stream.meta:
             raise _not_declared(path)
-        # If somebody else's removal is on its way, this waits until it is durable.
+        # If another removal is pending, this waits until that is durable.
         await self._engine.set_meta(path, META, None)
         if not is_declared:
             raise _not_declared(path)
-        self._keeper.forget(stream)
+        self._indexer.forget(stream)
         return Response(204, [NO_CACHE])
 
 
 def need_json(stream: Stream) -> None:
+    """Raise NotJsonStream for a stream that cannot have state."""
     if not stream.is_json:
         raise NotJsonStream(
             f"{stream.path!r} is a stream of {stream.config.content_type}; only application/json "
@@ -107,7 +110,7 @@ def _headers(stream: Stream, declaration: Declaration) -> Headers:
 
 
 def _tag(stream: Stream, value: bytes) -> str:
-    """By content: versions begin again when a stream is undeclared and declared anew."""
+    """Return a tag by content: versions begin again when a stream is declared anew."""
     return f'"{stream.id}:{blake2b(value, digest_size=12).hexdigest()}"'
 
 

@@ -1,7 +1,8 @@
-"""`GET /v1/state/<stream>`: the state that a stream stands for, at its tail or at any offset.
+"""`GET /v1/state/<stream>`: the state that a stream folds to, at its tail or at any offset.
 
-Every answer is a state at one position, found in one look at the index; values that are not in it
-are read from the log, where a position always means the same. So no answer can mix two.
+Every response is the state at one position, read in one transaction of the index; values that are
+not in the index are read from the log, where a position never changes its meaning. So no response
+can mix two states.
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ T = TypeVar("T")
 _PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
 SPAN_BYTES_MAX: Final = 256 * 1024
 INLINE_EVENTS_MAX: Final = 200
-"""Pages with more events are rendered off the loop."""
+"""Larger pages are rendered off the loop."""
 
 
 class State:
-    __slots__ = ("_compressor", "_engine", "_keeper")
+    """The state of a stream as a resource."""
 
-    def __init__(self, engine: Engine, keeper: StateIndexer, compressor: Compressor) -> None:
+    __slots__ = ("_compressor", "_engine", "_indexer")
+
+    def __init__(self, engine: Engine, indexer: StateIndexer, compressor: Compressor) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._compressor = compressor
 
     async def get(self, path: str, request: Request) -> Response:
@@ -55,13 +58,13 @@ class State:
         stream = self._engine.find(path, touch=True)
         need_json(stream)
         at = await self._engine.position(stream, query.get("offset", NOW))
-        same = not_modified(request, self._headers(stream, at), _tag(stream, at))
-        if same is not None:
-            return same
+        unchanged = not_modified(request, self._headers(stream, at), _tag(stream, at))
+        if unchanged is not None:
+            return unchanged
         limit = limits.STATE_LIMIT
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=limits.STATE_LIMIT_MAX)
-        wanted = StateQuery(
+        state_query = StateQuery(
             stream.id,
             at,
             "offset" not in query,
@@ -73,9 +76,9 @@ class State:
             as_json=True,
         )
         if query.get("history") == "true":
-            body = await self._history(stream, wanted, query.get("after"))
+            body = await self._history(stream, state_query, query.get("after"))
         else:
-            at, body = await self._page(stream, wanted, query.get("after"))
+            at, body = await self._page(stream, state_query, query.get("after"))
         headers, tag = self._headers(stream, at), _tag(stream, at)
         return await tagged(self._compressor, request, headers, tag, body)
 
@@ -91,16 +94,16 @@ class State:
         return headers
 
     async def _page(
-        self, stream: Stream, wanted: StateQuery, after: str | None
+        self, stream: Stream, query: StateQuery, after: str | None
     ) -> tuple[int, bytes]:
         if after is not None:
-            wanted = wanted._replace(after=_after_entity(after))
-        page = await self._ask(stream, wanted.at, lambda index: index.page(wanted))
+            query = query._replace(after=_after_entity(after))
+        page = await self._ask(stream, query.at, lambda index: index.page(query))
         at, entries, joined = page.at, page.entities, page.joined
         last = joined.last if joined is not None else entries[-1][:2] if entries else None
         head = {
             "offset": self._engine.token(stream, at),
-            "next": _cursor(list(last)) if last is not None and page.more else None,
+            "next": _encode_cursor(list(last)) if last is not None and page.more else None,
         }
         if joined is not None:
             return at, _wrap(head, joined.types)
@@ -110,21 +113,21 @@ class State:
             return at, _render_page(head, entries, events)
         return at, await asyncio.to_thread(_render_page, head, entries, events)
 
-    async def _history(self, stream: Stream, wanted: StateQuery, after: str | None) -> bytes:
+    async def _history(self, stream: Stream, query: StateQuery, after: str | None) -> bytes:
         start = -1 if after is None else _after_position(after)
-        found = await self._ask(stream, wanted.at, lambda index: index.history(wanted, start))
-        steps, size = found[: wanted.limit], 0
+        rows = await self._ask(stream, query.at, lambda index: index.history(query, start))
+        steps, size = rows[: query.limit], 0
         for count, step in enumerate(steps):
             size += step.length
-            if count and size > wanted.bytes_max:
+            if count and size > query.bytes_max:
                 steps = steps[:count]
                 break
-        more = len(steps) < len(found)
+        more = len(steps) < len(rows)
         head = {
-            "offset": self._engine.token(stream, wanted.at),
-            "next": _cursor([steps[-1].position]) if more else None,
-            "type": wanted.type,
-            "key": wanted.key,
+            "offset": self._engine.token(stream, query.at),
+            "next": _encode_cursor([steps[-1].position]) if more else None,
+            "type": query.type,
+            "key": query.key,
         }
         events = await self._read(stream, [(step.position, step.length) for step in steps])
         offsets = [self._engine.token(stream, step.position + step.length) for step in steps]
@@ -133,26 +136,26 @@ class State:
         return await asyncio.to_thread(_render_history, head, steps, offsets, events)
 
     async def _ask(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
-        """The index knows declared streams; others are gone through if they are small enough."""
+        """Ask the index of a declared stream; fold the events of any other, if they are few."""
         if META in stream.meta:
-            return await self._keeper.answer(stream, at, question)
+            return await self._indexer.answer(stream, at, question)
         size = at - stream.earliest
         if size > limits.STATE_FOLD_BYTES_MAX:
             raise NotDeclared(
-                f"{stream.path!r} has {size} bytes up to there, too many to go through for an "
-                f"answer; declare it a state stream with PUT /v1/schema/{stream.path}."
+                f"{stream.path!r} has {size} bytes up to there, too many to fold for one "
+                f"request; declare it a state stream with PUT /v1/schema/{stream.path}."
             )
-        return await self._keeper.fold(stream, at, question)
+        return await self._indexer.fold(stream, at, question)
 
-    async def _read(self, stream: Stream, places: list[tuple[int, int]]) -> dict[int, bytes]:
-        """The events at these places of the log, by position; neighbours are read together."""
-        places = sorted(places)
-        positions = [position for position, _ in places]
-        lengths = [length for _, length in places]
+    async def _read(self, stream: Stream, extents: list[tuple[int, int]]) -> dict[int, bytes]:
+        """Return the events at (position, length) of the log, by position."""
+        extents = sorted(extents)
+        positions = [position for position, _ in extents]
+        lengths = [length for _, length in extents]
         events: dict[int, bytes] = {}
         for span in spans(positions, lengths, span_bytes_max=SPAN_BYTES_MAX):
-            wire = await self._keeper.read(stream, span.start, span.end)
-            for position, length in places[span.first : span.stop]:
+            wire = await self._indexer.read(stream, span.start, span.end)
+            for position, length in extents[span.first : span.stop]:
                 at = position - span.start
                 events[position] = wire[at : at + length - 2]
         return events
@@ -204,45 +207,45 @@ def _change(raw: bytes) -> ChangeEvent:
 
 
 def _tag(stream: Stream, at: int) -> str:
-    """Closing changes it, so that a 304 cannot hide the end of a stream."""
+    """Return the tag of a state; closing changes it, so that a 304 cannot hide a stream's end."""
     is_end = stream.closed and at == stream.tail
     return f'"{stream.id}:{at}:s{"c" if is_end else ""}"'
 
 
 def _check(query: dict[str, str]) -> None:
-    """Refuse what would be answered with something else than was meant."""
+    """Refuse combinations of parameters that have no clear meaning."""
     history = query.get("history", "false")
     if history not in ("true", "false"):
-        raise InvalidParameter("`history` is true or false.")
+        raise InvalidParameter("`history` must be true or false.")
     if history == "true" and ("type" not in query or "key" not in query):
-        raise InvalidParameter("A history is that of one entity: give `type` and `key`.")
+        raise InvalidParameter("A history is that of one entity: send `type` and `key`.")
     if "type" not in query and ("key" in query or "prefix" in query):
         raise InvalidParameter("`key` and `prefix` need a `type`.")
     if "key" in query and "prefix" in query:
-        raise InvalidParameter("Give either `key` or `prefix`.")
+        raise InvalidParameter("Send either `key` or `prefix`, not both.")
     if "after" in query and "offset" not in query:
         raise InvalidParameter(
             "`after` needs the `offset` of the first page, so that all pages are of one state."
         )
 
 
-def _cursor(place: list[Any]) -> str:
-    return urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+def _encode_cursor(fields: list[Any]) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(fields)).decode().rstrip("=")
 
 
-def _place(cursor: str, type: Any) -> Any:
+def _decode_cursor(cursor: str, type: Any) -> Any:
     try:
         raw = urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
         return msgspec.json.decode(raw, type=type)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise InvalidParameter("`after` is the `next` of a page, as the server sent it.") from None
+        raise InvalidParameter("`after` must be the `next` of a page, as it was sent.") from None
 
 
 def _after_entity(cursor: str) -> tuple[str, str]:
-    place: tuple[str, str] = _place(cursor, tuple[str, str])
-    return place
+    entity: tuple[str, str] = _decode_cursor(cursor, tuple[str, str])
+    return entity
 
 
 def _after_position(cursor: str) -> int:
-    place: tuple[int] = _place(cursor, tuple[int])
-    return min(place[0], limits.OFFSET_PART_MAX)
+    fields: tuple[int] = _decode_cursor(cursor, tuple[int])
+    return min(fields[0], limits.OFFSET_PART_MAX)

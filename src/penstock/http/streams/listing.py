@@ -22,7 +22,8 @@ _PARAMETERS = frozenset({"prefix", "after", "limit"})
 
 
 class Listing:
-    """Pages are cut by path, not by number, so streams that come and go between two are no harm."""
+    """The listing. Pages are cut by path, not by number, so that streams may come and go between
+    two of them."""
 
     __slots__ = ("_engine", "_limit_max")
 
@@ -35,23 +36,23 @@ class Listing:
         limit = min(LIMIT_DEFAULT, self._limit_max)
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=self._limit_max)
-        # One more than asked for tells whether there is a next page.
-        found = self._visible(query.get("prefix", ""), query.get("after", ""), limit + 1)
-        page = found[:limit]
+        # One more than the limit shows whether there is a next page.
+        infos = self._visible(query.get("prefix", ""), query.get("after", ""), limit + 1)
+        page = infos[:limit]
         content = {
             "streams": [_entry(info) for info in page],
-            "next": page[-1].path if len(found) > limit else None,
+            "next": page[-1].path if len(infos) > limit else None,
         }
         return document(content)
 
     def _visible(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        """All but what the server keeps for itself, which nobody can read."""
-        found: list[StreamInfo] = []
+        """Return up to `limit` streams, without those that only the server reads."""
+        infos: list[StreamInfo] = []
         while True:
             page = self._engine.list_streams(prefix, after, limit)
-            found += [info for info in page if not info.path.startswith(f"{RESERVED}/")]
-            if len(page) < limit or len(found) >= limit:
-                return found[:limit]
+            infos += [info for info in page if not info.path.startswith(f"{RESERVED}/")]
+            if len(page) < limit or len(infos) >= limit:
+                return infos[:limit]
             after = page[-1].path
 
 

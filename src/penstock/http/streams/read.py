@@ -1,4 +1,4 @@
-"""Catch-up reads: one range of a stream as one answer, and the headers that say where it ends.
+"""GET of a stream: the read modes, and catch-up reads, which return one range as one response.
 
 Also bounded reads (`until`, `count`) and `splits` for parallel readers. Live modes build on
 `Reads.answer`.
@@ -57,7 +57,7 @@ class ReadModes:
             )
         live = query.get("live")
         if live is None:
-            # In every mode a read keeps the stream alive, also one that is answered with 304.
+            # In every mode a read restarts the stream's TTL, also one that ends in a 304.
             return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
         if live not in ("long-poll", "sse"):
             raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
@@ -74,6 +74,8 @@ class ReadModes:
 
 
 class Reads:
+    """Catch-up reads."""
+
     __slots__ = ("_clock", "_compressor", "_engine", "_scope", "_settings", "_traffic")
 
     def __init__(
@@ -106,7 +108,7 @@ class Reads:
         return self.answer(stream, start, stream.tail, request)
 
     def known_position(self, stream: Stream, offset: str) -> int | None:
-        """The position of an offset that needs no look into the log, else None."""
+        """Return the position of an offset that needs no look into the log, else None."""
         if offset == START:
             return stream.earliest
         if offset == NOW or offset == self._engine.token(stream, stream.tail):
@@ -114,7 +116,7 @@ class Reads:
         return None
 
     async def chunk_end(self, stream: Stream, start: int) -> int:
-        """Where an answer that starts at `start` ends: the tail, or a chunk further."""
+        """Return where a response that starts at `start` ends: at the tail, or a chunk further."""
         if stream.tail - start <= self._settings.chunk_bytes:
             return stream.tail
         return await self._engine.plan(stream, start, max_bytes=self._settings.chunk_bytes)
@@ -122,7 +124,7 @@ class Reads:
     def answer(
         self, stream: Stream, start: int, end: int, request: Request, *, cursor: str | None = None
     ) -> Answer:
-        """The range [start, end) as 200, or 304 for a client that has it already."""
+        """Return the range [start, end) as 200, or 304 for a client that has it already."""
         tag = etag.make(stream.id, start, end, stream.closed and end == stream.tail)
         headers = self._headers(stream, start, end)
         if cursor is not None:
@@ -155,7 +157,7 @@ class Reads:
             if stream.closed:
                 headers.append(CLOSED)
         if start == end and not (at_tail and stream.closed):
-            # "Nothing here yet" is no chunk: kept for a minute it would hide appends and closure.
+            # "Nothing here yet" is no chunk: cached for a minute it would hide appends and closure.
             headers.append(NO_CACHE)
         else:
             headers.append((b"cache-control", self._cache_control(stream)))
@@ -167,8 +169,8 @@ class Reads:
         if config.ttl_s is not None:
             age = min(age, config.ttl_s)
         elif config.expires_at_us is not None:
-            left_s = (config.expires_at_us - self._clock.now_us()) // 1_000_000
-            age = min(age, max(0, left_s))
+            remaining_s = (config.expires_at_us - self._clock.now_us()) // 1_000_000
+            age = min(age, max(0, remaining_s))
         if age < MAX_AGE_S:  # a cache must not outlive the stream
             return f"{self._scope}, max-age={age}".encode()
         return f"{self._scope}, max-age={age}, stale-while-revalidate={STALE_S}".encode()
@@ -182,7 +184,7 @@ class Reads:
         tag: str,
         wire: bytes | None = None,
     ) -> Response:
-        """The bytes as they are; without `wire` they are read while they are sent."""
+        """Return the bytes as they are; without `wire` they are read while they are sent."""
         self._traffic.bytes_out += end - start
         headers.append((b"etag", tag.encode()))
         if wire is not None:
@@ -192,7 +194,7 @@ class Reads:
     async def _encoded(
         self, stream: Stream, start: int, end: int, headers: Headers, tag: str, coding: str
     ) -> Response:
-        """The bytes encoded off the loop, if there is memory for it and it makes them smaller."""
+        """Return the bytes encoded off the loop, if there is memory for it and it saves some."""
         size = end - start
         if not self._compressor.reserve(size):
             return self._plain(stream, start, end, headers, tag)
@@ -218,7 +220,7 @@ class Reads:
         return Response(200, headers, body)
 
     def _now(self, stream: Stream) -> Response:
-        """The empty answer at the tail: never cached, since the tail moves."""
+        """Return the empty response at the tail: never cached, since the tail moves."""
         headers: Headers = [
             (b"content-type", stream.config.content_type.encode("latin-1")),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
@@ -231,7 +233,8 @@ class Reads:
 
     async def _bounded(self, stream: Stream, request: Request, query: dict[str, str]) -> Response:
         count = None
-        if "count" in query and self._counts(stream):
+        if "count" in query:
+            _check_countable(stream)
             count = parse_count("count", query["count"])
         start, until = await self._range(stream, query)
         if start >= (stream.tail if until is None else until):
@@ -241,14 +244,6 @@ class Reads:
             end = await self._engine.plan(stream, start, max_bytes=chunk, until=until, count=count)
         answer = self.answer(stream, start, end, request)
         return answer if isinstance(answer, Response) else await answer
-
-    def _counts(self, stream: Stream) -> bool:
-        if not stream.is_json:
-            raise InvalidParameter(
-                "`count` counts messages, and only application/json streams have messages; "
-                "use `until` instead."
-            )
-        return True
 
     async def _splits(self, stream: Stream, query: dict[str, str]) -> Response:
         ranges = parse_count("splits", query["splits"], maximum=self._settings.splits_max)
@@ -263,14 +258,15 @@ class Reads:
         return document(content)
 
     async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:
-        """The range to split: up to `until`, and at most `bytes` and `count` messages long."""
+        """Return the range to split: up to `until`, at most `bytes` and `count` messages long."""
         start, until = await self._range(stream, query)
         end = stream.tail if until is None else until
         if "bytes" in query and end > start:
             size = parse_count("bytes", query["bytes"])
             end = await self._engine.plan(stream, start, max_bytes=size, until=end)
         if "count" in query:
-            first = await self._engine.ordinal(stream, start) if self._counts(stream) else 0
+            _check_countable(stream)
+            first = await self._engine.ordinal(stream, start)
             after = await self._engine.seek(stream, first + parse_count("count", query["count"]))
             end = min(end, after)
         return start, end
@@ -283,3 +279,11 @@ class Reads:
         if until < start:
             raise InvalidParameter("`until` is before `offset`; a read goes forward only.")
         return start, until
+
+
+def _check_countable(stream: Stream) -> None:
+    if not stream.is_json:
+        raise InvalidParameter(
+            "`count` counts messages, and only application/json streams have messages; "
+            "use `until` instead."
+        )

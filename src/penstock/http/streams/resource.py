@@ -1,6 +1,6 @@
 """A stream as a resource: PUT creates, POST appends and closes, HEAD describes, DELETE removes.
 
-Parses headers and renders answers; every decision is the engine's. `append` is the hot path.
+Parses headers and renders responses; every decision is the engine's. `append` is the hot path.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _FORK_HEADERS = (b"stream-forked-from", b"stream-fork-offset", b"stream-fork-sub
 
 
 class Streams:
+    """The methods of a stream, except for reads."""
+
     __slots__ = ("_engine", "_posts", "_settings", "_traffic")
 
     def __init__(self, engine: Engine, settings: Settings, traffic: Traffic) -> None:
@@ -63,7 +65,7 @@ class Streams:
         if ttl is not None and expires_at is not None:
             raise ConflictingExpiry("Send either Stream-TTL or Stream-Expires-At, not both.")
         raw_type = headers.get(b"content-type")
-        wanted = ForkConfig(
+        config = ForkConfig(
             None if raw_type is None else normalize_content_type(raw_type.decode("latin-1")),
             None if ttl is None else parse_ttl(ttl.decode("latin-1")),
             None if expires_at is None else parse_expires_at(expires_at.decode("latin-1")),
@@ -71,11 +73,11 @@ class Streams:
         closed = parse_closed(header_text(headers, b"stream-closed"))
         fork = self._fork(headers)
         if fork is None:
-            content_type = wanted.content_type or DEFAULT_CONTENT_TYPE
-            config = StreamConfig(content_type, wanted.ttl_s, wanted.expires_at_us)
-            future = self._engine.create(path, config, request.body, closed=closed)
+            content_type = config.content_type or DEFAULT_CONTENT_TYPE
+            whole = StreamConfig(content_type, config.ttl_s, config.expires_at_us)
+            future = self._engine.create(path, whole, request.body, closed=closed)
         else:
-            future = self._engine.fork(path, fork, wanted, request.body, closed=closed)
+            future = self._engine.fork(path, fork, config, request.body, closed=closed)
         url = location(request)
         return Later(future, lambda done: self._created(done, url))
 
@@ -133,7 +135,7 @@ class Streams:
     def _created(self, future: asyncio.Future[Created], url: bytes) -> Response:
         try:
             created = future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the answer
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
             return self._traffic.failure("PUT", future)
         headers: Headers = [
             (b"content-type", created.content_type.encode("latin-1")),
@@ -147,33 +149,33 @@ class Streams:
 
     def _appended(self, future: asyncio.Future[Appended]) -> Response:
         try:
-            done = future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the answer
+            appended = future.result()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
             return self._traffic.failure("POST", future)
         self._posts[2] += 1
-        response = Response(204, append_headers(done))
-        # New data from a producer is told apart from a repetition of it by 200 against 204.
-        if done.producer is not None and not done.duplicate:
+        response = Response(204, append_headers(appended))
+        # 200 is new data from a producer, 204 a repetition of it.
+        if appended.producer is not None and not appended.duplicate:
             response.status = 200
         return response
 
     def _closed(self, future: asyncio.Future[Appended]) -> Response:
         try:
-            done = future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the answer
+            appended = future.result()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
             return self._traffic.failure("POST", future)
         self._posts[2] += 1
-        return Response(204, append_headers(done))
+        return Response(204, append_headers(appended))
 
     def _deleted(self, future: asyncio.Future[None]) -> Response:
         try:
             future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the answer
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
             return self._traffic.failure("DELETE", future)
         return self._traffic.count("DELETE", Response(204))
 
     def _fork(self, headers: dict[bytes, bytes]) -> Fork | None:
-        """What the fork headers ask for; None if there are none."""
+        """Return the fork that the headers ask for; None if they ask for none."""
         source, offset, sub_offset = (header_text(headers, name) for name in _FORK_HEADERS)
         if source is None:
             if offset is not None or sub_offset is not None:

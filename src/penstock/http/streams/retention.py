@@ -1,7 +1,7 @@
-"""What is kept of a stream: `…/__ds/trim` drops its beginning, `…/__ds/compact` puts its state in
-the place of its history, `…/__ds/retention` is its policy.
+"""How much of a stream stays: `…/__ds/trim` drops its beginning, `…/__ds/compact` replaces its
+history by its state, `…/__ds/retention` is its policy.
 
-Parses documents and renders answers; what goes, and when, is decided by the engine.
+Parses documents and renders responses; what is dropped, and when, is decided by the engine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class TrimRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Policy(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds, bytes, and the ratio of log to live state at which a state stream is compacted; a
-    limit that is absent or null does not hold."""
+    """Seconds, bytes, and the ratio of log to live state at which a state stream is compacted. A
+    limit that is absent or null does not apply."""
 
     age: int | None = None
     bytes: int | None = None
@@ -42,6 +42,8 @@ class CompactRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Retention:
+    """The three resources that drop a part of a stream, or say when it is dropped."""
+
     __slots__ = ("_compactor", "_engine")
 
     def __init__(self, engine: Engine, compactor: Compactor) -> None:
@@ -49,12 +51,12 @@ class Retention:
         self._compactor = compactor
 
     def trim(self, path: str, request: Request) -> Awaitable[Response]:
-        wanted = _decode(request.body, TrimRequest, '{"before": "<offset>"}')
-        return self._trim(path, wanted.before)
+        trim = _decode(request.body, TrimRequest, '{"before": "<offset>"}')
+        return self._trim(path, trim.before)
 
     async def _trim(self, path: str, before: str) -> Response:
         trimmed = await self._engine.trim(path, before)
-        return _answer({"earliest": trimmed.offset}, trimmed.offset)
+        return _response({"earliest": trimmed.offset}, trimmed.offset)
 
     def compact(self, path: str, request: Request) -> Awaitable[Response]:
         if request.body:
@@ -62,26 +64,30 @@ class Retention:
         return self._compact(path)
 
     async def _compact(self, path: str) -> Response:
-        done = await self._compactor.compact(self._engine.find(path, touch=False))
-        return _answer(
-            {"earliest": done.earliest, "entities": done.entities, "bytes": done.bytes},
-            done.earliest,
+        compacted = await self._compactor.compact(self._engine.find(path, touch=False))
+        return _response(
+            {
+                "earliest": compacted.earliest,
+                "entities": compacted.entities,
+                "bytes": compacted.bytes,
+            },
+            compacted.earliest,
         )
 
     def policy(self, path: str, request: Request) -> Response:
         return self._policy(self._engine.find(path, touch=False))
 
     def set_policy(self, path: str, request: Request) -> Awaitable[Response]:
-        wanted = _decode(
+        policy = _decode(
             request.body, Policy, '{"age": <seconds>, "bytes": <bytes>, "compact": <ratio>}'
         )
-        for name, limit in (("age", wanted.age), ("bytes", wanted.bytes)):
+        for name, limit in (("age", policy.age), ("bytes", policy.bytes)):
             if limit is not None and not 0 < limit <= INTEGER_MAX:
                 raise InvalidJson(f"`{name}` must be a whole number of at least 1, or null.")
-        ratio = wanted.compact
+        ratio = policy.compact
         if ratio is not None and not RATIO_MIN <= ratio <= INTEGER_MAX:
             raise InvalidJson(f"`compact` must be a whole number of at least {RATIO_MIN}, or null.")
-        return self._set_policy(path, encode(Keep(wanted.age, wanted.bytes, ratio)))
+        return self._set_policy(path, encode(Keep(policy.age, policy.bytes, ratio)))
 
     def drop_policy(self, path: str, request: Request) -> Awaitable[Response]:
         return self._set_policy(path, None)
@@ -102,15 +108,15 @@ class Retention:
             "own": META in stream.meta,
             "earliest": earliest,
         }
-        return _answer(content, earliest)
+        return _response(content, earliest)
 
 
-def _answer(content: dict[str, Any], earliest: str) -> Response:
+def _response(content: dict[str, Any], earliest: str) -> Response:
     return document(content, 200, (b"stream-earliest-offset", earliest.encode()))
 
 
-def _decode(body: bytes, wanted: Any, shape: str) -> Any:
+def _decode(body: bytes, type: Any, shape: str) -> Any:
     try:
-        return msgspec.json.decode(body, type=wanted)
+        return msgspec.json.decode(body, type=type)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidJson(f"Send {shape} as JSON: {error}") from None

@@ -1,8 +1,8 @@
-"""`…/__ds/successor`: the stream that a closed one goes on in, for writers that come too late.
+"""`…/__ds/successor`: the stream in which a closed one continues, for writers that come too late.
 
-Parses documents and renders answers. It is told only of a stream that is closed: one that is to be
-closed can be given its successor before, and be held for a moment: what is appended to it then
-waits, so that whoever leads its readers on finds it at rest.
+Parses documents and renders responses. Responses name the successor only once the stream is closed.
+It can be set before that, together with a hold: for a moment appends wait, so that the stream does
+not move while its readers are led to the successor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "/v1/stream/"
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class SuccessorRequest(msgspec.Struct, forbid_unknown_fields=True):
     """`hold` is for how many seconds appends wait, unless the stream is closed sooner."""
 
     location: str
@@ -38,11 +38,15 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Hold(NamedTuple):
+    """The time until which appends to a stream wait, and an event that ends the wait sooner."""
+
     until_s: float  # by the clock of the loop
     over: asyncio.Event
 
 
 class Successor:
+    """The resource, and the check that makes appends wait during a hold."""
+
     __slots__ = ("_engine", "_holds", "_settings")
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -51,7 +55,7 @@ class Successor:
         self._holds: dict[int, Hold] = {}
 
     def check(self, proposal: Proposal) -> None:
-        """Let an append to a stream that is held wait, but for the one that leads readers on."""
+        """Let an append wait while its stream is held, except for the reset that ends the hold."""
         hold = self._holds.get(proposal.stream.id)
         if hold is None:
             return
@@ -66,7 +70,7 @@ class Successor:
             hold.over.set()
 
     def get(self, path: str, request: Request) -> Response:
-        return self._answer(path)
+        return self._show(path)
 
     async def _set(self, path: str, value: bytes | None, hold_s: float = 0) -> Response:
         await self._engine.set_meta(path, SUCCESSOR, value)
@@ -76,28 +80,28 @@ class Successor:
             if hold_s:
                 until_s = asyncio.get_running_loop().time() + hold_s
                 self._holds[stream.id] = Hold(until_s, asyncio.Event())
-        return Response(204) if value is None else self._answer(path)
+        return Response(204) if value is None else self._show(path)
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         try:
-            wanted = msgspec.json.decode(request.body, type=Wanted)
-            found = parse_source(
-                wanted.location.encode("ascii").decode(), bytes_max=self._settings.path_bytes_max
+            successor = msgspec.json.decode(request.body, type=SuccessorRequest)
+            target = parse_source(
+                successor.location.encode("ascii").decode(), bytes_max=self._settings.path_bytes_max
             )
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
             raise InvalidJson(
                 f'Send {{"location": "/v1/stream/<path>"}} as JSON, percent-encoded: {error}'
             ) from None
-        if not 0 <= wanted.hold <= limits.SUCCESSOR_HOLD_S_MAX:
-            raise InvalidJson(f"`hold` is 0 to {limits.SUCCESSOR_HOLD_S_MAX} seconds.")
-        return self._set(path, (PREFIX + found).encode(), wanted.hold)
+        if not 0 <= successor.hold <= limits.SUCCESSOR_HOLD_S_MAX:
+            raise InvalidJson(f"`hold` must be 0 to {limits.SUCCESSOR_HOLD_S_MAX} seconds.")
+        return self._set(path, (PREFIX + target).encode(), successor.hold)
 
     def drop(self, path: str, request: Request) -> Awaitable[Response]:
         return self._set(path, None)
 
-    def _answer(self, path: str) -> Response:
-        found = self._engine.find(path, touch=False).meta.get(SUCCESSOR)
-        return document({"location": None if found is None else found.decode()})
+    def _show(self, path: str) -> Response:
+        location = self._engine.find(path, touch=False).meta.get(SUCCESSOR)
+        return document({"location": None if location is None else location.decode()})
 
 
 def leads_on(value: bytes, wire: bytes) -> bool:

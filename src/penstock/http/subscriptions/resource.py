@@ -1,6 +1,6 @@
-"""`/v1/stream/__ds/subscriptions/<id>` and what is below it, and their listing.
+"""`/v1/stream/__ds/subscriptions/<id>`, the resources below it, and the listing.
 
-Parses documents and renders answers; what becomes of them is decided by the subscriptions.
+Parses documents and renders responses; the service decides.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
 _REPORT = '{"wake_id": …, "generation": …, "acks": [{"stream": …, "offset": …}], "done": …}'
 
 
-class Asked(NamedTuple):
-    """What is needed of a request, taken before anything waits: a transport lets go of the body
-    when it has the answer, be it a later one."""
+class Parts(NamedTuple):
+    """The parts of a request that are needed, taken before anything waits: a transport drops the
+    body when a handler returns, also when it returns a coroutine."""
 
     body: bytes
     authorization: bytes
     base: str
 
 
-Handler = Callable[[str, Asked], Awaitable[Response]]
+Handler = Callable[[str, Parts], Awaitable[Response]]
 
 
 def is_public(head: Request) -> bool:
-    """What needs no token of the server: keys are public, and workers have tokens of their own."""
+    """Whether a request needs no token of the server: keys are public, and workers have tokens."""
     path = head.path
     if path == JWKS:
         return True
@@ -72,6 +72,8 @@ def is_public(head: Request) -> bool:
 
 
 class SubscriptionResource:
+    """The methods of subscriptions."""
+
     def __init__(self, service: Subscriptions, settings: Settings) -> None:
         self._service = service
         self._settings = settings
@@ -84,38 +86,38 @@ class SubscriptionResource:
             "release": self._release,
         }
 
-    # -- what the router finds
+    # The methods
 
     def get(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return self._told(
-            self._elsewhere(action) if action else self._show(id, self._asked(request))
+        return self._durable(
+            self._not_served(action) if action else self._show(id, self._parts(request))
         )
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
-        return self._told(
-            self._elsewhere(action) if action else self._put(id, self._asked(request))
+        return self._durable(
+            self._not_served(action) if action else self._put(id, self._parts(request))
         )
 
     def post(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
         handler = self._actions.get(action)
         if handler is None:
-            return self._told(self._elsewhere(action))
-        return self._told(handler(id, self._asked(request)))
+            return self._durable(self._not_served(action))
+        return self._durable(handler(id, self._parts(request)))
 
     def delete(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
         if not action:
-            return self._told(self._delete(id))
+            return self._durable(self._delete(id))
         kind, _, member = action.partition("/")
         if kind == "streams" and member:
-            return self._told(self._leave(id, member))
-        return self._told(self._elsewhere(action))
+            return self._durable(self._leave(id, member))
+        return self._durable(self._not_served(action))
 
-    async def _elsewhere(self, action: str) -> Response:
-        """What is there takes other methods, or there is nothing."""
+    async def _not_served(self, action: str) -> Response:
+        """Raise the error of a method that is not served at a path below a subscription."""
         kind, _, rest = action.partition("/")
         if not action:
             allowed = "GET, HEAD, PUT, DELETE"
@@ -125,123 +127,122 @@ class SubscriptionResource:
             allowed = "DELETE"
         else:
             raise RouteNotFound(
-                "Below a subscription are streams, claim, ack, release and callback, and nothing "
-                "else."
+                "Below a subscription there are only streams, claim, ack, release and callback."
             )
         raise MethodNotAllowed(f"Use {allowed} here.", Allow=f"{allowed}, OPTIONS")
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:
-        return self._told(self._list(request.query, self._asked(request)))
+        return self._durable(self._list(request.query, self._parts(request)))
 
-    # -- the subscription
+    # The subscription
 
-    async def _put(self, id: str, asked: Asked) -> Response:
+    async def _put(self, id: str, parts: Parts) -> Response:
         if len(id.encode()) > SUBSCRIPTION_ID_BYTES_MAX:
-            raise InvalidSubscription(f"An id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes.")
+            raise InvalidSubscription(f"An id may have at most {SUBSCRIPTION_ID_BYTES_MAX} bytes.")
         config = parse_config(
-            asked.body,
+            parts.body,
             path_bytes_max=self._settings.path_bytes_max,
             streams_max=self._settings.subscription_streams_max,
         )
-        subscription, created = await self._service.put(id, config, asked.base)
-        return document(self._service.show(subscription, asked.base), 201 if created else 200)
+        subscription, created = await self._service.put(id, config, parts.base)
+        return document(self._service.show(subscription, parts.base), 201 if created else 200)
 
-    async def _show(self, id: str, asked: Asked) -> Response:
+    async def _show(self, id: str, parts: Parts) -> Response:
         subscription = await self._service.get(id)
-        return document(self._service.show(subscription, asked.base))
+        return document(self._service.show(subscription, parts.base))
 
     async def _delete(self, id: str) -> Response:
         await self._service.delete(id)
         return Response(204)
 
-    async def _list(self, text: bytes, asked: Asked) -> Response:
+    async def _list(self, text: bytes, parts: Parts) -> Response:
         query = parse_query(text, frozenset({"prefix", "after", "limit"}))
         limit = min(LIMIT_DEFAULT, self._settings.list_limit_max)
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=self._settings.list_limit_max)
         await self._service.ready()
         prefix, after = query.get("prefix", ""), query.get("after", "")
-        known = self._service.all
-        ids = sorted(id for id in known if id > after and id.startswith(prefix))
-        shown = [
+        subscriptions = self._service.all
+        ids = sorted(id for id in subscriptions if id > after and id.startswith(prefix))
+        page = [
             {
-                **self._service.show(known[id], asked.base, links=False),
-                "streams": len(known[id].links),
+                **self._service.show(subscriptions[id], parts.base, links=False),
+                "streams": len(subscriptions[id].links),
             }
             for id in ids[:limit]
         ]
-        following = ids[limit - 1] if len(ids) > limit else None
-        return document({"subscriptions": shown, "next": following})
+        last = ids[limit - 1] if len(ids) > limit else None
+        return document({"subscriptions": page, "next": last})
 
-    # -- its streams
+    # Its streams
 
-    async def _join(self, id: str, asked: Asked) -> Response:
-        wanted = decode(asked.body, Members, '{"streams": ["<path>", …]}')
-        if not wanted.streams:
+    async def _join(self, id: str, parts: Parts) -> Response:
+        members = decode(parts.body, Members, '{"streams": ["<path>", …]}')
+        if not members.streams:
             raise InvalidSubscription("`streams` is empty; name at least one stream.")
         settings = self._settings
         paths = parse_members(
-            wanted.streams, settings.path_bytes_max, settings.subscription_streams_max
+            members.streams, settings.path_bytes_max, settings.subscription_streams_max
         )
         await self._service.add_members(id, paths)
         return Response(204)
 
     async def _leave(self, id: str, member: str) -> Response:
-        # A path in a URL is encoded once more, though its slashes may stand for themselves.
+        # A path in a URL is percent-encoded once more, though its slashes need not be.
         paths = []
         for text in (unquote(member), member):
             try:
                 paths.append(parse_member(text, self._settings.path_bytes_max))
             except InvalidSubscription:
-                pass  # it cannot be linked either
+                pass  # no stream can have such a path
         await self._service.remove_member(id, *paths)
         return Response(204)
 
-    # -- its workers
+    # Its workers
 
-    async def _claim(self, id: str, asked: Asked) -> Response:
-        wanted = decode(asked.body, Claim, '{"worker": "<name>"}')
-        if not wanted.worker:
+    async def _claim(self, id: str, parts: Parts) -> Response:
+        claim = decode(parts.body, Claim, '{"worker": "<name>"}')
+        if not claim.worker:
             raise InvalidSubscription("`worker` is empty; name the worker that claims.")
-        check_text("worker", wanted.worker)
+        check_text("worker", claim.worker)
         subscription = await self._service.get(id)
-        return document(await self._service.workers.claim(subscription, wanted.worker))
+        return document(await self._service.workers.claim(subscription, claim.worker))
 
-    async def _callback(self, id: str, asked: Asked) -> Response:
-        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+    async def _callback(self, id: str, parts: Parts) -> Response:
+        token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
         subscription = await self._service.get(id)
         return _ok(await self._service.workers.callback(subscription, token, report))
 
-    async def _ack(self, id: str, asked: Asked) -> Response:
-        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+    async def _ack(self, id: str, parts: Parts) -> Response:
+        token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
         subscription = await self._service.get(id)
         return _ok(await self._service.workers.ack(subscription, token, report))
 
-    async def _release(self, id: str, asked: Asked) -> Response:
-        token, report = _bearer(asked), decode(asked.body, Report, _REPORT)
+    async def _release(self, id: str, parts: Parts) -> Response:
+        token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
         subscription = await self._service.get(id)
         await self._service.workers.release(subscription, token, report)
         return Response(204)
 
-    def _asked(self, request: Request) -> Asked:
+    def _parts(self, request: Request) -> Parts:
         bytes_max = self._settings.subscription_bytes_max
         if len(request.body) > bytes_max:
             raise BodyTooLarge(
-                f"A document about a subscription has at most {bytes_max} bytes; "
+                f"A document about a subscription may have at most {bytes_max} bytes; "
                 "add streams in several requests."
             )
         authorization = request.headers.get(b"authorization", b"")
-        return Asked(request.body, authorization, server_url(request, self._public_url))
+        return Parts(request.body, authorization, server_url(request, self._public_url))
 
-    async def _told(self, answer: Awaitable[Response]) -> Response:
-        """Whatever it tells of, a refusal too, is durable before it is told."""
+    async def _durable(self, answer: Awaitable[Response]) -> Response:
+        """Return the response once everything that it shows, a refusal too, is durable."""
         response = await _rendered(answer)
         await self._service.book.caught_up()
         return response
 
 
 async def _rendered(answer: Awaitable[Response]) -> Response:
-    """Errors of subscriptions in the protocol's own form, which is plain JSON."""
+    """Return the response, with errors of subscriptions as plain JSON, as the protocol says."""
     try:
         return await answer
     except SubscriptionError as error:
@@ -254,16 +255,16 @@ async def _rendered(answer: Awaitable[Response]) -> Response:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The id, and what is behind it."""
+    """Return the id, and the path behind it."""
     raw, _, action = path.partition("/")
     try:
         return unquote(raw, errors="strict"), action
     except UnicodeDecodeError:
-        raise InvalidPath(f"The id {raw[:100]!r} is not UTF-8 behind its encoding.") from None
+        raise InvalidPath(f"The id {raw[:100]!r} must be UTF-8, percent-encoded.") from None
 
 
-def _bearer(asked: Asked) -> str:
-    scheme, _, token = asked.authorization.partition(b" ")
+def _bearer(parts: Parts) -> str:
+    scheme, _, token = parts.authorization.partition(b" ")
     if scheme.lower() != b"bearer":
         raise no_token()
     return token.strip().decode("latin-1")

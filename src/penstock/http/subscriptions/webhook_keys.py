@@ -1,6 +1,6 @@
-"""The keys that webhooks are signed with: `jwks.json` for receivers, and replacing them on demand.
+"""The keys that sign webhooks: `jwks.json` for receivers, and rotation on demand.
 
-Renders answers; which key signs when is decided by the keys themselves.
+Renders responses; the service decides which key signs when.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ ROTATE = b"/v1/stream/__ds/rotate-key"
 
 
 class WebhookKeys:
+    """The two resources of keys."""
+
     def __init__(self, service: Subscriptions) -> None:
         self._service = service
 
@@ -35,5 +37,4 @@ class WebhookKeys:
 
     async def rotate(self, path: str, request: Request) -> Response:
         key = await self._service.rotate_key()
-        answer = {"kid": key.kid, "signs_from": format_expires_at(key.from_us)}
-        return document(answer)
+        return document({"kid": key.kid, "signs_from": format_expires_at(key.from_us)})

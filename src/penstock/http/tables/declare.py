@@ -1,6 +1,7 @@
-"""`PUT /v1/table/<path>`: declares a table, over a stream that is there or over a new one.
+"""`PUT /v1/table/<path>`: declares a table over an existing stream or a new one.
 
-Decided on pending state, and decided again if the stream moves while its history is looked at.
+A declaration is decided on pending state, and decided again if the stream moves while its history
+is inspected.
 """
 
 from __future__ import annotations
@@ -50,40 +51,42 @@ if TYPE_CHECKING:
     from penstock.state.server.indexer import StateIndexer
 
 ATTEMPTS_MAX: Final = 100
-"""How often a stream may move under the hands of who declares a table of it."""
+"""How often a stream may move while a table of it is being declared."""
 STRING: Final[dict[str, Any]] = {"schema": {"type": "string"}}
 
 
 class TableDeclarations:
-    def __init__(self, engine: Engine, keeper: StateIndexer, *, clock: Clock) -> None:
+    """Declares tables."""
+
+    def __init__(self, engine: Engine, indexer: StateIndexer, *, clock: Clock) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._clock = clock
 
     async def put(self, path: str, request: Request, body: bytes) -> Response:
-        """201 for a new table, 200 for the same again, 409 for another."""
-        table, wanted = parse_document(body)
-        if wanted is not None:
-            wanted = parse_stream_path(wanted.encode(), bytes_max=limits.PATH_BYTES_MAX)
-        stream_path, name = place(path, wanted)
+        """Return 201 for a new table, 200 for the same again; raise TableExists for another."""
+        table, named_stream = parse_document(body)
+        if named_stream is not None:
+            named_stream = parse_stream_path(named_stream.encode(), bytes_max=limits.PATH_BYTES_MAX)
+        stream_path, name = place(path, named_stream)
         for other, other_name in places(path):
             if (other, other_name) != (stream_path, name):
                 self._check_free(path, other, other_name)
         stream = await self._stream(stream_path)
         history = NOTHING
         for _ in range(ATTEMPTS_MAX):
-            known = self._known(stream)
-            if name in known:
-                return await self._again(stream, name, known[name], table)
-            # Now, so that nothing is appended between the look at the stream and the decision.
+            existing = self._tables(stream)
+            if name in existing:
+                return await self._again(stream, name, existing[name], table)
+            # Checked and declared in one step: nothing is appended between the two.
             if history.position == self._engine.pending(stream).tail:
                 undone = await self._undone(stream, history)
                 if history.position == self._engine.pending(stream).tail:
                     await self._declare(stream, name, table, history, undone)
                     created = [(b"location", location(request))]
-                    return _answer(stream, name, table, 201, created)
+                    return _response(stream, name, table, 201, created)
             await self._engine.wait(stream, history.position, 1.0)
-            history = await inspect(self._engine, self._keeper, stream, table, history)
+            history = await inspect(self._engine, self._indexer, stream, table, history)
             if stream.deleted:
                 raise not_found(stream_path)
         raise Overloaded("The stream does not rest long enough to be declared; try again.")
@@ -100,39 +103,39 @@ class TableDeclarations:
         need_json(stream)
         return stream
 
-    def _known(self, stream: Stream) -> dict[str, Table]:
+    def _tables(self, stream: Stream) -> dict[str, Table]:
         value = self._engine.pending(stream).meta.get(META)
         return {} if value is None else decode(value)
 
     def _check_free(self, path: str, stream_path: str, name: str) -> None:
-        """One path is one table."""
+        """Raise TableExists if another stream has a table at `path`."""
         try:
             stream = self._engine.find(stream_path, touch=False)
         except StreamNotFound:
             return
-        if name in self._known(stream):
+        if name in self._tables(stream):
             raise TableExists(
-                f"{path!r} is already a table of the stream {stream_path!r}; give that as `stream`."
+                f"{path!r} is already a table of the stream {stream_path!r}; send that as `stream`."
             )
 
-    async def _again(self, stream: Stream, name: str, known: Table, wanted: Table) -> Response:
-        difference = differs(known, wanted)
-        # The answer rests on what is pending, and is given when that is durable.
+    async def _again(self, stream: Stream, name: str, existing: Table, declared: Table) -> Response:
+        difference = differs(existing, declared)
+        # The response depends on what is pending, and is sent when that is durable.
         value = self._engine.pending(stream).meta[META]
         await self._engine.set_meta(stream.path, META, value)
         if difference is not None:
             raise TableExists(
-                f"The table is there with another `{difference}`: "
-                f"{getattr(known, difference)!r}, not {getattr(wanted, difference)!r}."
+                f"The table exists with another `{difference}`: "
+                f"{getattr(existing, difference)!r}, not {getattr(declared, difference)!r}."
             )
-        return _answer(stream, name, known, 200, [])
+        return _response(stream, name, existing, 200, [])
 
     async def _undone(self, stream: Stream, history: History) -> list[tuple[str, str]]:
-        """Keys that an old reset took away: rows have yet to say so."""
+        """Return the keys that an old reset removed and no row says so yet."""
         if not history.has_resets:
             return []
         at = history.position
-        return await self._keeper.answer(
+        return await self._indexer.answer(
             stream,
             at,
             lambda index: index.ask(
@@ -148,17 +151,17 @@ class TableDeclarations:
         history: History,
         undone: list[tuple[str, str]],
     ) -> None:
-        """Everything in one step: nothing comes between its parts."""
-        known = self._known(stream)
-        if len(known) >= limits.TABLES_PER_STREAM_MAX:
+        """Declare the table in one step, so that nothing is appended between its parts."""
+        existing = self._tables(stream)
+        if len(existing) >= limits.TABLES_PER_STREAM_MAX:
             raise TableExists(
-                f"{stream.path!r} has {len(known)} tables, as many as one stream can have."
+                f"{stream.path!r} has {len(existing)} tables, as many as one stream can have."
             )
         declared = self._state_declaration(stream, table, history)
         engine, path = self._engine, stream.path
         if undone and engine.pending(stream).closed:
             raise StreamClosed(
-                "The stream is closed, and keys that a reset took away cannot be deleted as rows."
+                "The stream is closed, and keys that a reset removed cannot be deleted as rows."
             )
         if declared is not None:
             engine.set_meta(path, state.META, declared)
@@ -170,11 +173,11 @@ class TableDeclarations:
             ]
             body = b"[" + b",".join(events) + b"]"
             engine.append(path, Append(body, "application/json", False, None, None, None))
-        await engine.set_meta(path, META, encode({**known, name: table}))
-        self._keeper.follow(stream)
+        await engine.set_meta(path, META, encode({**existing, name: table}))
+        self._indexer.follow(stream)
 
     def _state_declaration(self, stream: Stream, table: Table, history: History) -> bytes | None:
-        """What a stream has to say of its types to be this table; None if it does already."""
+        """Return the declaration that the stream needs for this table; None if it has it."""
         pending = self._engine.pending(stream)
         value = pending.meta.get(state.META)
         if value is None:
@@ -187,11 +190,11 @@ class TableDeclarations:
             return self._evolved(stream, 1, "reject", types)
         if table.record == "json":
             return None
-        known = state.decode(value)
-        entry = known.types.get(table.type)
+        current = state.decode(value)
+        entry = current.types.get(table.type)
         if entry is None and history.changes == 0:
             return self._evolved(
-                stream, known.version + 1, known.mode, {**known.types, table.type: STRING}
+                stream, current.version + 1, current.mode, {**current.types, table.type: STRING}
             )
         if entry is None or not says_string(entry["schema"]):
             raise NotExpressible(
@@ -216,7 +219,7 @@ class TableDeclarations:
         )
 
 
-def _answer(stream: Stream, name: str, table: Table, status: int, more: Headers) -> Response:
+def _response(stream: Stream, name: str, table: Table, status: int, more: Headers) -> Response:
     path = f"{stream.path}/{name}" if name else stream.path
     document = {"table": path, "stream": stream.path, **msgspec.to_builtins(table)}
     headers: Headers = [JSON_TYPE, NO_CACHE, *more]

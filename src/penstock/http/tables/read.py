@@ -1,8 +1,8 @@
 """`GET /v1/table/<path>`: the rows of a table after a SeqNo, its last rows, or those of its live
 keys.
 
-Decides where an answer starts and whether it ends at the tail or waits there; the rows come from
-the view, and streaming them is the channel's business.
+Decides where a response starts and whether it ends at the tail or waits there; the rows come from
+the view, and the channel streams them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PARAMETERS: Final = frozenset({"since_id", "timeout", "view"})
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
 
 
-class Asked(NamedTuple):
-    """What a reader wants. `timeout_s` 0 is an answer without waiting."""
+class TableQuery(NamedTuple):
+    """The parameters of a read. `timeout_s` 0 is a response without waiting."""
 
     since_id: int
     timeout_s: float
@@ -41,62 +41,66 @@ class Asked(NamedTuple):
 
 
 class TableReads:
+    """Reads of tables."""
+
     def __init__(self, tables: TableDirectory, live: TableLive, compressor: Compressor) -> None:
         self._tables = tables
         self._live = live
         self._compressor = compressor
 
     async def get(self, path: str, request: Request) -> Response:
-        asked = self._asked(request)
+        query = self._query(request)
         view = self._tables.find(path, touch=True)
         _negotiate(view, request)
-        if asked.active:
-            return await self._active(view, asked, request)
-        standing = await view.standing(counted=asked.since_id < 0)
-        place = await view.place(asked.since_id, standing)
+        if query.active:
+            return await self._active(view, query, request)
+        standing = await view.standing(counted=query.since_id < 0)
+        place = await view.place(query.since_id, standing)
         headers = self._headers(view, standing)
-        if self._waits(view, asked):
-            return self._waiting(view, place, asked, headers, request)
+        if self._waits(view, query):
+            return self._waiting(view, place, query, headers, request)
         if place is None:
             place = Place(standing.position, standing.messages)
         tag = f'"{view.stream.id}:r{place.ordinal}:{standing.messages}{_end(view, standing)}"'
-        if (seen := _unchanged(request, tag, headers)) is not None:
-            return seen
-        return await self._now(view, place, standing, None, request, headers, tag)
+        if (unchanged := _not_modified(request, tag, headers)) is not None:
+            return unchanged
+        return await self._bounded(view, place, standing, None, request, headers, tag)
 
-    async def _active(self, view: TableView, asked: Asked, request: Request) -> Response:
+    async def _active(self, view: TableView, query: TableQuery, request: Request) -> Response:
         active = await view.active()
         standing = active.standing
         headers = self._headers(view, standing)
         place, first = Place(standing.position, standing.messages), view.active_rows(active)
-        if self._waits(view, asked):
-            return self._waiting(view, place, asked, headers, request, first)
+        if self._waits(view, query):
+            return self._waiting(view, place, query, headers, request, first)
         tag = f'"{view.stream.id}:a{standing.messages}{_end(view, standing)}"'
-        if (seen := _unchanged(request, tag, headers)) is not None:
-            return seen
+        if (unchanged := _not_modified(request, tag, headers)) is not None:
+            return unchanged
         size = sum(active.lengths)
-        return await self._now(view, place, standing, first, request, headers, tag, size)
+        return await self._bounded(view, place, standing, first, request, headers, tag, size)
 
-    def _asked(self, request: Request) -> Asked:
-        query = parse_query(request.query, _PARAMETERS)
-        since_id = parse_since_id(query.get("since_id"))
-        view = query.get("view")
+    def _query(self, request: Request) -> TableQuery:
+        parameters = parse_query(request.query, _PARAMETERS)
+        since_id = parse_since_id(parameters.get("since_id"))
+        view = parameters.get("view")
         if view not in (None, "active"):
-            raise InvalidParameter("`view` is active; leave it out for all rows.")
+            raise InvalidParameter("`view` must be active; leave it out for all rows.")
         if view is not None and since_id != 0:
             raise InvalidParameter(
                 "`view=active` is a whole state: leave `since_id` out, and go on from "
                 "STP-Last-SeqNo without `view`."
             )
-        timeout_s, given = self._live.timeout_s, query.get("timeout")
-        if given is not None:
-            if _SECONDS.fullmatch(given) is None:
-                raise InvalidParameter("`timeout` is a number of seconds; 0 is not to wait.")
-            timeout_s = min(timeout_s, float(given))
-        return Asked(since_id, timeout_s, view is not None)
+        timeout_s, text = self._live.timeout_s, parameters.get("timeout")
+        if text is not None:
+            if _SECONDS.fullmatch(text) is None:
+                raise InvalidParameter(
+                    "`timeout` must be a number of seconds; 0 responds without waiting."
+                )
+            timeout_s = min(timeout_s, float(text))
+        return TableQuery(since_id, timeout_s, view is not None)
 
-    def _waits(self, view: TableView, asked: Asked) -> bool:
-        return asked.timeout_s > 0 and not view.stream.closed and not self._live.draining
+    def _waits(self, view: TableView, query: TableQuery) -> bool:
+        return query.timeout_s > 0 and not view.stream.closed and not self._live.draining
 
     def _headers(self, view: TableView, standing: Standing) -> Headers:
         headers: Headers = [
@@ -113,7 +117,7 @@ class TableReads:
         self,
         view: TableView,
         place: Place | None,
-        asked: Asked,
+        query: TableQuery,
         headers: Headers,
         request: Request,
         first: AsyncIterator[bytes] | None = None,
@@ -125,14 +129,14 @@ class TableReads:
             self._live,
             view,
             place,
-            since_id=asked.since_id,
-            timeout_s=asked.timeout_s,
+            since_id=query.since_id,
+            timeout_s=query.timeout_s,
             until=None,
             first=first,
         )
         return Response(200, headers, reader)
 
-    async def _now(
+    async def _bounded(
         self,
         view: TableView,
         place: Place,
@@ -143,17 +147,17 @@ class TableReads:
         tag: str,
         size: int | None = None,
     ) -> Response:
-        """An answer that ends where the table stood when it was asked for."""
+        """Return a response that ends at `standing`."""
         if request.method == "HEAD":
             return Response(200, [*headers, (b"etag", tag.encode())])
         size = standing.position - place.position if size is None else size
         coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
         if size > SMALL_BYTES_MAX:
-            packer = None
+            encoder = None
             if coding is not None:
-                packer = StreamEncoder(coding)
+                encoder = StreamEncoder(coding)
                 headers.append((b"content-encoding", coding.encode()))
-            headers.append((b"etag", weak(tag) if packer else tag.encode()))
+            headers.append((b"etag", weak(tag) if encoder else tag.encode()))
             reader = TableReader(
                 self._live,
                 view,
@@ -162,7 +166,7 @@ class TableReads:
                 timeout_s=0,
                 until=standing.position,
                 first=first,
-                packer=packer,
+                packer=encoder,
             )
             return Response(200, headers, reader)
         data = await _whole(view, place, standing, first)
@@ -197,12 +201,12 @@ def _negotiate(view: TableView, request: Request) -> None:
 
 
 def _end(view: TableView, standing: Standing) -> str:
-    """Closing changes the tag, so that a 304 cannot hide the end of a table."""
+    """Return a suffix of the tag: closing changes it, so that a 304 cannot hide a table's end."""
     return ":c" if view.stream.closed and standing.position == view.stream.tail else ""
 
 
-def _unchanged(request: Request, tag: str, headers: Headers) -> Response | None:
+def _not_modified(request: Request, tag: str, headers: Headers) -> Response | None:
     if not has_tag(request, tag):
         return None
-    kept = [header for header in headers if header[0] != b"content-type"]
-    return Response(304, [*kept, (b"etag", tag.encode())])
+    without_type = [header for header in headers if header[0] != b"content-type"]
+    return Response(304, [*without_type, (b"etag", tag.encode())])

@@ -1,5 +1,5 @@
-"""`/v1/table/<path>` as a resource: PUT declares, and writing by PUT and DELETE with a key and by
-POST with rows.
+"""`/v1/table/<path>`: PUT without a key declares a table; PUT and DELETE with a key, and POST with
+rows, write to it.
 
 A written row is a change event appended to the table's stream, checked and acknowledged like any
 other append.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote_to_bytes
 
 from penstock.errors import (
     EmptyBody,
@@ -38,12 +37,14 @@ if TYPE_CHECKING:
 ROW_TYPES: Final = frozenset({"text/tab-separated-values", MEDIA, "text/plain"})
 
 INLINE_BYTES: Final = 64 * 1024
-"""Bodies of more than this are parsed off the loop."""
+"""Longer bodies are parsed off the loop."""
 
 Answer = Coroutine[Any, Any, Response]
 
 
 class Tables:
+    """The methods of a table that change something."""
+
     def __init__(
         self,
         tables: TableDirectory,
@@ -67,7 +68,7 @@ class Tables:
             record = request.body.decode()
         except UnicodeDecodeError as error:
             raise InvalidRow(
-                f"A record is UTF-8, and byte {error.start} of this one is not.", field="record"
+                f"A record must be UTF-8; byte {error.start} of this one is not.", field="record"
             ) from None
         return self._write(view, Change("+", key, record), request)
 
@@ -75,8 +76,8 @@ class Tables:
         key = _key(request)
         if key is None:
             raise InvalidParameter(
-                "`key` says which row is deleted. To remove the table with all its rows, "
-                f"DELETE its stream, /v1/stream/{path}."
+                "`key` is missing; it names the row to delete. To remove the table with all its "
+                f"rows, DELETE its stream, /v1/stream/{path}."
             )
         view = self._tables.find(path, touch=False)
         return self._write(view, Change("-", key), request)
@@ -95,7 +96,7 @@ class Tables:
         return self._append(view, *self._parsed(view.table, body), request)
 
     async def _post_large(self, view: TableView, body: bytes, request: Request) -> Response:
-        """Parsed and encoded off the loop; decided on it."""
+        """Parse and encode the rows off the loop; the append is decided on it."""
         events, rows = await asyncio.to_thread(self._parsed, view.table, body)
         view = self._tables.find(view.path, touch=False)
         return await self._append(view, events, rows, request)
@@ -103,17 +104,16 @@ class Tables:
     def _parsed(self, table: Table, body: bytes) -> tuple[bytes, int]:
         changes = parse_changes(body, escape=table.escape)
         if not changes:
-            raise EmptyBody("There is no row in the body.")
+            raise EmptyBody("The body has no row; send at least one.")
         return self._events(table, changes), len(changes)
 
     def _write(self, view: TableView, change: Change, request: Request) -> Answer:
         return self._append(view, self._events(view.table, [change]), 1, request)
 
     def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
-        """Given to the log now: the transport lets go of the request, and writers keep their
-        order."""
-        appending = self._appending(events, request)
-        future = self._tables.engine.append(view.stream.path, appending)
+        """Append now, before anything waits: the transport drops the request's body when this
+        returns, and appends are decided in the order of their requests."""
+        future = self._tables.engine.append(view.stream.path, self._append_request(events, request))
         return self._written(view, future, rows)
 
     async def _written(
@@ -121,15 +121,15 @@ class Tables:
     ) -> Response:
         # wait() and not the future itself: a client that leaves must not cancel the append.
         await asyncio.wait((future,))
-        done = future.result()
-        response = Response(204, append_headers(done))
-        if done.duplicate:
+        appended = future.result()
+        response = Response(204, append_headers(appended))
+        if appended.duplicate:
             last = (await view.standing()).last
         else:
-            first, last = done.ordinal + 1, done.ordinal + rows
+            first, last = appended.ordinal + 1, appended.ordinal + rows
             self.rows_written += rows
             response.headers.append((b"stp-first-seqno", b"%d" % first))
-            if done.producer is not None:
+            if appended.producer is not None:
                 response.status = 200
         response.headers.append((b"stp-last-seqno", b"%d" % last))
         return response
@@ -147,7 +147,7 @@ class Tables:
                 raise error if len(changes) == 1 else in_batch(error, index) from None
         return b"[" + b",".join(events) + b"]"
 
-    def _appending(self, body: bytes, request: Request) -> Append:
+    def _append_request(self, body: bytes, request: Request) -> Append:
         headers, settings = request.headers, self._settings
         return Append(
             body,
@@ -160,15 +160,5 @@ class Tables:
 
 
 def _key(request: Request) -> str | None:
-    """The key in the query, to the letter; None if there is none."""
-    query = parse_query(request.query, ("key",))
-    if "key" not in query:
-        return None
-    for part in request.query.split(b"&"):
-        name, _, raw = part.partition(b"=")
-        if unquote_to_bytes(name.replace(b"+", b" ")) == b"key":
-            try:
-                return unquote_to_bytes(raw.replace(b"+", b" ")).decode()
-            except UnicodeDecodeError:
-                raise InvalidParameter("`key` is UTF-8, percent-encoded.") from None
-    return query["key"]
+    """Return the key that the query names, to the letter; None if it names none."""
+    return parse_query(request.query, ("key",), strict=True).get("key")
