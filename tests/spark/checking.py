@@ -56,7 +56,7 @@ def state_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
 
 
 def history_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
-    columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+    columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
     rows = duck.sql(f"SELECT {columns} FROM history_{entity}").to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 

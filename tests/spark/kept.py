@@ -83,8 +83,8 @@ class Kept:
                 row["_stream"],
                 row["_key"],
                 row["_value"],
-                row["_from_ordinal"],
-                -1 if row["_to_ordinal"] is None else row["_to_ordinal"],
+                row["_valid_from_ordinal"],
+                -1 if row["_valid_to_ordinal"] is None else row["_valid_to_ordinal"],
             )
             for row in rows
         )
@@ -128,7 +128,7 @@ def as_of_everything(
             columns = "_stream, _key, _value, _generation, _ordinal"
             found = ask(f"SELECT {columns} FROM {chosen.state_at('user', until)}")
             assert sorted(found) == replay.state_rows("user"), until
-            columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+            columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
             found = ask(f"SELECT {columns} FROM {chosen.history('user', until)}")
             assert sorted(found) == replay.history_rows("user"), until
 

@@ -19,6 +19,7 @@ from penstock.spark.pipeline.diff import Result, differences, keyed
 from penstock.spark.pipeline.outbox import Outbox
 from penstock.spark.pipeline.outbox_rows import Change, Chunk, body_bytes, cut
 from penstock.spark.server import shared_client
+from penstock.spark.warehouse import sql
 from penstock.stp.client.requests import ROWS, table_url
 from penstock.stp.client.sync.table import Table
 
@@ -102,7 +103,8 @@ class Publisher:
             if publish.sql is not None:
                 rows = self._views.sql(publish.sql)
             else:
-                self._views.prepare(" ".join(self._views.names()))
+                # What the function asks for is not known: everything that a query may name.
+                self._views.prepare(" ".join([*self._views.names(), *sql.FORMER_NAMES]))
                 module, _, function = (publish.function or "").partition(":")
                 rows = getattr(import_module(module), function)(self._views.session)
             found: pa.Table = rows.limit(most + 1).toArrow()  # never more than the driver can hold

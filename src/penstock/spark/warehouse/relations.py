@@ -71,7 +71,7 @@ class Relations(ABC):
             if f"by_key_{name}" in named:
                 self._define(f"by_key_{name}", sql.by_key(f"state_{name}"))
             if f"history_{name}" in named:
-                self._define(f"history_{name}", sql.everything(self.history(entity)))
+                self._define_history(entity, name, former=not named.isdisjoint(sql.FORMER_NAMES))
         if "collisions" in named:
             states = [(entity, f"state_{name}") for entity, name in names.items()]
             self._define("collisions", sql.all_collisions(states))
@@ -83,6 +83,15 @@ class Relations(ABC):
         if name not in self._made:
             self.define(name, query)
             self._made.add(name)
+
+    def _define_history(self, entity: str, name: str, *, former: bool) -> None:
+        """Columns have their former names only in queries that say them: not in `SELECT *`."""
+        view = f"history_{name}"
+        if former:
+            self._made.discard(view)  # it may have been made without them
+            self._define(view, sql.with_former_names(self.history(entity)))
+        elif view not in self._made:
+            self._define(view, sql.everything(self.history(entity)))
 
     def entities(self) -> list[str]:
         """Every type there is, declared or met."""

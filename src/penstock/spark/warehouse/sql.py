@@ -25,7 +25,13 @@ REST: Final = (
     "_txid",
     "_batch",
 )
-_EVENT: Final = {name: name[1:] for name in (*KEY, *REST)}
+# What a row of history tells of the event that begins it, and of the one that ends it.
+ENDS: Final = ("ordinal", "offset", "time")
+# What the columns of history were called before, and are called now. Until the next release.
+FORMER_NAMES: Final = {
+    **{f"_{end}_{name}": f"_valid_{end}_{name}" for end in ("from", "to") for name in ENDS},
+    "_current": "_is_current",
+}
 
 
 class Until(NamedTuple):
@@ -85,16 +91,16 @@ def _piece(piece: str) -> str:
     return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
 
 
-def marks(events: str, *, replaces: bool) -> str:
-    """Where the state of a stream begins anew: its resets and, if snapshots replace, the beginning
-    of each snapshot that was finished. `floor` is the position before which nothing counts."""
+def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
+    """The events at which the state of a stream begins anew: its resets and, if snapshots replace,
+    the beginning of each finished snapshot. Nothing before the position `floor` counts."""
     target = "try_cast(substr(e.control_offset, 18) AS BIGINT)"
     is_ahead = (
         "length(e.control_offset) = 33 AND substr(e.control_offset, 17, 1) = '_' "
         "AND try_cast(substr(e.control_offset, 1, 16) AS BIGINT) = e.generation "
         f"AND {target} > e.position"
     )
-    columns = "e.stream, e.generation, e.ordinal, e.offset, e.time"
+    columns = ", ".join(f"e.{name}" for name in ("stream", "generation", *ends))
     resets = (
         f"SELECT {columns}, CASE WHEN {is_ahead} THEN {target} ELSE e.position END AS floor "
         f"FROM {events} e WHERE e.control = 'reset'"
@@ -126,17 +132,25 @@ def cuts(events: str, *, replaces: bool) -> str:
     )
 
 
-def newest(rows: str, cut: str) -> str:
-    """Of rows with the columns of a state table the newest for each key, if it counts still."""
-    columns = ", ".join(f"n.{name}" for name in (*KEY, *REST))
-    return f"SELECT {columns} FROM ({latest(f'({rows})', cut)}) n"
+def key_columns(entity: str | None) -> tuple[str, ...]:
+    """The columns that identify an entity among those of its type, or (None) of all types."""
+    return KEY if entity is not None else ("_stream", "_type", "_key")
 
 
-def latest(rows: str, cut: str) -> str:
-    """The same, with all columns that the rows have, and one more."""
+def newest(rows: str, cut: str, *, key: Sequence[str] = KEY, more: Sequence[str] = ()) -> str:
+    """The newest row of each key, of rows with the columns of a state table (and `more`); none if
+    a mark of its stream has made it void."""
+    columns = ", ".join(f"n.{name}" for name in (*key, *REST, *more))
+    return f"SELECT {columns} FROM ({latest(f'({rows})', cut, key=key)}) n"
+
+
+def latest(rows: str, cut: str, *, key: Sequence[str] = KEY) -> str:
+    """The same with all columns of the rows, and one more."""
+    partition = ", ".join(f"c.{name}" for name in key)
+    # The hint is a comment for DuckDB. There is at most one cut for each stream.
     ranked = (
-        "SELECT c.*, row_number() OVER (PARTITION BY c._stream, c._key ORDER BY c._generation "
-        f"DESC, c._ordinal DESC, c._batch DESC) AS place FROM {rows} c "
+        f"SELECT /*+ BROADCAST(r) */ c.*, row_number() OVER (PARTITION BY {partition} ORDER BY "
+        f"c._generation DESC, c._ordinal DESC, c._batch DESC) AS place FROM {rows} c "
         f"LEFT JOIN ({cut}) r ON c._stream = r.stream "
         "WHERE r.stream IS NULL OR c._generation > r.generation OR (c._generation = r.generation "
         "AND c._ordinal > r.ordinal AND c._position >= r.floor)"
@@ -144,20 +158,33 @@ def latest(rows: str, cut: str) -> str:
     return f"SELECT n.* FROM ({ranked}) n WHERE n.place = 1"
 
 
-def changes(events: str, entity: str, *, after: int = 0, until: Until = NOW) -> str:
-    """The valid changes of a type as rows of its state table."""
-    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
+def _state_columns(names: Sequence[str]) -> str:
+    """Columns of events under the names that they have in a state table."""
+    return ", ".join(f"e.{name[1:]} AS {name}" for name in names)
+
+
+def changes(
+    events: str,
+    entity: str | None,
+    *,
+    after: int = 0,
+    until: Until = NOW,
+    more: Sequence[str] = (),
+) -> str:
+    """The valid changes of a type, or (None) of all, as rows of a state table with some `more`
+    columns."""
+    is_of_type = "" if entity is None else f"AND e.type = {literal(entity)} "
+    columns = _state_columns([*key_columns(entity), *REST, *more])
     return (
         f"SELECT {columns} FROM {events} e WHERE e.kind = 'change' "
-        f"AND e.type = {literal(entity)} AND e.batch > {int(after)} AND {until.condition('e')}"
+        f"{is_of_type}AND e.batch > {int(after)} AND {until.condition('e')}"
     )
 
 
 def refused(events: str, entity: str) -> str:
     """The changes of a type that only the pipeline's own schema refused, as the same rows."""
-    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
     return (
-        f"SELECT {columns} FROM {events} e WHERE e.kind = 'invalid' "
+        f"SELECT {_state_columns([*KEY, *REST])} FROM {events} e WHERE e.kind = 'invalid' "
         f"AND e.type = {literal(entity)} AND e.key IS NOT NULL AND e.operation IS NOT NULL"
     )
 
@@ -241,64 +268,107 @@ def living(rows: str) -> str:
     return f"SELECT l.* FROM ({rows}) l WHERE l._operation <> 'delete'"
 
 
-def state_at(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
-    """The state of a type from its events alone, as of some point."""
-    known = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
-    found = newest(changes(events, entity, until=until), cuts(known, replaces=replaces))
-    return living(found)
+def state_at(
+    events: str,
+    entity: str | None,
+    *,
+    until: Until = NOW,
+    replaces: bool = False,
+    more: Sequence[str] = (),
+) -> str:
+    """The state of a type, or (None) of all, from its events alone, as of some point; with some
+    `more` columns of the events."""
+    before = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
+    rows = changes(events, entity, until=until, more=more)
+    cut = cuts(before, replaces=replaces)
+    return living(newest(rows, cut, key=key_columns(entity), more=more))
 
 
-def history(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
-    """Every value that an entity has had, from where to where it held, as known at some point.
+def history(
+    events: str,
+    entity: str | None,
+    *,
+    until: Until = NOW,
+    replaces: bool = False,
+    ends: Sequence[str] = ENDS,
+) -> str:
+    """Every value of each entity of a type, or (None) of all, with `ends` of the events at which it
+    began and ended, as of some point.
 
-    Cut at resets; a value that is written again as it was makes no new row.
+    Cut at resets; a value that is written again unchanged makes no new row.
     """
     if until != NOW:
         events = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
-    found = marks(events, replaces=replaces)
-    spans = (
-        "SELECT m.stream, m.generation, m.ordinal, m.floor, "
-        "row_number() OVER w AS epoch, lead(m.generation) OVER w AS to_generation, "
-        "lead(m.ordinal) OVER w AS to_ordinal, lead(m.offset) OVER w AS to_offset, "
-        "lead(m.time) OVER w AS to_time FROM ("
-        f"SELECT f.stream, f.generation, f.ordinal, f.offset, f.time, max(f.floor) OVER (PARTITION "
-        f"BY f.stream, f.generation ORDER BY f.ordinal) AS floor FROM ({found}) f UNION ALL "
-        "SELECT z.stream, -1, -1, '', CAST(NULL AS TIMESTAMP), -2 FROM ("
-        f"SELECT DISTINCT y.stream FROM ({found}) y) z"
-        ") m WINDOW w AS (PARTITION BY m.stream ORDER BY m.generation, m.ordinal)"
-    )
+    key = key_columns(entity)
+    rows = changes(events, entity, more=[f"_{name}" for name in ends if f"_{name}" not in REST])
+    bounds = "".join(f", s.to_{name}" for name in ends)
+    # The hint is a comment for DuckDB. Marks are few.
     spanned = (
-        "SELECT c.*, coalesce(s.epoch, 0) AS epoch, s.to_ordinal, s.to_offset, s.to_time "
-        f"FROM ({changes(events, entity)}) c LEFT JOIN ({spans}) s ON c._stream = s.stream "
+        f"SELECT /*+ BROADCAST(s) */ c.*, coalesce(s.epoch, 0) AS epoch{bounds} FROM ({rows}) c "
+        f"LEFT JOIN ({_spans(events, replaces=replaces, ends=ends)}) s ON c._stream = s.stream "
         "AND (c._generation > s.generation "
         "OR (c._generation = s.generation AND c._ordinal > s.ordinal)) "
         "AND (s.to_generation IS NULL OR c._generation < s.to_generation "
         "OR (c._generation = s.to_generation AND c._ordinal <= s.to_ordinal)) "
         "WHERE s.stream IS NULL OR c._generation > s.generation OR c._position >= s.floor"
     )
+    window = f"WINDOW w AS (PARTITION BY {', '.join(key)}, epoch ORDER BY _generation, _ordinal)"
     compared = (
         "SELECT p.*, lag(p._operation) OVER w AS before_operation, "
-        f"lag(p._value) OVER w AS before_value FROM ({spanned}) p "
-        "WINDOW w AS (PARTITION BY p._stream, p._key, p.epoch ORDER BY p._generation, p._ordinal)"
+        f"lag(p._value) OVER w AS before_value FROM ({spanned}) p {window}"
     )
-    kept = (
+    distinct = (
         f"SELECT k.* FROM ({compared}) k WHERE k._operation = 'delete' "
         "OR k.before_operation IS NULL OR k.before_operation = 'delete' "
         "OR k.before_value <> k._value"
     )
-    ended = (
-        "SELECT h.*, lead(h._ordinal) OVER w AS next_ordinal, lead(h._offset) OVER w AS "
-        f"next_offset, lead(h._time) OVER w AS next_time FROM ({kept}) h "
-        "WINDOW w AS (PARTITION BY h._stream, h._key, h.epoch ORDER BY h._generation, h._ordinal)"
+    following = "".join(f", lead(h._{name}) OVER w AS next_{name}" for name in ends)
+    ended = f"SELECT h.*{following} FROM ({distinct}) h {window}"
+    columns = [f"v.{name}" for name in (*key, "_value", "_generation")]
+    columns += [f"v._{name} AS _valid_from_{name}" for name in ends]
+    columns += [
+        f"CASE WHEN v.next_ordinal IS NULL THEN v.to_{name} ELSE v.next_{name} END "
+        f"AS _valid_to_{name}"
+        for name in ends
+    ]
+    columns += ["v.next_ordinal IS NULL AND v.to_ordinal IS NULL AS _is_current"]
+    return f"SELECT {', '.join(columns)} FROM ({ended}) v WHERE v._operation <> 'delete'"
+
+
+def with_former_names(history: str) -> str:
+    """History with its columns also under the names that they had before."""
+    former = ", ".join(f"o.{name} AS {before}" for before, name in FORMER_NAMES.items())
+    return f"SELECT o.*, {former} FROM {history} o"
+
+
+def _spans(events: str, *, replaces: bool, ends: Sequence[str]) -> str:
+    """The parts of a stream between its marks: one before each mark, and one after the last.
+
+    Marks are read once, and the last one makes two rows: to read them may be to read a stream.
+    """
+    highest = (
+        "SELECT m.*, max(m.floor) OVER (PARTITION BY m.stream, m.generation ORDER BY m.ordinal) "
+        f"AS highest FROM ({marks(events, replaces=replaces, ends=ends)}) m"
+    )
+    numbered = (
+        "SELECT f.*, row_number() OVER w AS epoch, "
+        "count(*) OVER (PARTITION BY f.stream) AS epochs, "
+        "lag(f.generation, 1, -1) OVER w AS from_generation, "
+        "lag(f.ordinal, 1, -1) OVER w AS from_ordinal, "
+        f"lag(f.highest, 1, -2) OVER w AS from_floor FROM ({highest}) f "
+        "WINDOW w AS (PARTITION BY f.stream ORDER BY f.generation, f.ordinal)"
+    )
+    bounds = "".join(
+        f", CASE WHEN NOT a.is_after THEN n.{name} END AS to_{name}"
+        for name in ("generation", *ends)
     )
     return (
-        "SELECT v._stream, v._key, v._value, v._generation, v._ordinal AS _from_ordinal, "
-        "v._offset AS _from_offset, v._time AS _from_time, "
-        "coalesce(v.next_ordinal, v.to_ordinal) AS _to_ordinal, "
-        "coalesce(v.next_offset, v.to_offset) AS _to_offset, "
-        "CASE WHEN v.next_ordinal IS NULL THEN v.to_time ELSE v.next_time END AS _to_time, "
-        "v.next_ordinal IS NULL AND v.to_ordinal IS NULL AS _current "
-        f"FROM ({ended}) v WHERE v._operation <> 'delete'"
+        "SELECT n.stream, CASE WHEN a.is_after THEN n.epoch + 1 ELSE n.epoch END AS epoch, "
+        "CASE WHEN a.is_after THEN n.generation ELSE n.from_generation END AS generation, "
+        "CASE WHEN a.is_after THEN n.ordinal ELSE n.from_ordinal END AS ordinal, "
+        f"CASE WHEN a.is_after THEN n.highest ELSE n.from_floor END AS floor{bounds} "
+        f"FROM ({numbered}) n CROSS JOIN (SELECT TRUE AS is_after UNION ALL SELECT FALSE) a "
+        "WHERE NOT a.is_after OR n.epoch = n.epochs"
     )
 
 
