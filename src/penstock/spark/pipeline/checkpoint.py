@@ -24,6 +24,7 @@ _ADVICE: Final = (
     "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
     "warehouse stands, with a new checkpoint."
 )
+_OFFSET_LOG_VERSION: Final = "v1"
 # How Spark writes the files of checkpoints. The usual way asks for things that Java cannot do
 # without running a program (`readlink`, `chmod`), several for each file.
 _MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
@@ -87,11 +88,18 @@ class Checkpoint:
 
     def positions(self, batch: int) -> dict[str, Any] | None:
         """Where the source stands at the end of a batch, as it was planned."""
-        text = self._read(f"offsets/{batch}")
+        name = f"offsets/{batch}"
+        text = self._read(name)
         if text is None:
             return None
-        found: dict[str, Any] = msgspec.json.decode(text.strip().splitlines()[2])
-        return found
+        try:
+            return parse_offset_log(text)
+        except ValueError as error:
+            raise WarehouseMismatch(
+                f"The file {name} of the checkpoint {self.location} is not one that Spark 4.2 "
+                f"writes for a pipeline: {error}. Run the pipeline with the version of PySpark "
+                f"that penstock-streams[spark] requires. If the file is damaged: {_ADVICE}"
+            ) from None
 
     @property
     def done(self) -> int | None:
@@ -112,6 +120,23 @@ class Checkpoint:
         chosen = fs.FileSelector(self._root, allow_not_found=True)
         if self._files.get_file_info(chosen):
             move_folder(self._files, self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
+
+
+def parse_offset_log(text: str) -> dict[str, Any]:
+    """The positions in a file of Spark's offset log, of a query with one source.
+
+    The file has a line with the version of its format, one with Spark's own metadata, and one for
+    each source with the JSON that the source gave as its offset. A ValueError for anything else.
+    """
+    version, *lines = text.strip().split("\n")
+    if version != _OFFSET_LOG_VERSION:
+        raise ValueError(f"its version is {version[:20]!r} instead of {_OFFSET_LOG_VERSION!r}")
+    if len(lines) != 2:  # the metadata and the source
+        raise ValueError(f"it has {max(len(lines) - 1, 0)} sources instead of 1")
+    try:
+        return msgspec.json.decode(lines[1], type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the offset of its source is no JSON object ({error})") from None
 
 
 def check_match(checkpoint: Checkpoint, events: EventsTable) -> None:
