@@ -15,7 +15,6 @@ import pytest
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.names import view_names
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, gone, put, spelled
 
@@ -28,12 +27,12 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 def test_names_of_types_become_names_of_views() -> None:
-    assert view_names(["Order", "order", "a-b"]) == {
+    assert sql.view_names(["Order", "order", "a-b"]) == {
         "Order": "order",
         "order": "order_2",
         "a-b": "a_b",
     }
-    assert view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
+    assert sql.view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
     assert sql.literal("it's") == "'it''s'"
     assert sql.literal("a\\b'") == "('a' || chr(92) || 'b''')"
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
@@ -21,9 +22,11 @@ from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import WarehouseInUse
 from penstock.spark.error_text import translates_storage_errors, warehouse_errors
-from penstock.spark.warehouse.file_statistics import Statistics
 from penstock.spark.warehouse.storage import delta_options, filesystem
 
+TEXT_MAX: Final = 32  # characters of a text that are told
+_ABOVE_ASCII: Final = "\x7f"
+_ABOVE_ALL: Final = "\U0010ffff"
 RECORD: Final = "penstock"  # where a commit says what it is about
 _ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
 _LOOK_BACK: Final = (1, 64, 1024, None)  # commits, until one of ours is found; None: all
@@ -36,6 +39,7 @@ _CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 1 hours",
     _RETENTION: f"interval {limits.PIPELINE_KEEP_HOURS} hours",
 }
+_compute: Any = pc
 
 
 class Written(NamedTuple):
@@ -302,7 +306,9 @@ def write_file(
         file = pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
     with file as writer:
         for table in _chain(first, tables):
-            with warehouse_errors(uri):  # not around the rows, whose errors are not storage errors
+            with warehouse_errors(
+                uri
+            ):  # not around the rows: what goes wrong with those is no matter of files
                 writer.write_table(table)
             noted.add(table)
     return Written(name, files.get_file_info(path).size, noted.rows, noted.json())
@@ -327,3 +333,52 @@ def _together(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
             held, rows = [], 0
     if held:
         yield pa.Table.from_batches(held, schema)
+
+
+class Statistics:
+    """Gathered while the rows of a file are written."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.rows = 0
+        self._nulls = dict.fromkeys(columns, 0)
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def add(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        for name in self._nulls:
+            column = table[name]
+            self._nulls[name] += column.null_count
+            if column.null_count == len(column):
+                continue
+            found = _compute.min_max(column).as_py()
+            self._least[name] = min(self._least.get(name, found["min"]), found["min"])
+            self._most[name] = max(self._most.get(name, found["max"]), found["max"])
+
+    def json(self) -> str:
+        return msgspec.json.encode(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: below(value) for name, value in self._least.items()},
+                "maxValues": {name: above(value) for name, value in self._most.items()},
+                "nullCount": self._nulls,
+            }
+        ).decode()
+
+
+def below(value: Any) -> Any:
+    """A value, or if it is a long text a short one that no text which begins so is less than."""
+    return value[:TEXT_MAX] if isinstance(value, str) else value
+
+
+def above(value: Any) -> Any:
+    """A value, or if it is a long text a shorter one that is greater, in the order of code points,
+    which is that of the bytes of UTF-8. A text of the greatest character alone has none."""
+    if not isinstance(value, str):
+        return value
+    for end in range(TEXT_MAX, len(value)):
+        if value[end] < _ABOVE_ASCII:
+            return value[:end] + _ABOVE_ASCII
+        if value[end] < _ABOVE_ALL:
+            return value[:end] + _ABOVE_ALL
+    return value

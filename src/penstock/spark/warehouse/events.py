@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from penstock import limits
 from penstock.spark.type_schema import TypeSchema
+from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.delta import File, Table, Written, write_file
-from penstock.spark.warehouse.names import view_names
 from penstock.spark.warehouse.offsets_file import KeptPositions
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -102,7 +102,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def named(self, types: Iterable[str] = ()) -> dict[str, str]:
         """What SQL calls each type that was met, and these."""
-        return view_names(sorted({*self.types, *types}), self.names)
+        return sql.view_names(sorted({*self.types, *types}), self.names)
 
 
 def rows_of(

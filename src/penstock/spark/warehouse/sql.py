@@ -6,7 +6,8 @@ Names of tables are put in by the caller; values never are, but through `literal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidOffset
@@ -89,6 +90,22 @@ def _pieces(text: str) -> list[str]:
 
 def _piece(piece: str) -> str:
     return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
+
+
+def view_names(entities: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A name for each type, of letters, digits and _ alone; those that have one keep it."""
+    found = dict(known or {})
+    taken = set(found.values())
+    for entity in entities:
+        if entity in found:
+            continue
+        name = plain = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
+        number = 2
+        while name in taken:
+            name, number = f"{plain}_{number}", number + 1
+        taken.add(name)
+        found[entity] = name
+    return found
 
 
 def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
