@@ -87,7 +87,7 @@ def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dic
     warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
     assert messages == [json.loads(text) for text in committed(warehouse, "cities")]
     outbox = Outbox(warehouse)
-    outbox.look()
+    outbox.refresh()
     assert list(outbox.waiting("cities")) == []
     found = folded(messages)
     values = (json.loads(row["value"]) for row in replay.state.values() if row["type"] == "user")

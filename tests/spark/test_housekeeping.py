@@ -21,8 +21,8 @@ from penstock.cli import main
 from penstock.clock import ManualClock
 from penstock.errors import WarehouseInUse
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import Record
-from penstock.spark.warehouse.vacuum import is_due, tidy_now_and_then
+from penstock.spark.warehouse.events import EventsCommit
+from penstock.spark.warehouse.vacuum import is_due, vacuum_if_due
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 
@@ -42,7 +42,7 @@ def files(folder: Path) -> set[str]:
 
 def tidy(kept: Kept, hours: int) -> int:
     keep = limits.PIPELINE_KEEP_HOURS
-    removed = sum(len(each.tidy(hours, keep=keep)) for each in kept.warehouse.tables())
+    removed = sum(len(each.vacuum(hours, keep=keep)) for each in kept.warehouse.tables())
     kept.duck.refresh()
     return removed
 
@@ -147,7 +147,7 @@ def test_the_log_stays_short_and_still_says_where_the_tables_stand(kept: Kept) -
     for path in log.iterdir():
         age(path, 2)
     for table in kept.warehouse.tables():
-        table.tidy(24, keep=24)
+        table.vacuum(24, keep=24)
     assert len(list(log.glob("*.json"))) < 20
     assert len(list(log.glob("*.checkpoint.parquet"))) == 1
     again = Warehouse(str(kept.path))
@@ -194,7 +194,7 @@ def test_upkeep_of_a_run_that_was_taken_over_buries_nothing(kept: Kept) -> None:
     left.write_text("x")
     age(left, 30)
     for table in tables:
-        table.tidy(24, keep=limits.PIPELINE_KEEP_HOURS)
+        table.vacuum(24, keep=limits.PIPELINE_KEEP_HOURS)
     assert not left.exists()
     again = Warehouse(str(kept.path)).events
     assert again.record == wanted
@@ -210,7 +210,7 @@ def test_tables_of_earlier_versions_learn_how_long_files_are_kept(kept: Kept) ->
     [events] = [each for each in kept.warehouse.tables() if each.uri == kept.warehouse.events.uri]
     found = []
     for keep in (48, 48, 5):
-        events.tidy(48, keep=keep)
+        events.vacuum(48, keep=keep)
         name = "delta.deletedFileRetentionDuration"
         found.append((events.version, events.handle.metadata().configuration[name]))
     assert [words for _, words in found] == ["interval 48 hours"] * 2 + ["interval 5 hours"]
@@ -243,7 +243,7 @@ def test_a_table_that_another_engine_has_changed_is_left_alone(kept: Kept) -> No
 def test_it_is_done_now_and_then_unless_it_is_switched_off(
     hours: int, passed_s: int, wanted: bool
 ) -> None:
-    record = Record(tidied_s=1000)
+    record = EventsCommit(tidied_s=1000)
     assert is_due(record, keep_hours=hours, now_s=1000 + passed_s) is wanted
 
 
@@ -253,16 +253,16 @@ def test_a_pipeline_tidies_up_when_it_is_time_and_then_not_for_a_while(kept: Kep
     left = kept.path / "events" / "00000009-left.parquet"
     left.write_text("x")
     age(left, 30)
-    assert not tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock), "it is new"
+    assert not vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock), "it is new"
     clock.advance(limits.PIPELINE_TIDY_INTERVAL_S + 1)
-    assert tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+    assert vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
     assert not left.exists()
-    assert not tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+    assert not vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
     other = Warehouse(str(kept.path))
     other.open()
     clock.advance(limits.PIPELINE_TIDY_INTERVAL_S + 1)
     with pytest.raises(WarehouseInUse, match="taken"):
-        tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+        vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
 
 
 def test_the_command_tells_what_it_removes_and_keeps_off_a_running_pipeline(

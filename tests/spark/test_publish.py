@@ -57,7 +57,7 @@ def test_what_is_sent_again_is_stored_once(run: Run, client: Client, tmp_path: P
     assert len(stream.read().messages) == 13
     again.publisher.close()
     outbox = Outbox(again.warehouse)
-    outbox.look()
+    outbox.refresh()
     assert list(outbox.waiting("p")) == [], "it is written down in the end"
 
 

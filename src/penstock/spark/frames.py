@@ -1,6 +1,6 @@
-"""DataFrames without further ado: events, the state they add up to, and its history.
+"""DataFrames of events, of the state that they add up to, and of its history.
 
-`state_of` and `history_of` are pure transformations of any DataFrame with the source's columns.
+`state_of` and `history_of` transform any DataFrame with the columns of the source.
 """
 
 from __future__ import annotations
@@ -45,50 +45,50 @@ def events(
     token: str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Every event of the streams, as they are now or as they were at an offset.
+    """Every event of the streams, up to now or to an offset.
 
-    `streams` is a name, a pattern or several; `at` an offset, or one for each stream by its name.
-    Further options are those of the source, for example `mode="raw"`.
+    `streams` is a name, a pattern or several of them; `at` is an offset, or a dict of offsets by
+    stream. Further options are those of the source, for example `mode="raw"`.
     """
     register(spark)
     names = [streams] if isinstance(streams, str) else list(streams)
-    given = {"url": url, "streams": msgspec.json.encode(names).decode(), **options}
+    settings = {"url": url, "streams": msgspec.json.encode(names).decode(), **options}
     if token is not None:
-        given["token"] = token
+        settings["token"] = token
     if at is not None:
-        given["endingOffsets"] = msgspec.json.encode(_offsets(names, at)).decode()
-    return spark.read.format("durable_streams").options(**given).load()
+        settings["endingOffsets"] = msgspec.json.encode(_offsets(names, at)).decode()
+    return spark.read.format("durable_streams").options(**settings).load()
 
 
 def state(
     spark: SparkSession, url: str, streams: str | Sequence[str], *, at: At = None, **options: Any
 ) -> DataFrame:
-    """One row for each entity that there is, with its value: now, or at an offset."""
+    """One row for each existing entity, with its value: now, or at an offset."""
     return state_of(events(spark, url, streams, at=at, **options))
 
 
 def history(
     spark: SparkSession, url: str, streams: str | Sequence[str], *, at: At = None, **options: Any
 ) -> DataFrame:
-    """One row for each value that an entity has had, and from where to where it held."""
+    """One row for each value of an entity, with the events at which it began and ended."""
     return history_of(events(spark, url, streams, at=at, **options))
 
 
 def lag(query: StreamingQuery) -> dict[str, int]:
-    """How many messages each stream is ahead of the query, as its last progress says.
+    """The number of messages that each stream is ahead of the query, by its last progress.
 
-    Streams that are read to the end are not in it.
+    Streams that are read to the end are left out.
     """
     progress = query.lastProgress
-    found: dict[str, int] = {}
+    lags: dict[str, int] = {}
     for source in [] if progress is None else progress.sources:
         try:
             latest = msgspec.json.decode(source.latestOffset or "null")
         except msgspec.DecodeError:
             continue
         if isinstance(latest, dict) and isinstance(latest.get("lag"), dict):
-            found.update(latest["lag"])
-    return found
+            lags.update(latest["lag"])
+    return lags
 
 
 def state_of(events: DataFrame) -> DataFrame:
@@ -109,14 +109,14 @@ def history_of(events: DataFrame) -> DataFrame:
 
 
 def _query(events: DataFrame, query: str) -> DataFrame:
-    """The answer to a query of `{events}`: rows of the source, called as in the table **events**
-    of a pipeline."""
+    """The result of a query over `{events}`: rows of the source with the columns that they have in
+    the table **events** of a pipeline."""
     return events.sparkSession.sql(query, events=events.selectExpr(*_EVENTS))
 
 
 def _offsets(names: Sequence[str], at: str | Mapping[str, str]) -> dict[str, str]:
     if isinstance(at, str):
         if len(names) != 1 or any(character in names[0] for character in "*?,"):
-            raise ValueError("one offset is for one stream: give a dict of them, by their names")
+            raise ValueError("one offset is for one stream: pass a dict of offsets by stream")
         return {names[0].strip("/"): at}
     return {name.strip("/"): offset for name, offset in at.items()}

@@ -1,7 +1,7 @@
-"""What follows from events, as SQL that Spark and DuckDB both read: the state, as of now or
-earlier, its history, and the dead letters. One text for both, so that they cannot differ.
+"""SQL for Spark and DuckDB over the events: the state now or earlier, its history, and the dead
+letters. Both engines, and the DataFrames of `penstock.spark`, run the same text.
 
-Names of tables are put in by the caller; values never are, but through `literal`.
+The caller inserts names of tables; values are inserted by `literal` only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMER_NAMES: Final = {
 
 
 class Until(NamedTuple):
-    """A point in the past: of one stream by its offset, or of all by the number of a batch."""
+    """A point in the past: an offset of one stream, or the number of a batch."""
 
     batch: int | None = None
     stream: str | None = None
@@ -44,68 +44,67 @@ class Until(NamedTuple):
     position: int | None = None
 
     def condition(self, alias: str) -> str:
-        """Whether a row was there by then."""
-        told = []
+        """SQL for whether an event came before that point."""
+        conditions = []
         if self.batch is not None:
-            told.append(f"{alias}.batch <= {int(self.batch)}")
+            conditions.append(f"{alias}.batch <= {int(self.batch)}")
         if self.stream is not None:
             generation, position = int(self.generation or 0), int(self.position or 0)
-            told.append(
+            conditions.append(
                 f"{alias}.stream = {literal(self.stream)} AND ({alias}.generation < {generation} "
                 f"OR ({alias}.generation = {generation} AND {alias}.position < {position}))"
             )
-        return " AND ".join(told) or "TRUE"
+        return " AND ".join(conditions) or "TRUE"
 
 
 NOW: Final = Until()
 
 
 def until_offset(stream: str, offset: str) -> Until:
-    """The point in the past that an offset of a stream is."""
-    place = parse_offset(offset)
-    if not isinstance(place, Offset):
+    """The point at an offset of a stream."""
+    parsed = parse_offset(offset)
+    if not isinstance(parsed, Offset):
         raise InvalidOffset(
-            f"{offset!r} is no place in the past: give an offset as readers and tables show them."
+            f"{offset!r} is no offset in the past. Use one that a reader or a table shows."
         )
-    return Until(None, stream.strip("/"), place.generation, place.position)
+    return Until(None, stream.strip("/"), parsed.generation, parsed.position)
 
 
 def literal(text: str) -> str:
-    """A text in SQL. Both engines take '' for a quote; Spark also reads backslashes."""
+    """A text as an SQL literal. Both engines read '' as a quote; only Spark unescapes
+    backslashes."""
     if "\\" in text:
-        codes = " || ".join(_piece(piece) for piece in _pieces(text))
-        return f"({codes})"
+        pieces = " || ".join(map(_piece, _pieces(text)))
+        return f"({pieces})"
     return "'" + text.replace("'", "''") + "'"
 
 
 def _pieces(text: str) -> list[str]:
-    found: list[str] = []
-    for number, part in enumerate(text.split("\\")):
-        if number:
-            found.append("\\")
-        if part:
-            found.append(part)
-    return found
+    """A text cut before and after each backslash."""
+    return [piece for piece in re.split(r"(\\)", text) if piece]
 
 
 def _piece(piece: str) -> str:
     return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
 
 
-def view_names(entities: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A name for each type, of letters, digits and _ alone; those that have one keep it."""
-    found = dict(known or {})
-    taken = set(found.values())
+def view_names(
+    entities: Iterable[str], existing: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A name for each type in `state_…` and the like, of letters, digits and _; existing names
+    stay, so that a query never changes to another type."""
+    names = dict(existing or {})
+    used = set(names.values())
     for entity in entities:
-        if entity in found:
+        if entity in names:
             continue
-        name = plain = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
+        name = stem = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
         number = 2
-        while name in taken:
-            name, number = f"{plain}_{number}", number + 1
-        taken.add(name)
-        found[entity] = name
-    return found
+        while name in used:
+            name, number = f"{stem}_{number}", number + 1
+        used.add(name)
+        names[entity] = name
+    return names
 
 
 def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
@@ -137,15 +136,15 @@ def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
 
 
 def cuts(events: str, *, replaces: bool) -> str:
-    """The last mark of each stream, and the highest floor of its generation."""
+    """The last mark of each stream, with the highest floor of its generation."""
     ranked = (
         "SELECT m.*, row_number() OVER (PARTITION BY m.stream ORDER BY m.generation DESC, "
-        "m.ordinal DESC) AS place, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
+        "m.ordinal DESC) AS rank, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
         f"AS highest FROM ({marks(events, replaces=replaces)}) m"
     )
     return (
         "SELECT r.stream, r.generation, r.ordinal, r.highest AS floor "
-        f"FROM ({ranked}) r WHERE r.place = 1"
+        f"FROM ({ranked}) r WHERE r.rank = 1"
     )
 
 
@@ -167,12 +166,12 @@ def latest(rows: str, cut: str, *, key: Sequence[str] = KEY) -> str:
     # The hint is a comment for DuckDB. There is at most one cut for each stream.
     ranked = (
         f"SELECT /*+ BROADCAST(r) */ c.*, row_number() OVER (PARTITION BY {partition} ORDER BY "
-        f"c._generation DESC, c._ordinal DESC, c._batch DESC) AS place FROM {rows} c "
+        f"c._generation DESC, c._ordinal DESC, c._batch DESC) AS rank FROM {rows} c "
         f"LEFT JOIN ({cut}) r ON c._stream = r.stream "
         "WHERE r.stream IS NULL OR c._generation > r.generation OR (c._generation = r.generation "
         "AND c._ordinal > r.ordinal AND c._position >= r.floor)"
     )
-    return f"SELECT n.* FROM ({ranked}) n WHERE n.place = 1"
+    return f"SELECT n.* FROM ({ranked}) n WHERE n.rank = 1"
 
 
 def _state_columns(names: Sequence[str]) -> str:
@@ -199,7 +198,7 @@ def changes(
 
 
 def refused(events: str, entity: str) -> str:
-    """The changes of a type that only the pipeline's own schema refused, as the same rows."""
+    """The changes of a type that only the schema of the pipeline refused, as the same rows."""
     return (
         f"SELECT {_state_columns([*KEY, *REST])} FROM {events} e WHERE e.kind = 'invalid' "
         f"AND e.type = {literal(entity)} AND e.key IS NOT NULL AND e.operation IS NOT NULL"
@@ -207,16 +206,15 @@ def refused(events: str, entity: str) -> str:
 
 
 def state_of(stream: str, rows: Sequence[str], cut: str) -> str:
-    """The state of one stream from rows of its changes, several to a key, whatever they are of."""
-    wanted = " UNION ALL ".join(
+    """The state of one stream, from several queries of changes."""
+    changes = " UNION ALL ".join(
         f"SELECT o.* FROM ({each}) o WHERE o._stream = {literal(stream)}" for each in rows
     )
-    return living(newest(wanted, cut))
+    return living(newest(changes, cut))
 
 
 def in_order(states: Sequence[tuple[str, str]]) -> str:
-    """The rows of several types in the order of their stream: what was appended together stays
-    together."""
+    """The rows of several types in the order of their stream."""
     rows = " UNION ALL ".join(
         f"SELECT {literal(entity)} AS _type, s.* FROM ({query}) s" for entity, query in states
     )
@@ -227,7 +225,7 @@ _ORDER: Final = ("_generation", "_ordinal", "_batch")
 
 
 def _is_older(one: str, other: str) -> str:
-    """Whether a row is older than another one of its key."""
+    """SQL for whether a row is older than another one of its key."""
     generation, ordinal, batch = ((f"{one}.{name}", f"{other}.{name}") for name in _ORDER)
     return (
         f"({generation[0]} < {generation[1]} OR ({generation[0]} = {generation[1]} AND "
@@ -237,7 +235,7 @@ def _is_older(one: str, other: str) -> str:
 
 
 def merged(base: str, fresh: str, cut: str) -> str:
-    """A state table and the newest of the rows that came since: still one row for each key."""
+    """A state table and the newest later changes, merged to one row for each key."""
     same = "b._stream = f._stream AND b._key = f._key"
     return (
         f"SELECT b.* FROM {base} b LEFT JOIN {fresh} f ON {same} "
@@ -251,28 +249,29 @@ def merged(base: str, fresh: str, cut: str) -> str:
 
 
 def without_tombstones(rows: str, streams: Sequence[str] | None) -> str:
-    """Rows to be kept: a deleted key only of these streams, whose dead letters may come before it;
-    None: of all."""
+    """Rows without deleted keys, except those of these streams (None: of all): a dead letter that
+    is replayed there may be older than the delete."""
     if streams is None:
         return rows
-    named = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
-    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{named}"
+    exception = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
+    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{exception}"
 
 
 def between(rows: str, low: str | None, high: str | None) -> str:
-    """The rows with keys from one up to another, in the order of their bytes."""
+    """The rows with keys from `low` up to, not including, `high`, in the order of their bytes."""
     bounds = [] if low is None else [f"i._key >= {literal(low)}"]
     bounds += [] if high is None else [f"i._key < {literal(high)}"]
     return f"(SELECT i.* FROM {rows} i WHERE {' AND '.join(bounds) or 'TRUE'})"
 
 
 def sample(rows: str, count: int) -> str:
-    """The keys of so many rows, by chance. DuckDB's words: where the driver folds."""
+    """The keys of so many random rows. In DuckDB's dialect: only the driver's fold needs it."""
     keys = f"SELECT i._key FROM {rows} i"
     return f"SELECT s._key FROM ({keys}) s USING SAMPLE reservoir({int(count)} ROWS)"
 
 
 def everything(rows: str) -> str:
+    """All rows of a relation."""
     return f"SELECT a.* FROM {rows} a"
 
 
@@ -282,6 +281,7 @@ def own_columns(state: str) -> str:
 
 
 def living(rows: str) -> str:
+    """Rows without deleted keys."""
     return f"SELECT l.* FROM ({rows}) l WHERE l._operation <> 'delete'"
 
 
@@ -407,29 +407,29 @@ def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -
 
 
 def collisions(state: str) -> str:
-    """Keys of a type that more than one stream has."""
+    """The keys of a type that exist in more than one stream."""
     return f"SELECT s._key, count(*) AS streams FROM {state} s GROUP BY s._key HAVING count(*) > 1"
 
 
 def all_collisions(states: Sequence[tuple[str, str]]) -> str:
-    """Types and keys that more than one stream has, of all types and their states."""
+    """The types and keys that exist in more than one stream."""
     none = "SELECT '' AS _type, '' AS _key, CAST(0 AS BIGINT) AS streams WHERE 1 = 0"
-    told = (
+    queries = (
         f"SELECT {literal(entity)} AS _type, c._key, c.streams FROM ({collisions(state)}) c"
         for entity, state in states
     )
-    return " UNION ALL ".join([none, *told])
+    return " UNION ALL ".join([none, *queries])
 
 
 def by_key(state: str) -> str:
-    """The state of a type with one row for each key, whatever stream it is of: the one with the
-    latest time, or that came last; `_streams` says how many have the key."""
+    """The state of a type with one row for each key in any stream: the one with the latest time,
+    else the last to arrive. `_streams` is the number of streams that have the key."""
     ranked = (
         "SELECT k._stream, k._key, count(*) OVER (PARTITION BY k._key) AS _streams, row_number() "
         "OVER (PARTITION BY k._key ORDER BY k._time DESC NULLS LAST, k._batch DESC, k._stream) "
-        f"AS place FROM {state} k"
+        f"AS rank FROM {state} k"
     )
     return (
         f"SELECT s.*, r._streams FROM {state} s JOIN ({ranked}) r "
-        "ON s._stream = r._stream AND s._key = r._key WHERE r.place = 1"
+        "ON s._stream = r._stream AND s._key = r._key WHERE r.rank = 1"
     )
