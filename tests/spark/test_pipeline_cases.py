@@ -305,5 +305,5 @@ def test_the_past_is_the_same_in_spark(
     assert tables.history("user").count() == 3
     with pytest.raises(QueryFailed, match="There is no type 'order'; there are: user"):
         tables.state("order")
-    with pytest.raises(QueryFailed, match="go together"):
+    with pytest.raises(QueryFailed, match="belongs to one stream"):
         tables.state("user", at=at)

@@ -80,7 +80,7 @@ def test_a_target_that_was_deleted_is_an_error_that_says_so(run: Run, client: Cl
     run.publish({"a": 1})
     client.stream(run.target()).delete()
     client.stream(run.target()).create()
-    with pytest.raises(PublishFailed, match="made anew"):
+    with pytest.raises(PublishFailed, match="deleted or recreated"):
         run.publish({"a": 2})
 
 
