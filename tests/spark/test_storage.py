@@ -10,8 +10,9 @@ from pyarrow import fs
 
 from penstock.errors import InvalidOption, InvalidPipeline
 from penstock.spark.config import make_pipeline
+from penstock.spark.error_text import error_message
 from penstock.spark.sessions.session import needs_classic, session
-from penstock.spark.sink.chunking import keep_chunking
+from penstock.spark.sink.chunking import record_chunking
 from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.remote_files import shared_out
 from penstock.spark.warehouse.storage import canonical, delta_options, filesystem, is_remote
@@ -200,10 +201,10 @@ def test_the_checkpoint_of_a_remote_warehouse_is_the_drivers(
 
 
 def test_the_record_of_a_sink_needs_a_checkpoint_that_python_can_open(tmp_path: Path) -> None:
-    keep_chunking(f"file:{tmp_path}/a", "s", {"chunkMessages": 1})
+    record_chunking(f"file:{tmp_path}/a", "s", {"chunkMessages": 1})
     assert (tmp_path / "a" / "penstock" / "sink-s.json").exists()
     with pytest.raises(InvalidOption, match="Python cannot open dbfs:/"):
-        keep_chunking("dbfs:/a", "s", {"chunkMessages": 1})
+        record_chunking("dbfs:/a", "s", {"chunkMessages": 1})
     assert not Path("dbfs:").exists()
 
 
@@ -219,7 +220,7 @@ def test_small_files_share_a_task_and_large_ones_do_not() -> None:
 def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:
     # As they are told apart: the real one needs gRPC, which is not among our packages.
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(InvalidOption, match=r"session is one of Spark Connect"):
+    with pytest.raises(InvalidOption, match="this is a session of Spark Connect"):
         needs_classic(remote, "A pipeline")
     with pytest.raises(InvalidOption, match=r"SparkSession.builder.remote"):
         session(master="sc://127.0.0.1:15002")
@@ -233,6 +234,6 @@ def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:
     ],
 )
 def test_an_executor_without_the_right_python_is_told_in_a_sentence(told: str, words: str) -> None:
-    found = plain(RuntimeError(f"Job aborted.\n{told}"))
+    found = error_message(RuntimeError(f"Job aborted.\n{told}"))
     assert words in found
     assert "spark.pyspark.python" in found
