@@ -26,7 +26,7 @@ REST: Final = (
     "_txid",
     "_batch",
 )
-# What a row of history tells of the event that begins it, and of the one that ends it.
+# The columns of the events at which a value began and ended, in a row of history.
 ENDS: Final = ("ordinal", "offset", "time")
 # What the columns of history were called before, and are called now. Until the next release.
 FORMER_NAMES: Final = {

@@ -40,7 +40,7 @@ def files(folder: Path) -> set[str]:
     return {each.name for each in folder.glob("*.parquet")}
 
 
-def tidy(kept: Kept, hours: int) -> int:
+def vacuum_all(kept: Kept, hours: int) -> int:
     keep = limits.PIPELINE_KEEP_HOURS
     removed = sum(len(each.vacuum(hours, keep=keep)) for each in kept.warehouse.tables())
     kept.duck.refresh()
@@ -59,9 +59,9 @@ def test_only_files_of_the_newest_version_stay_if_nobody_reads_older_ones(kept: 
     kept.warehouse.events.compact()
     state, events = kept.path / "state" / "user", kept.path / "events"
     assert (len(files(state)), len(files(events))) == (8, 9)
-    assert tidy(kept, 1) == 0, "they are minutes old"
+    assert vacuum_all(kept, 1) == 0, "they are minutes old"
     assert (len(files(state)), len(files(events))) == (8, 9)
-    assert tidy(kept, 0) == 7 + 8
+    assert vacuum_all(kept, 0) == 7 + 8
     assert (len(files(state)), len(files(events))) == (1, 1)
     kept.agree()
     assert Warehouse(str(kept.path)).events.record == kept.warehouse.events.record
@@ -73,7 +73,7 @@ def test_only_files_of_the_newest_version_stay_if_nobody_reads_older_ones(kept: 
 def test_history_and_state_as_of_then_need_no_old_versions(kept: Kept) -> None:
     checks = list(as_of_everything(kept))
     kept.warehouse.events.compact()
-    tidy(kept, 0)
+    vacuum_all(kept, 0)
     assert len(files(kept.path / "events")) == 1
     for check in checks:
         check(lambda query: [tuple(row.values()) for row in kept.duck.table(query).to_pylist()])
@@ -87,7 +87,7 @@ def test_who_has_begun_to_read_reads_on(kept: Kept) -> None:
     kept.batch(put("a", '{"name":"new"}'))
     kept.fold()
     kept.warehouse.events.compact()
-    tidy(kept, 1)
+    vacuum_all(kept, 1)
     assert [row["name"] for row in reader.table(old).to_pylist()] == ["old"]
     reader.close()
 
@@ -110,7 +110,7 @@ def test_files_go_when_the_last_version_that_had_them_is_old_enough(kept: Kept) 
                     line["remove"]["deletionTimestamp"] = int((time.time() - hours * HOUR_S) * 1000)
             text = "\n".join(map(json.dumps, lines))
         log.write_text(text)
-    assert tidy(kept, 24) == 1
+    assert vacuum_all(kept, 24) == 1
     assert files(state) == {second.name, third.name}
     kept.agree()
 
@@ -130,7 +130,7 @@ def test_what_a_killed_task_has_left_goes_and_what_is_not_of_a_table_stays(kept:
         path.write_text("x")
         if path != young:
             age(path, 30)
-    assert tidy(kept, 24) == 2
+    assert vacuum_all(kept, 24) == 2
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in (young, *others))
     kept.agree()
@@ -171,7 +171,7 @@ def test_the_log_is_not_cut_off_below_what_it_says_last(kept: Kept) -> None:
     DeltaTable(table.uri).create_checkpoint()
     for path in log.iterdir():
         age(path, 2)
-    tidy(kept, 24)
+    vacuum_all(kept, 24)
     assert len(list(log.glob("*.json"))) == 2
     assert Warehouse(str(kept.path)).events.record == wanted
     kept.batch(put("b", '{"name":"Bob"}'))
@@ -227,7 +227,7 @@ def test_a_table_that_another_engine_has_changed_is_left_alone(kept: Kept) -> No
     kept.fold()
     DeltaTable(f"{kept.path}/state/user").delete("_key = 'a'")
     with pytest.raises(WarehouseInUse, match="another engine"):
-        tidy(kept, 0)
+        vacuum_all(kept, 0)
     assert len(files(kept.path / "state" / "user")) == 1
 
 
