@@ -20,7 +20,7 @@ from bench.table import Row, compared
 from penstock import limits
 from penstock.spark.columns import STATE_ARROW
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.events import BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.warehouse import Warehouse
 
@@ -110,7 +110,7 @@ class _Grown:
         events = self._warehouse.events
         write = writer_of(events.uri, TYPES, events.record.batch + 1, datetime.now(UTC))
         made = write([self._rows(keys)])
-        appended = Appended.of(row for each in made for row in each.to_pylist())
+        appended = BatchResult.of(row for each in made for row in each.to_pylist())
         events.append(appended, query="bench", batch=events.record.batch, positions=None)
 
     def _rows(self, keys: NDArray[Any]) -> pa.RecordBatch:

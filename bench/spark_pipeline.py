@@ -22,7 +22,7 @@ from penstock.spark.columns import STATE_ARROW
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.sessions.session import session
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import WRITTEN_DDL, Appended, writer_of
+from penstock.spark.warehouse.events import WRITTEN_DDL, BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.helpers.server import running_server
@@ -80,7 +80,7 @@ def _from_files(spark: SparkSession, folder: Path, warehouse: Warehouse) -> None
     events = warehouse.events
     write = writer_of(events.uri, TYPES, events.record.batch + 1, datetime.now(UTC))
     written = rows.mapInArrow(write, WRITTEN_DDL).collect()
-    appended = Appended.of(row.asDict() for row in written)
+    appended = BatchResult.of(row.asDict() for row in written)
     events.append(appended, query="bench", batch=0, positions=None)
     duck = Duck(warehouse, TYPES)
     fold_here(duck, "user", warehouse.events.record)

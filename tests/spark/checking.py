@@ -56,7 +56,7 @@ def state_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
 
 
 def history_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
-    columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+    columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
     rows = duck.sql(f"SELECT {columns} FROM history_{entity}").to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
@@ -87,7 +87,7 @@ def check_cities(pipeline: Pipeline, client: Client, replay: Replay) -> list[dic
     warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
     assert messages == [json.loads(text) for text in committed(warehouse, "cities")]
     outbox = Outbox(warehouse)
-    outbox.look()
+    outbox.refresh()
     assert list(outbox.waiting("cities")) == []
     found = folded(messages)
     values = (json.loads(row["value"]) for row in replay.state.values() if row["type"] == "user")

@@ -13,7 +13,7 @@ from penstock.spark.columns import STATE_ARROW
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.events import BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.relations import Relations
 from penstock.spark.warehouse.state import StateTable
@@ -61,7 +61,7 @@ class Kept:
         events = self.warehouse.events
         batch = pa.RecordBatch.from_pylist(rows, schema=STATE_ARROW)
         write = writer_of(events.uri, self.types, events.record.batch + 1, NOW)
-        appended = Appended.of(row for each in write([batch]) for row in each.to_pylist())
+        appended = BatchResult.of(row for each in write([batch]) for row in each.to_pylist())
         self.warehouse.check()
         events.append(appended, query="q", batch=number, positions=None)
         self.duck.refresh()
@@ -83,8 +83,8 @@ class Kept:
                 row["_stream"],
                 row["_key"],
                 row["_value"],
-                row["_from_ordinal"],
-                -1 if row["_to_ordinal"] is None else row["_to_ordinal"],
+                row["_valid_from_ordinal"],
+                -1 if row["_valid_to_ordinal"] is None else row["_valid_to_ordinal"],
             )
             for row in rows
         )
@@ -128,7 +128,7 @@ def as_of_everything(
             columns = "_stream, _key, _value, _generation, _ordinal"
             found = ask(f"SELECT {columns} FROM {chosen.state_at('user', until)}")
             assert sorted(found) == replay.state_rows("user"), until
-            columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+            columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
             found = ask(f"SELECT {columns} FROM {chosen.history('user', until)}")
             assert sorted(found) == replay.history_rows("user"), until
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from penstock.spark.config import make_pipeline
 from penstock.spark.pipeline.publish import Publisher
-from penstock.spark.warehouse.events import Appended
+from penstock.spark.warehouse.events import BatchResult
 from penstock.spark.warehouse.warehouse import Warehouse
 
 _NOTHING = pa.schema([("key", pa.string()), ("n", pa.int64())]).empty_table()
@@ -75,7 +75,7 @@ class Run:
         return self.batch()
 
     def batch(self) -> int:
-        self.warehouse.events.add(Appended([], 0, 0, {}))
+        self.warehouse.events.add(BatchResult([], 0, 0, {}))
         return self.publisher.publish()
 
     def target(self, name: str = "p") -> str:

@@ -18,7 +18,7 @@ from penstock.spark.config import Pipeline, make_pipeline
 from penstock.spark.pipeline.status import status_of
 from penstock.spark.type_schema import type_schema
 from penstock.spark.warehouse.dead_letters import recount, replay_dead_letters
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.state import check_tables
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -52,7 +52,7 @@ class Counting(Duck):
         super().__init__(kept.warehouse, kept.types)
         self.looked_at = 0
 
-    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+    def files(self, files: Sequence[TableFile], schema: pa.Schema) -> str:
         self.looked_at += sum("/events/" in each.path for each in files)
         return super().files(files, schema)
 

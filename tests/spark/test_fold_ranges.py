@@ -13,7 +13,7 @@ import pytest
 
 from penstock import limits
 from penstock.spark.warehouse import duckdb as duck_module
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.state import key_ranges
 from tests.spark.kept import USER, Kept, gone, put
 
@@ -22,9 +22,9 @@ ROWS = 2048  # that DuckDB gives at once, at least
 ODD = ["'", "it's", "a\\b", "\\", "%", "a\0b", "\0", "é", "￿", "😀", "😀😀"]
 
 
-def file(least: str | None, most: str | None, rows: int = 10) -> File:
+def file(least: str | None, most: str | None, rows: int = 10) -> TableFile:
     low, high = ({} if key is None else {"_key": key} for key in (least, most))
-    return File(f"{least}-{most}", rows, low, high, {})
+    return TableFile(f"{least}-{most}", rows, low, high, {})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def file(least: str | None, most: str | None, rows: int = 10) -> File:
     ],
 )
 def test_files_are_put_together_by_their_keys(
-    files: list[File], wanted: list[tuple[str, str | None, str | None]]
+    files: list[TableFile], wanted: list[tuple[str, str | None, str | None]]
 ) -> None:
     found = key_ranges(files, 10)
     told = [(" ".join(each.path for each in part.files), part.low, part.high) for part in found]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.columns import STATE
 from penstock.spark.frames import history_of, state_of
+from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +23,9 @@ def frame(spark: SparkSession, events: list[dict[str, Any]]) -> DataFrame:
             "generation": 1,
             "position": position,
             "seq": index,
-            "offset": f"{given.get('generation', 1):016d}_{position + 10:016d}",
+            "offset": spelled(position + 10, given.get("generation", 1)),
             "kind": "control" if "control" in given else "change",
-            "timestamp": f"t{index}",
+            "timestamp": at(index),
         }
         rows.append({**dict.fromkeys(STATE.fieldNames()), **base, **given})
     return spark.createDataFrame(rows, STATE)
@@ -35,6 +37,14 @@ def put(key: str, value: str, **more: Any) -> dict[str, Any]:
 
 def remove(key: str, **more: Any) -> dict[str, Any]:
     return {"type": "user", "key": key, "operation": "delete", **more}
+
+
+def spelled(position: int, generation: int = 1) -> str:
+    return f"{generation:016d}_{position:016d}"
+
+
+def at(index: int) -> str:
+    return f"2026-01-01T12:00:{index:02d}Z"
 
 
 RESET = {"control": "reset"}
@@ -83,16 +93,46 @@ def test_history_says_from_where_to_where_a_value_held(spark: SparkSession) -> N
         RESET,  # 70
         put("b", "1"),  # 80: the same value, but of another time
     ]
-    rows = history_of(frame(spark, events)).orderBy("key", "valid_from_position").collect()
-    found = [
-        (row.key, row.value, row.valid_from_position, row.valid_to_position, row.is_current)
+    times = ("string(valid_from_time) AS began", "string(valid_to_time) AS ended")
+    spanned = history_of(frame(spark, events)).selectExpr("*", *times)
+    rows = spanned.orderBy("key", "valid_from_ordinal").collect()
+    spans = [
+        (row.key, row.value, row.valid_from_ordinal, row.valid_to_ordinal, row.is_current)
         for row in rows
     ]
-    assert found == [
-        ("a", "1", 10, 30, False),
-        ("a", "2", 30, 40, False),
-        ("a", "2", 50, 70, False),
-        ("b", "1", 60, 70, False),
-        ("b", "1", 80, None, True),
+    assert spans == [
+        ("a", "1", 0, 2, False),
+        ("a", "2", 2, 3, False),
+        ("a", "2", 4, 6, False),
+        ("b", "1", 5, 6, False),
+        ("b", "1", 7, None, True),
     ]
-    assert (rows[0].valid_from_timestamp, rows[0].valid_to_timestamp) == ("t0", "t2")
+    assert (rows[0].valid_from_offset, rows[0].valid_to_offset) == (spelled(20), spelled(40))
+    assert (rows[0].began, rows[0].ended) == ("2026-01-01 12:00:00", "2026-01-01 12:00:02")
+    # Until the next release:
+    assert (rows[0].valid_from_position, rows[0].valid_to_position) == (10, 30)
+    assert (rows[0].valid_from_timestamp, rows[0].valid_to_timestamp) == (at(0), at(2))
+
+
+def test_frames_and_warehouse_have_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "warehouse", {})
+    kept.batch({"key": "a", "operation": "insert", "value": "1"})
+    rows = frame(spark, [put("a", "1")])
+    state = kept.duck.sql("SELECT * FROM state_user").column_names
+    history = kept.duck.sql("SELECT * FROM history_user").column_names
+    kept.duck.close()
+    inner = {"_operation", "_batch"}  # of the pipeline's own making
+    assert {name[1:] for name in set(state) - inner} <= set(state_of(rows).columns)
+    assert {name[1:] for name in history} <= set(history_of(rows).columns)
+
+
+def test_a_time_without_a_zone_is_no_point_in_time(spark: SparkSession) -> None:
+    events = [
+        put("a", "1", timestamp="2026-01-01T12:00:00"),
+        put("b", "1", timestamp="2026-01-01T12:00:00+01:00"),
+        put("c", "1", timestamp="noon Z"),
+    ]
+    rows = state_of(frame(spark, events)).selectExpr("*", "string(time) AS moment").collect()
+    moments = {row.key: row.moment for row in rows}
+    assert moments == {"a": None, "b": "2026-01-01 11:00:00", "c": None}
+    assert {row.key: row.timestamp for row in rows}["c"] == "noon Z"

@@ -141,7 +141,7 @@ def test_the_functions_return_data_frames(
     fill(client, "in/line/one", [update("user", "a", {"n": 2}), update("user", "a", {"n": 2})])
     fill(client, "in/line/two", [delete("user", "a")])
     names = ["in/line/one", "in/line/two"]
-    past = penstock.spark.history(spark, server.url, names).orderBy("stream", "valid_from_position")
+    past = penstock.spark.history(spark, server.url, names).orderBy("stream", "valid_from_ordinal")
     assert [(row.stream[8:], row.value, row.is_current) for row in past.collect()] == [
         ("one", '{"n":1}', False), ("one", '{"n":2}', True), ("two", '{"n":1}', False),
     ]  # fmt: skip

@@ -29,7 +29,7 @@ from penstock.spark.config import Pipeline, load_pipeline
 from penstock.spark.pipeline.checkpoint import Checkpoint
 from penstock.spark.pipeline.rewrite import rewrite
 from penstock.spark.warehouse.dead_letters import replay_dead_letters
-from penstock.spark.warehouse.offsets_file import KeptPositions
+from penstock.spark.warehouse.offsets_file import PositionFiles
 from penstock.spark.warehouse.spark_sql import SparkViews
 from penstock.spark.warehouse.storage import filesystem
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -256,19 +256,19 @@ def test_a_checkpoint_that_spark_cannot_write_is_refused(spark: SparkSession) ->
         Checkpoint("/proc/none/x").check_reach(spark)
 
 
-def test_sparks_files_are_plainly_written_in_local_folders_alone(
+def test_sparks_files_are_written_without_programs_in_local_folders_alone(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     name = "spark.sql.streaming.checkpointFileManagerClass"
     here = Checkpoint(str(tmp_path))
-    with here.plainly_written(spark):
+    with here.written_without_programs(spark):
         chosen = spark.conf.get(name) or ""
         assert chosen.endswith(".FileSystemBasedCheckpointFileManager")
-    with Checkpoint(f"s3a://{BUCKET}/x", store.options).plainly_written(spark):
+    with Checkpoint(f"s3a://{BUCKET}/x", store.options).written_without_programs(spark):
         assert spark.conf.get(name, None) is None
     spark.conf.set(name, "someone's own")
     try:
-        with here.plainly_written(spark):
+        with here.written_without_programs(spark):
             pass
         assert spark.conf.get(name) == "someone's own"
     finally:
@@ -276,10 +276,10 @@ def test_sparks_files_are_plainly_written_in_local_folders_alone(
 
 
 def test_positions_of_many_streams_are_files_in_the_store(store: Store) -> None:
-    kept = KeptPositions(f"s3://{BUCKET}/positions/events", store.options)
+    kept = PositionFiles(f"s3://{BUCKET}/positions/events", store.options)
     many = {f"s/{number:05}": "0" for number in range(2000)}
     name = kept.put(1, many)
     assert name is not None
     assert kept.get(name) == many
-    kept.forget(10 * limits.PIPELINE_POSITIONS_KEPT)
+    kept.remove_old(10 * limits.PIPELINE_POSITIONS_KEPT)
     assert kept.get(name) is None

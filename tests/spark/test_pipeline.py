@@ -179,7 +179,7 @@ def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_pat
         columns = "_stream, _key, _value, _generation, _ordinal"
         state = views.sql(f"SELECT {columns} FROM state_user").collect()
         assert sorted(map(tuple, state)) == kept.replay.state_rows("user")
-        columns = "_stream, _key, _value, _from_ordinal, coalesce(_to_ordinal, -1)"
+        columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
         history = views.sql(f"SELECT {columns} FROM history_user").collect()
         assert sorted(map(tuple, history)) == kept.replay.history_rows("user")
         dead = views.sql("SELECT stream, ordinal, value, error FROM dead_letters").collect()

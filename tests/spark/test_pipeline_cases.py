@@ -301,9 +301,9 @@ def test_the_past_is_the_same_in_spark(
     rows = tables.state("user", stream=f"{home}/one", at=at).collect()
     assert [(row._key, row.city) for row in rows] == [("b", "x")]
     past = tables.history("user", batch=1).orderBy("_key").collect()
-    assert [(row._key, row._current) for row in past] == [("a", True), ("b", True)]
+    assert [(row._key, row._is_current) for row in past] == [("a", True), ("b", True)]
     assert tables.history("user").count() == 3
     with pytest.raises(QueryFailed, match="There is no type 'order'; there are: user"):
         tables.state("order")
-    with pytest.raises(QueryFailed, match="go together"):
+    with pytest.raises(QueryFailed, match="belongs to one stream"):
         tables.state("user", at=at)

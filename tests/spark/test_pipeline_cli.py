@@ -112,7 +112,7 @@ def test_show_prints_the_state_of_a_type(file: Path) -> None:
 
 def test_show_prints_history_and_the_past(file: Path) -> None:
     found = rows(pipeline("show", file, "user", "--history", "--key", "b", "--format", "json"))
-    assert [(row["name"], row["_current"]) for row in found] == [("Bob", False), ("Bo", True)]
+    assert [(row["name"], row["_is_current"]) for row in found] == [("Bob", False), ("Bo", True)]
     first = rows(pipeline("show", file, "user", "--batch", "1", "--format", "json"))
     assert [(row["_key"], row["name"]) for row in first] == [("a", "Ada"), ("b", "Bob")]
     at = ("--at", spelled(1, 40), "--stream", "s", "--format", "json")

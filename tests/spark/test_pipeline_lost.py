@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STATE = "SELECT _stream, _key, _value, _generation, _ordinal FROM state_user"
-OPEN = "SELECT _stream, _key, _value, _from_ordinal FROM history_user WHERE _current"
+OPEN = "SELECT _stream, _key, _value, _valid_from_ordinal FROM history_user WHERE _is_current"
 
 
 def lenient(pipeline: Pipeline) -> dict[str, object]:

@@ -57,7 +57,7 @@ def test_what_is_sent_again_is_stored_once(run: Run, client: Client, tmp_path: P
     assert len(stream.read().messages) == 13
     again.publisher.close()
     outbox = Outbox(again.warehouse)
-    outbox.look()
+    outbox.refresh()
     assert list(outbox.waiting("p")) == [], "it is written down in the end"
 
 
@@ -80,7 +80,7 @@ def test_a_target_that_was_deleted_is_an_error_that_says_so(run: Run, client: Cl
     run.publish({"a": 1})
     client.stream(run.target()).delete()
     client.stream(run.target()).create()
-    with pytest.raises(PublishFailed, match="made anew"):
+    with pytest.raises(PublishFailed, match="deleted or recreated"):
         run.publish({"a": 2})
 
 

@@ -183,7 +183,7 @@ def test_killed_while_it_lets_go_it_loses_and_doubles_nothing(
 ) -> None:
     run = start(run=FEW)
     run.publish({"a": 1, "b": 1, "c": 1})
-    tidy, commit = Outbox.tidy, Table.commit
+    tidy, commit = Outbox.compact_if_due, Table.commit
 
     def committed(table: Table, *given: Any, **more: Any) -> None:
         commit(table, *given, **more)
@@ -196,7 +196,7 @@ def test_killed_while_it_lets_go_it_loses_and_doubles_nothing(
             monkeypatch.setattr(Table, "commit", killed if point == "commit" else committed)
         tidy(outbox)
 
-    monkeypatch.setattr(Outbox, "tidy", interrupted)
+    monkeypatch.setattr(Outbox, "compact_if_due", interrupted)
     with pytest.raises(Killed):
         run.publish({"a": 2, "c": 1})
     monkeypatch.undo()

@@ -15,9 +15,8 @@ import pytest
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.names import view_names
 from penstock.spark.warehouse.warehouse import Warehouse
-from tests.spark.kept import USER, Kept, gone, put
+from tests.spark.kept import USER, Kept, gone, put, spelled
 
 
 @pytest.fixture
@@ -28,12 +27,12 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 def test_names_of_types_become_names_of_views() -> None:
-    assert view_names(["Order", "order", "a-b"]) == {
+    assert sql.view_names(["Order", "order", "a-b"]) == {
         "Order": "order",
         "order": "order_2",
         "a-b": "a_b",
     }
-    assert view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
+    assert sql.view_names(["a-b", "a_b"], {"a_b": "a_b"}) == {"a_b": "a_b", "a-b": "a_b_2"}
     assert sql.literal("it's") == "'it''s'"
     assert sql.literal("a\\b'") == "('a' || chr(92) || 'b''')"
 
@@ -133,6 +132,23 @@ def test_only_values_that_are_asked_for_are_read(
     assert read <= (2048 if "LIMIT" in query else most), "DuckDB takes 2048 rows at a time"
 
 
+def test_queries_may_use_the_former_names_of_the_columns_of_history(kept: Kept) -> None:
+    kept.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}'))
+    now = kept.duck.sql("SELECT * FROM history_user")
+    assert {"_valid_from_ordinal", "_valid_to_offset", "_is_current"} <= set(now.column_names)
+    assert not set(sql.FORMER_NAMES) & set(now.column_names)
+    former = kept.duck.sql(
+        "SELECT _from_ordinal, _from_offset, _from_time, _to_ordinal, _to_offset, _to_time, "
+        "_current FROM history_user ORDER BY _from_ordinal"
+    )
+    assert former.column_names == list(sql.FORMER_NAMES)
+    rows = [tuple(row.values()) for row in former.to_pylist()]
+    assert rows == [
+        (0, spelled(1, 10), None, 1, spelled(1, 20), None, False),
+        (1, spelled(1, 20), None, None, None, None, True),
+    ]
+
+
 def test_what_is_chosen_is_chosen_before_values_are_read(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +162,7 @@ def test_what_is_chosen_is_chosen_before_values_are_read(
 
     monkeypatch.setattr(TypeSchema, "columns", counted)
     for rows in (
-        kept.duck.history("user", chosen="ORDER BY x._from_ordinal DESC LIMIT 2"),
+        kept.duck.history("user", chosen="ORDER BY x._valid_from_ordinal DESC LIMIT 2"),
         kept.duck.state_at("user", sql.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
     ):
         found = kept.duck.table(f"SELECT x.age FROM {rows} x ORDER BY x.age")

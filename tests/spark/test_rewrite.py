@@ -31,7 +31,7 @@ from penstock.spark.pipeline.rewrite import Rewritten, rewrite
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.server import Server as Asked
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import Appended, writer_of
+from penstock.spark.warehouse.events import BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.warehouse import Warehouse
 from penstock.state import LiveState, MaterializedState, SqliteBackend
@@ -78,7 +78,7 @@ class Shop:
         now = datetime(2026, 1, 1, tzinfo=UTC)
         write = writer_of(events.uri, self.pipeline.types, events.record.batch + 1, now)
         made = write([pa.RecordBatch.from_pylist(rows, schema=STATE_ARROW)])
-        appended = Appended.of(row for each in made for row in each.to_pylist())
+        appended = BatchResult.of(row for each in made for row in each.to_pylist())
         events.append(appended, query="q", batch=self._batches, positions=self._query.offset)
         self._batches += 1
         if fold:
@@ -148,7 +148,7 @@ def test_the_new_stream_is_a_snapshot_and_what_came_after_it(shop: Shop) -> None
     with pytest.raises(StreamClosed) as refused:
         shop.append(user(5))
     assert refused.value.successor == f"/v1/stream/{shop.new}"
-    with pytest.raises(RewriteFailed, match="goes on in"):
+    with pytest.raises(RewriteFailed, match="already continues in"):
         shop.rewrite()
 
 
@@ -297,7 +297,7 @@ def test_a_process_that_is_killed_goes_on(shop: Shop, tmp_path: Path) -> None:
     before = fold([message for message in shop.messages(shop.old) if "type" in message])
     # The last run may have been killed between the switch and its own end.
     done = subprocess.run([*command, "--to", shop.new], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 or "goes on in" in done.stderr
+    assert done.returncode == 0 or "already continues in" in done.stderr
     shop.check(before)
     inserted = [each["key"] for each in shop.messages(shop.new) if _operation(each) == "insert"]
     assert len(inserted) == len(set(inserted)) == 3000
@@ -428,7 +428,7 @@ def test_what_cannot_be_rewritten_is_refused(
     with pytest.raises(RewriteFailed, match="another name"):
         rewrite(shop.pipeline, shop.old, f"/{shop.old}")
     client.stream(f"{shop.home}/unread").create()
-    with pytest.raises(RewriteFailed, match="does not know"):
+    with pytest.raises(RewriteFailed, match="has no position of"):
         rewrite(shop.pipeline, f"{shop.home}/unread", shop.new)
     latest = make_pipeline({**shop.given, "source": {**shop.given["source"], "starting": "latest"}})
     with pytest.raises(RewriteFailed, match="did not begin at the start"):
@@ -452,7 +452,7 @@ def test_a_new_stream_that_is_not_new_is_refused(shop: Shop) -> None:
     new = shop.client.stream(shop.new)
     new.create()
     new.append(_json(user(7)))
-    with pytest.raises(RewriteFailed, match="did not put there"):
+    with pytest.raises(RewriteFailed, match="not of this rewrite"):
         shop.rewrite()
     assert not shop.stream.head().closed
     new.delete()
@@ -473,7 +473,7 @@ def test_somebody_who_writes_to_it_too_early_is_noticed(
         shop.rewrite()
     shop.client.stream(shop.new).append(_json(user(7)))
     for _ in range(2):  # also when it is tried again
-        with pytest.raises(RewriteFailed, match="did not put there"):
+        with pytest.raises(RewriteFailed, match="not of this rewrite"):
             shop.rewrite()
     assert not shop.stream.head().closed
 
@@ -526,15 +526,15 @@ def test_a_state_of_any_size_is_held_a_part_at_a_time(
     monkeypatch.setattr(rewrite_staging, "_ROWS_AT_ONCE", 64)
     shop.append(*(user(number, "x" * 50) for number in range(1000)))
     shop.ingest()
-    taken = rewrite_staging.Staging(Warehouse(shop.pipeline.warehouse.path), shop.old)
+    staging = rewrite_staging.Staging(Warehouse(shop.pipeline.warehouse.path), shop.old)
     small_chunks(monkeypatch, 30)
-    plan = taken.take(shop.pipeline, shop.new)
+    plan = staging.write(shop.pipeline, shop.new)
     assert len(plan.parts) > 5
     assert plan.messages == 1002
-    chunks = list(taken.chunks(plan, 0))
+    chunks = list(staging.chunks(plan, 0))
     assert [number for number, _ in chunks] == list(range(plan.chunks))
     assert sum(len(messages) for _, messages in chunks) == 1002
-    assert list(taken.chunks(plan, 7)) == chunks[7:]
+    assert list(staging.chunks(plan, 7)) == chunks[7:]
     close_clients()
     shop.rewrite()
     assert len(fold(shop.messages(shop.new))["user"]) == 1000

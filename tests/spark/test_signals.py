@@ -27,9 +27,9 @@ def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> No
     called: list[bool] = []
     with stopped_by_signals(told.append) as stop:
         signal.signal(number, lambda *_: pytest.fail("Spark's own handler"))  # as it does
-        stop.calls(lambda: called.append(True))
+        stop.on_request(lambda: called.append(True))
         send(number)
-        assert (stop.asked, called, len(told)) == (True, [True], 1)
+        assert (stop.requested, called, len(told)) == (True, [True], 1)
         with pytest.raises(KeyboardInterrupt):
             send(number)
     assert (called, len(told)) == ([True], 1)
@@ -39,9 +39,9 @@ def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> No
 def test_a_signal_while_spark_starts_waits_until_it_has() -> None:
     with stopped_by_signals(lambda _: None) as stop:
         send(signal.SIGINT)
-        assert stop.asked, "and whatever was being started goes on"
+        assert stop.requested, "and whatever was being started goes on"
         with pytest.raises(KeyboardInterrupt):
-            stop.calls(lambda: None)
+            stop.on_request(lambda: None)
 
 
 def test_other_threads_have_no_signals() -> None:

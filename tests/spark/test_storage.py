@@ -13,7 +13,7 @@ from penstock.spark.config import make_pipeline
 from penstock.spark.error_text import error_message
 from penstock.spark.sessions.session import needs_classic, session
 from penstock.spark.sink.chunking import record_chunking
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.remote_files import shared_out
 from penstock.spark.warehouse.storage import canonical, delta_options, filesystem, is_remote
 from penstock.spark.warehouse.storage_options import (
@@ -21,7 +21,7 @@ from penstock.spark.warehouse.storage_options import (
     gcs_arguments,
     s3_arguments,
     s3_for_delta,
-    s3_with_place,
+    s3_with_endpoint,
 )
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
@@ -51,12 +51,12 @@ def test_each_place_has_one_spelling(given: str, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("dbfs:/shop", "no way to reach dbfs:/ from Python"),
-        ("http://127.0.0.1/x", "no way to reach http://"),
-        ("s3:/lake/x", "no way to reach s3:/"),
-        ("file://elsewhere/x", "of another machine"),
-        ("s3://", "it is s3://BUCKET/PATH"),
-        ("s3://lake/x?endpoint_override=y", "it is s3://BUCKET/PATH"),
+        ("dbfs:/shop", "Python cannot open dbfs:/"),
+        ("http://127.0.0.1/x", "Python cannot open http://"),
+        ("s3:/lake/x", "Python cannot open s3:/"),
+        ("file://elsewhere/x", "is on another machine"),
+        ("s3://", "Write it as s3://BUCKET/PATH"),
+        ("s3://lake/x?endpoint_override=y", "Write it as s3://BUCKET/PATH"),
     ],
 )
 def test_a_place_that_cannot_be_reached_is_refused(given: str, words: str) -> None:
@@ -65,7 +65,7 @@ def test_a_place_that_cannot_be_reached_is_refused(given: str, words: str) -> No
 
 
 def test_a_path_with_credentials_is_refused_without_repeating_them() -> None:
-    with pytest.raises(InvalidPipeline, match="has credentials in it") as refused:
+    with pytest.raises(InvalidPipeline, match="contains credentials") as refused:
         canonical("s3://me:hidden@lake/x")
     assert "hidden" not in refused.value.detail
 
@@ -121,7 +121,7 @@ def test_options_of_delta_rs_are_arguments_of_arrow(
     [
         ({"AWS_ACCESS_KEY_ID": "k"}, "both or neither"),
         ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "http:// or https://"),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/lake"}, "nothing behind it"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/lake"}, "nothing after it"),
         ({"AWS_PROFILE": "me"}, "in the environment of driver and executors"),
     ],
 )
@@ -144,8 +144,8 @@ def test_delta_rs_is_told_what_it_needs_beside_the_options() -> None:
 def test_tasks_are_told_where_the_store_is_and_no_credentials_of_the_driver() -> None:
     environ = {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_REGION": "r"}
     place = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_REGION": "r"}
-    assert s3_with_place({}, environ) == place
-    assert s3_with_place({**KEYS, "aws_region": "own"}, environ) == {
+    assert s3_with_endpoint({}, environ) == place
+    assert s3_with_endpoint({**KEYS, "aws_region": "own"}, environ) == {
         **KEYS,
         "aws_region": "own",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
@@ -203,14 +203,14 @@ def test_the_checkpoint_of_a_remote_warehouse_is_the_drivers(
 def test_the_record_of_a_sink_needs_a_checkpoint_that_python_can_open(tmp_path: Path) -> None:
     record_chunking(f"file:{tmp_path}/a", "s", {"chunkMessages": 1})
     assert (tmp_path / "a" / "penstock" / "sink-s.json").exists()
-    with pytest.raises(InvalidOption, match="dbfs:/ from Python"):
+    with pytest.raises(InvalidOption, match="Python cannot open dbfs:/"):
         record_chunking("dbfs:/a", "s", {"chunkMessages": 1})
     assert not Path("dbfs:").exists()
 
 
 def test_small_files_share_a_task_and_large_ones_do_not() -> None:
-    def file(name: str, rows: int) -> File:
-        return File(name, rows, {}, {}, {})
+    def file(name: str, rows: int) -> TableFile:
+        return TableFile(name, rows, {}, {}, {})
 
     given = [file("a", 10), file("b", 20), file("c", 128 * 1024), file("d", 1), file("e", 1)]
     assert shared_out(given) == [["a", "b"], ["c"], ["d", "e"]]

@@ -21,7 +21,7 @@ from penstock.spark.type_schema import type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.delta import Table
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.processes import lives, started
+from penstock.spark.warehouse.lock import is_same_process_alive, process_start_id
 from penstock.spark.warehouse.state import StateTable
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put, spelled
@@ -239,32 +239,32 @@ def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             owner = {"host": socket.gethostname(), "process": other.pid}
-            for moment in ("", started(other.pid)):  # earlier versions wrote none
+            for moment in ("", process_start_id(other.pid)):  # earlier versions wrote none
                 note.write_text(json.dumps({**owner, "started": moment}))
                 with pytest.raises(WarehouseInUse, match=rf"process {other.pid} .* delete {note}"):
                     Warehouse(str(kept.path)).open()
             # The number was given again, to a process that has nothing to do with it.
-            note.write_text(json.dumps({**owner, "started": started(os.getpid())}))
+            note.write_text(json.dumps({**owner, "started": process_start_id(os.getpid())}))
             Warehouse(str(kept.path)).open()
         finally:
             other.kill()
     note.write_text(json.dumps({**owner, "started": ""}))
     Warehouse(str(kept.path)).open()
     told = json.loads(note.read_text())
-    assert (told["process"], told["started"]) == (os.getpid(), started(os.getpid()))
+    assert (told["process"], told["started"]) == (os.getpid(), process_start_id(os.getpid()))
     note.write_text(json.dumps({**owner, "host": "another", "process": 1}))
     Warehouse(str(kept.path)).open()
 
 
 def test_processes_are_told_apart_by_when_they_were_started() -> None:
-    assert started(os.getpid()) == started(os.getpid()) != ""
-    assert started(os.getpid()) != started(1)
-    assert lives(os.getpid(), started(os.getpid()))
-    assert not lives(os.getpid(), started(1))
+    assert process_start_id(os.getpid()) == process_start_id(os.getpid()) != ""
+    assert process_start_id(os.getpid()) != process_start_id(1)
+    assert is_same_process_alive(os.getpid(), process_start_id(os.getpid()))
+    assert not is_same_process_alive(os.getpid(), process_start_id(1))
     with subprocess.Popen(["true"]) as ended:
         pass
-    assert started(ended.pid) == ""
-    assert not lives(ended.pid, "")
+    assert process_start_id(ended.pid) == ""
+    assert not is_same_process_alive(ended.pid, "")
 
 
 def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_undone(

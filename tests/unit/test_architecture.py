@@ -27,7 +27,7 @@ NOT_THE_STORE = {
     "cli/commands/demo/pipeline.py",  # writes the pipeline.toml of the demo
     "client/checkpoint.py",
     "spark/warehouse/duckdb.py",  # names a temporary folder for DuckDB
-    "spark/warehouse/processes.py",  # asks whether the last writer of a warehouse is alive
+    "spark/warehouse/lock.py",  # asks whether the last writer of a warehouse is alive
     "spark/config.py",  # reads pipeline.toml and the schemas that it names
     "spark/sessions/launchers.py",  # looks for Java, and writes scripts into the user's cache
 }

@@ -1,5 +1,5 @@
-"""`pipeline.toml`: what a pipeline reads, keeps and publishes. Checked as a whole, with errors that
-name the place and say what it takes; opens no connection and starts no Spark.
+"""`pipeline.toml`: what a pipeline reads, stores and publishes. Checked as a whole, with errors
+that name the setting and what it takes; opens no connection and starts no Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock import limits
 from penstock.errors import InvalidOption, InvalidPipeline
 from penstock.spark.options import check_name
 from penstock.spark.type_schema import TypeSchema, type_schema
-from penstock.spark.warehouse.storage import Place, check_options, place_of
+from penstock.spark.warehouse.storage import StorageLocation, check_options, parse_location
 
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable, not a token
 TABLE: Final = "table:"
@@ -27,11 +27,11 @@ _Share = Annotated[float, msgspec.Meta(gt=0, le=100)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file; a name that nobody knows is an error."""
+    """A table of the file; an unknown name is an error."""
 
 
 class Source(_Section, frozen=True):
-    """Where the events come from."""
+    """The server and the streams that are read."""
 
     url: str
     streams: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -45,7 +45,7 @@ class Source(_Section, frozen=True):
 
 
 class Warehouse(_Section, frozen=True):
-    """Where the tables are."""
+    """The location of the tables."""
 
     path: str
     checkpoint: str | None = None
@@ -73,7 +73,7 @@ class _Type(_Section, frozen=True):
 
 
 class Publish(_Section, frozen=True):
-    """A query whose result is kept as a stream of state events, or as an STP table."""
+    """A query whose result is published as a stream of state events, or as an STP table."""
 
     to: str
     sql: str | None = None
@@ -101,7 +101,7 @@ class _File(_Section, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """A pipeline that can be run."""
+    """The checked settings of a pipeline."""
 
     source: Source
     warehouse: Warehouse
@@ -111,7 +111,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline of a file; paths in it are from the file's folder."""
+    """The pipeline of a file; paths in it are relative to the folder of the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -119,23 +119,23 @@ def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipel
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidPipeline(f"{path} cannot be read: {error}.") from None
     try:
-        given = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidPipeline(f"{path} is not TOML: {error}.") from None
     try:
-        return make_pipeline(given, folder=path.parent, environ=environ)
+        return make_pipeline(content, folder=path.parent, environ=environ)
     except InvalidPipeline as error:
         raise InvalidPipeline(f"{path}: {error.detail}") from None
 
 
 def make_pipeline(
-    given: Mapping[str, Any], *, folder: Path = Path(), environ: Mapping[str, str] | None = None
+    content: Mapping[str, Any], *, folder: Path = Path(), environ: Mapping[str, str] | None = None
 ) -> Pipeline:
-    """The pipeline of such a file's content, given as a dict."""
+    """The pipeline of the content of such a file."""
     try:
-        file = msgspec.convert(given, _File)
+        file = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
-        raise InvalidPipeline(_words(str(error))) from None
+        raise InvalidPipeline(_message(str(error))) from None
     _check_source(file.source)
     for name, publish in file.publish.items():
         _check_publish(name, publish)
@@ -157,7 +157,7 @@ def make_pipeline(
 def _check_source(source: Source) -> None:
     if not source.url.startswith(("http://", "https://")):
         raise InvalidPipeline(
-            f"source.url is {source.url!r}: it has to begin with http:// or https://."
+            f"source.url is {source.url!r}. It has to begin with http:// or https://."
         )
     if not all(name.strip("/ ") for name in source.streams):
         raise InvalidPipeline("source.streams names an empty stream.")
@@ -171,7 +171,7 @@ def _check_source(source: Source) -> None:
 def _check_publish(name: str, publish: Publish) -> None:
     where = f"publish.{name}"
     if not (name.isascii() and name.replace("_", "").replace("-", "").isalnum()):
-        raise InvalidPipeline(f"{where}: the name takes letters, digits, _ and - alone.")
+        raise InvalidPipeline(f"{where}: the name may have only letters, digits, _ and -.")
     if len(name) > limits.PIPELINE_PUBLISH_NAME_MAX:
         raise InvalidPipeline(
             f"{where}: the name has more than {limits.PIPELINE_PUBLISH_NAME_MAX} characters."
@@ -180,35 +180,35 @@ def _check_publish(name: str, publish: Publish) -> None:
         raise InvalidPipeline(f"{where} needs either sql or function.")
     if publish.function is not None and publish.function.count(":") != 1:
         raise InvalidPipeline(
-            f"{where}.function is {publish.function!r}: it is module:name, as reports:by_city."
+            f"{where}.function is {publish.function!r}. Write module:name, as in reports:by_city."
         )
     if not publish.target:
-        raise InvalidPipeline(f"{where}.to is empty: name a stream, or table:… for an STP table.")
+        raise InvalidPipeline(f"{where}.to is empty. Name a stream, or table:… for an STP table.")
 
 
 def _absolute(warehouse: Warehouse, folder: Path) -> Warehouse:
-    place = _place("path", warehouse.path, folder)
+    location = _location("path", warehouse.path, folder)
     if warehouse.checkpoint is not None:
         checkpoint = warehouse.checkpoint.rstrip("/")
-        found = _place("checkpoint", checkpoint, folder)
-        # Of a remote one Spark needs the spelling that Hadoop knows.
-        checkpoint = found.path if found.scheme is None else checkpoint
-    elif place.scheme is None:
-        checkpoint = f"{place.path}/_checkpoint"
+        parsed = _location("checkpoint", checkpoint, folder)
+        # A remote one stays as it is written: Hadoop has schemes of its own.
+        checkpoint = parsed.path if parsed.scheme is None else checkpoint
+    elif location.scheme is None:
+        checkpoint = f"{location.path}/_checkpoint"
     else:
-        # The driver alone needs it, and Spark's package has no file system for object stores.
-        checkpoint = str((folder / "_checkpoint" / place.authority / place.path).absolute())
-    check_options(place.uri, warehouse.options)
-    return msgspec.structs.replace(warehouse, path=place.uri, checkpoint=checkpoint)
+        # Only the driver needs it, and Spark's package has no file system for object stores.
+        checkpoint = str((folder / "_checkpoint" / location.authority / location.path).absolute())
+    check_options(location.uri, warehouse.options)
+    return msgspec.structs.replace(warehouse, path=location.uri, checkpoint=checkpoint)
 
 
-def _place(name: str, path: str, folder: Path) -> Place:
+def _location(name: str, path: str, folder: Path) -> StorageLocation:
     if not path.strip():
-        raise InvalidPipeline(f"warehouse.{name} is empty: name a folder, or s3://….")
-    place = place_of(path.rstrip("/"))
-    if place.scheme is not None:
-        return place
-    return place._replace(path=str((folder / place.path).absolute()))
+        raise InvalidPipeline(f"warehouse.{name} is empty. Name a folder, or s3://….")
+    location = parse_location(path.rstrip("/"))
+    if location.scheme is not None:
+        return location
+    return location._replace(path=str((folder / location.path).absolute()))
 
 
 def _type(name: str, schema: str, folder: Path) -> TypeSchema:
@@ -222,24 +222,24 @@ def _type(name: str, schema: str, folder: Path) -> TypeSchema:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(path.read_text(encoding="utf-8"))
+        document = msgspec.json.decode(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidPipeline(f"there is no file {path}.") from None
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise InvalidPipeline(f"{path} cannot be read as JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise InvalidPipeline(f"{path} is no JSON Schema: it has to be an object.")
-    return found
+    if not isinstance(document, dict):
+        raise InvalidPipeline(f"{path} is no JSON Schema. It has to be an object.")
+    return document
 
 
-def _words(reason: str) -> str:
-    """msgspec's words, with the place first, as it is written in the file."""
-    message, _, place = reason.partition(" - at `$.")
-    place = place.removesuffix("`").replace("[...]", ".…")
+def _message(reason: str) -> str:
+    """The message of msgspec with the setting first, spelled as in the file."""
+    message, _, setting = reason.partition(" - at `$.")
+    setting = setting.removesuffix("`").replace("[...]", ".…")
     if message.startswith("Object contains unknown field"):
         name = message.split("`")[1]
-        return f"{place + '.' if place else ''}{name} is not known. Is it misspelt?"
+        return f"{setting + '.' if setting else ''}{name} is not known. Is it misspelt?"
     if message.startswith("Object missing required field"):
         name = message.split("`")[1]
-        return f"{place + '.' if place else ''}{name} is missing."
-    return f"{place}: {message[0].lower()}{message[1:]}." if place else f"{message}."
+        return f"{setting + '.' if setting else ''}{name} is missing."
+    return f"{setting}: {message[0].lower()}{message[1:]}." if setting else f"{message}."

@@ -1,5 +1,5 @@
-"""Column lists as Spark writes them (`id STRING, tags ARRAY<STRING>`), read without Spark, so that
-a pipeline can be checked, and its tables shown, where no Java runs.
+"""A parser for column lists as Spark writes them (`id STRING, tags ARRAY<STRING>`). It needs no
+Spark, so that a pipeline can be checked, and its tables shown, without Java.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _DECIMAL_DIGITS_MAX: Final = 38
 
 def parse_ddl(text: str) -> list[pa.Field]:
     """The columns of a DDL text; `NOT NULL` ones are not nullable."""
-    reader = _Reader(text)
-    fields = reader.fields(end=None)
+    parser = _Parser(text)
+    fields = parser.fields(end=None)
     names = [field.name.lower() for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -43,31 +43,31 @@ def parse_ddl(text: str) -> list[pa.Field]:
     return fields
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def fields(self, *, end: str | None) -> list[pa.Field]:
-        found = [self._field()]
-        while self._take(","):
-            found.append(self._field())
+        fields = [self._field()]
+        while self._accept(","):
+            fields.append(self._field())
         if end is not None:
-            self._need(end)
+            self._expect(end)
         elif self._text[self._at :].strip():
-            raise self._wrong("a comma or the end")
-        return found
+            raise self._error("a comma or the end")
+        return fields
 
     def _field(self) -> pa.Field:
         name = self._word("the name of a column")
-        self._take(":")
+        self._accept(":")
         kind = self._type()
         nullable = True
         while True:
-            if self._take("not"):
-                self._need("null")
+            if self._accept("not"):
+                self._expect("null")
                 nullable = False
-            elif self._take("comment"):
+            elif self._accept("comment"):
                 self._next()
             else:
                 return pa.field(name, kind, nullable)
@@ -79,28 +79,28 @@ class _Reader:
         if name in ("decimal", "dec", "numeric"):
             return self._decimal()
         if name in ("varchar", "char"):
-            self._need("(")
+            self._expect("(")
             self._number()
-            self._need(")")
+            self._expect(")")
             return pa.string()
         if name == "array":
-            self._need("<")
+            self._expect("<")
             item = self._type()
-            self._need(">")
+            self._expect(">")
             return pa.list_(item)
         if name == "map":
-            self._need("<")
+            self._expect("<")
             if self._type() != pa.string():
                 raise InvalidPipeline(
-                    f"The schema {self._text!r} has a MAP with other keys than STRING: the keys "
+                    f"The schema {self._text!r} has a MAP with other keys than STRING. The keys "
                     "of a JSON object are texts."
                 )
-            self._need(",")
+            self._expect(",")
             item = self._type()
-            self._need(">")
+            self._expect(">")
             return pa.map_(pa.string(), item)
         if name == "struct":
-            self._need("<")
+            self._expect("<")
             return pa.struct(self.fields(end=">"))
         raise InvalidPipeline(
             f"The schema {self._text!r} has the type {name.upper()}, which JSON values cannot "
@@ -110,11 +110,11 @@ class _Reader:
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
-        if self._take("("):
+        if self._accept("("):
             precision = self._number()
-            if self._take(","):
+            if self._accept(","):
                 scale = self._number()
-            self._need(")")
+            self._expect(")")
         if not 1 <= precision <= _DECIMAL_DIGITS_MAX or scale > precision:
             raise InvalidPipeline(
                 f"The schema {self._text!r} has DECIMAL({precision}, {scale}): it takes 1 to "
@@ -125,7 +125,7 @@ class _Reader:
     def _number(self) -> int:
         word = self._word("a number")
         if not (word.isascii() and word.isdigit()):
-            raise self._wrong("a number")
+            raise self._error("a number")
         return int(word)
 
     def _peek(self) -> tuple[str, int]:
@@ -136,16 +136,16 @@ class _Reader:
         token, self._at = self._peek()
         return token
 
-    def _take(self, wanted: str) -> bool:
+    def _accept(self, expected: str) -> bool:
         token, after = self._peek()
-        if token.lower() != wanted:
+        if token.lower() != expected:
             return False
         self._at = after
         return True
 
-    def _need(self, wanted: str) -> None:
-        if not self._take(wanted):
-            raise self._wrong(wanted.upper())
+    def _expect(self, expected: str) -> None:
+        if not self._accept(expected):
+            raise self._error(expected.upper())
 
     def _word(self, what: str) -> str:
         token, after = self._peek()
@@ -153,13 +153,13 @@ class _Reader:
             self._at = after
             return token[1:-1].replace("``", "`")
         if not token or not (token[0].isalnum() or token[0] == "_"):
-            raise self._wrong(what)
+            raise self._error(what)
         self._at = after
         return token
 
-    def _wrong(self, wanted: str) -> InvalidPipeline:
-        found = self._text[self._at :].strip()[:20] or "nothing more"
+    def _error(self, expected: str) -> InvalidPipeline:
+        actual = self._text[self._at :].strip()[:20] or "nothing more"
         return InvalidPipeline(
             f"The schema {self._text!r} is no list of columns, as id STRING, total DOUBLE: there "
-            f"should be {wanted} where it has {found!r}."
+            f"should be {expected} where it has {actual!r}."
         )

@@ -1,7 +1,7 @@
-"""What the values of a declared type have to look like, and how they become typed columns.
+"""The schema of a declared type: it validates values, and converts them to typed columns.
 
-One strict reader serves both: a value that passes the check has its columns, one that does not is
-a dead letter. No Spark here, so that every engine gets the same columns.
+One strict decoder serves both: a value that passes has its columns, one that does not is a dead
+letter. Uses no Spark, so that every engine gets the same columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.errors import InvalidPipeline
 from penstock.spark.ddl import parse_ddl
 from penstock.state.validators import JsonSchema, reason_of
 
-# Columns with this in front are the pipeline's own, all others are the user's.
+# Columns with this prefix are the pipeline's own, all others are the user's.
 OWN: Final = "_"
 _JSON_TYPES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
@@ -35,41 +35,41 @@ _ERRORS: Final = (msgspec.DecodeError, RecursionError, pa.ArrowException, Overfl
 class TypeSchema:
     """The declared columns of one type of entity."""
 
-    def __init__(self, fields: Sequence[pa.Field], given: str | Mapping[str, Any]) -> None:
-        document = None if isinstance(given, str) else given
-        self.given = given
+    def __init__(self, fields: Sequence[pa.Field], source: str | Mapping[str, Any]) -> None:
+        document = None if isinstance(source, str) else source
+        self.source = source
         for field in fields:
             if field.name.startswith(OWN):
                 raise InvalidPipeline(
-                    f"A column is called {field.name}: names that begin with {OWN} are kept for "
-                    "the pipeline's own columns."
+                    f"A column is called {field.name}. Names that begin with {OWN} are reserved "
+                    "for the pipeline's own columns."
                 )
         self.fields = list(fields)
-        spelled = [(each.name, str(each.type), each.nullable) for each in self.fields]
-        told = repr((spelled, None if document is None else msgspec.json.encode(document)))
-        self.version = hashlib.sha256(told.encode()).hexdigest()[:12]
+        columns = [(field.name, str(field.type), field.nullable) for field in self.fields]
+        content = repr((columns, None if document is None else msgspec.json.encode(document)))
+        self.version = hashlib.sha256(content.encode()).hexdigest()[:12]
         self._row = _struct("Value", self.fields, strict=document is None)
         self._one = msgspec.json.Decoder(self._row)
-        # mypy knows no types that are made at run time, here and below.
+        # mypy does not know types that are created at run time, here and below.
         self._many = msgspec.json.Decoder(list[self._row])  # type: ignore[name-defined]
         self._json_schema = None if document is None else JsonSchema(document)
         self._narrow = any(_is_narrow(each.type) for each in self.fields)
 
     @property
     def nullable(self) -> list[pa.Field]:
-        """The columns as a table has them: a deleted or an old row may lack any of them."""
+        """The columns of a table: nullable, as a deleted or an old row may lack any of them."""
         return [pa.field(each.name, _bare(each.type)) for each in self.fields]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type_schema, (self.given,)  # made anew where it is sent to
+        return type_schema, (self.source,)  # decoders cannot be pickled
 
     def problems(self, values: Sequence[str]) -> list[str | None]:
-        """For each JSON value why it is refused, or None."""
+        """For each JSON value the reason why it is invalid, or None."""
         if self._json_schema is not None:
             return [self._problem(value) for value in values]
         try:
             rows = self._many.decode(f"[{','.join(values)}]")
-            if len(rows) == len(values):  # a value may not look like two
+            if len(rows) == len(values):  # a value with a comma may decode as two
                 if self._narrow:
                     self._arrays(rows)
                 return [None] * len(values)
@@ -83,22 +83,22 @@ class TypeSchema:
                 self._json_schema.load(value.encode())
             self._arrays([self._one.decode(value)])
         except Exception as error:  # noqa: BLE001 - whatever a validator raises is its reason
-            return _words(error)
+            return _reason(error)
         return None
 
     def columns(self, values: Sequence[str | None]) -> list[pa.Array]:
-        """The typed columns of JSON values. What does not fit the type is null, never an error:
-        values that were stored under an earlier schema may not fit a new column."""
-        given = ["{}" if value is None else value for value in values]
+        """The typed columns of JSON values. A field that does not fit its type is null, never an
+        error: values that were stored under an earlier schema may not fit a new column."""
+        objects = ["{}" if value is None else value for value in values]
         rows: list[Any]
         try:
-            rows = self._lenient.decode(f"[{','.join(given)}]")
-            if len(rows) == len(given):
+            rows = self._lenient.decode(f"[{','.join(objects)}]")
+            if len(rows) == len(objects):
                 return self._arrays(rows)
         except _ERRORS:
             pass
         return [
-            pa.array([self._lone(value, number) for value in given], field.type)
+            pa.array([self._single(value, number) for value in objects], field.type)
             for number, field in enumerate(self.nullable)
         ]
 
@@ -108,12 +108,12 @@ class TypeSchema:
         row = _struct("Stored", relaxed, strict=False)
         return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
 
-    def _lone(self, value: str, number: int) -> Any:
-        """One column of one value, if it has it."""
+    def _single(self, value: str, number: int) -> Any:
+        """One column of one value, or None if it does not fit."""
         field = self.fields[number]
         relaxed = pa.field(field.name, field.type, metadata=field.metadata)
         try:
-            row = msgspec.json.decode(value, type=_struct("Lone", [relaxed], strict=False))
+            row = msgspec.json.decode(value, type=_struct("Single", [relaxed], strict=False))
             return _arrays([row], [relaxed])[0][0].as_py()
         except _ERRORS:
             return None
@@ -123,7 +123,7 @@ class TypeSchema:
 
 
 def _arrays(rows: Sequence[Any], fields: Sequence[pa.Field]) -> list[pa.Array]:
-    found = []
+    arrays = []
     for number, field in enumerate(fields):
         attribute = f"column_{number}"
         values = [getattr(row, attribute) for row in rows]
@@ -132,44 +132,45 @@ def _arrays(rows: Sequence[Any], fields: Sequence[pa.Field]) -> list[pa.Array]:
             values = [None if each == "null" else each for each in values]
         elif pa.types.is_nested(field.type):
             values = [_plain(each) for each in values]
-        found.append(pa.array(values, _bare(field.type)))
-    return found
+        arrays.append(pa.array(values, _bare(field.type)))
+    return arrays
 
 
 def _plain(value: Any) -> Any:
-    return None if value is None else msgspec.to_builtins(value, builtin_types=_KEPT)
+    return None if value is None else msgspec.to_builtins(value, builtin_types=_ARROW_TYPES)
 
 
-_KEPT: Final = (datetime, date, Decimal)
+_ARROW_TYPES: Final = (datetime, date, Decimal)
 
 
-def type_schema(given: str | Mapping[str, Any]) -> TypeSchema:
-    """From a column list, or from a JSON Schema document."""
-    if isinstance(given, str):
-        return TypeSchema(parse_ddl(given), given)
-    properties = given.get("properties")
+def type_schema(source: str | Mapping[str, Any]) -> TypeSchema:
+    """The schema of a column list, or of a JSON Schema document."""
+    if isinstance(source, str):
+        return TypeSchema(parse_ddl(source), source)
+    properties = source.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise InvalidPipeline(
-            "The JSON Schema has no properties, so there is nothing to make columns of."
+            "The JSON Schema has no properties, so that there are no columns. Declare some."
         )
     fields = [_json_field(name, each) for name, each in properties.items()]
     try:
-        return TypeSchema(fields, given)
+        return TypeSchema(fields, source)
     except ValueError as error:
         raise InvalidPipeline(f"The JSON Schema cannot be used: {error}") from None
 
 
 def _json_field(name: str, schema: Any) -> pa.Field:
-    told = schema.get("type") if isinstance(schema, Mapping) else None
-    kinds = [told] if isinstance(told, str) else list(told or [])
-    named = [kind for kind in kinds if kind != "null"]
-    if len(named) == 1 and named[0] in _JSON_TYPES:
-        return pa.field(name, _JSON_TYPES[named[0]])
+    declared = schema.get("type") if isinstance(schema, Mapping) else None
+    types = [declared] if isinstance(declared, str) else list(declared or [])
+    types = [each for each in types if each != "null"]
+    if len(types) == 1 and types[0] in _JSON_TYPES:
+        return pa.field(name, _JSON_TYPES[types[0]])
     return pa.field(name, pa.string(), metadata=_JSON_TEXT)
 
 
 def _struct(name: str, fields: Sequence[pa.Field], *, strict: bool) -> type[msgspec.Struct]:
-    """A msgspec struct that reads these fields; the names of JSON need not be names of Python."""
+    """A msgspec struct for these fields. Its attributes are numbered, since names in JSON need not
+    be valid in Python."""
     members: list[Any] = []
     for number, field in enumerate(fields):
         column = f"column_{number}"
@@ -207,7 +208,7 @@ def _python(kind: pa.DataType, *, strict: bool) -> Any:
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
-    """Whether Arrow may refuse what the reader lets pass."""
+    """Whether Arrow may refuse what the decoder accepts."""
     return bool(pa.types.is_decimal(kind) or pa.types.is_nested(kind) or pa.types.is_temporal(kind))
 
 
@@ -223,9 +224,9 @@ def _bare(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _words(error: Exception) -> str:
-    """`value.total: expected a number`, for whatever was raised."""
+def _reason(error: Exception) -> str:
+    """The reason of an error with its path, as in `value.total: expected a number`."""
     reason = reason_of(error)
-    path = list(reason.path)
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return f"value{place}: {' '.join(reason.message.split())}"
+    steps = list(reason.path)
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return f"value{path}: {' '.join(reason.message.split())}"

@@ -1,6 +1,6 @@
-"""Spark's checkpoint of a pipeline's query, as far as it has to fit the warehouse: which query it
-is of, and which positions each batch has. Reads it; Spark alone writes it, and the driver alone
-needs it: a pipeline's query keeps no state in it that tasks would have to reach.
+"""Spark's checkpoint of a pipeline's query, as far as it has to match the warehouse: the id of the
+query, and the positions of each batch. Only Spark writes it, and only the driver needs it: a
+pipeline's query keeps no state there that tasks would read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from pyarrow import fs
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import InvalidPipeline, WarehouseMismatch
 from penstock.spark.warehouse.events import EventsTable
-from penstock.spark.warehouse.storage import filesystem, move_folder, place_of
+from penstock.spark.warehouse.storage import filesystem, move_folder, parse_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ADVICE: Final = (
-    "Nothing was changed. With --resume-from-warehouse the pipeline goes on from where the "
-    "warehouse stands, with a new checkpoint."
+    "Nothing was changed. With --resume-from-warehouse the pipeline continues after the last batch "
+    "of the warehouse, with a new checkpoint."
 )
-# How Spark writes the files of checkpoints. The usual way asks for things that Java cannot do
-# without running a program (`readlink`, `chmod`), several for each file.
+_OFFSET_LOG_VERSION: Final = "v1"
+# The class that writes the files of checkpoints. Spark's default starts several programs for each
+# file (`readlink`, `chmod`), since Java lacks these calls.
 _MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN_MANAGER: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -33,21 +34,21 @@ _PLAIN_MANAGER: Final = (
 
 
 class Checkpoint:
-    """The folder that Spark keeps for a query."""
+    """The folder in which Spark stores the progress of a query."""
 
     def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
-        self.location = location  # as it was spelled: Hadoop knows s3a:// and not s3://
+        self.location = location  # as the user wrote it: Hadoop needs s3a://
         self._files, self._root = filesystem(location, options)
 
     def check_reach(self, spark: SparkSession) -> None:
-        """An error if Spark could not write there."""
-        if place_of(self.location).scheme is None:
+        """Raise an error if Spark cannot write the checkpoint."""
+        if parse_location(self.location).scheme is None:
             try:
                 self._files.create_dir(self._root, recursive=True)
             except OSError as error:
                 raise InvalidPipeline(
                     f"The checkpoint {self._root} cannot be written: {error.strerror or error}. "
-                    "Set warehouse.checkpoint to a folder that the driver keeps."
+                    "Set warehouse.checkpoint to a folder that the driver can write."
                 ) from None
             return
         scheme = self.location.partition(":")[0]
@@ -63,41 +64,49 @@ class Checkpoint:
             ) from error
 
     @contextmanager
-    def plainly_written(self, spark: SparkSession) -> Iterator[None]:
-        """Queries that start meanwhile write their checkpoints without programs' help, if this one
-        is a folder of this machine: on one, a file takes another one's place at once either way."""
+    def written_without_programs(self, spark: SparkSession) -> Iterator[None]:
+        """A context in which queries that start write checkpoints without starting programs, if
+        this one is a local folder: there a rename replaces a file atomically either way."""
         inner: Any = spark
-        here = place_of(self.location).scheme is None
-        known = inner._jvm.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_MANAGER)
-        if not here or not known or spark.conf.get(_MANAGER, None) is not None:
+        is_local = parse_location(self.location).scheme is None
+        is_loadable = inner._jvm.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_MANAGER)
+        if not is_local or not is_loadable or spark.conf.get(_MANAGER, None) is not None:
             yield
             return
         spark.conf.set(_MANAGER, _PLAIN_MANAGER)
         try:
             yield
         finally:
-            with suppress(Exception):  # Java may be gone, and then this with it
+            with suppress(Exception):  # Java may have ended
                 spark.conf.unset(_MANAGER)
 
     @property
     def query(self) -> str | None:
-        """The id of the query, once it has begun."""
+        """The id of the query; None before it has begun."""
         text = self._read("metadata")
         return None if text is None else str(msgspec.json.decode(text)["id"])
 
     def positions(self, batch: int) -> dict[str, Any] | None:
-        """Where the source stands at the end of a batch, as it was planned."""
-        text = self._read(f"offsets/{batch}")
+        """The positions of the source at the end of a batch, or None if the batch was not
+        planned."""
+        name = f"offsets/{batch}"
+        text = self._read(name)
         if text is None:
             return None
-        found: dict[str, Any] = msgspec.json.decode(text.strip().splitlines()[2])
-        return found
+        try:
+            return parse_offset_log(text)
+        except ValueError as error:
+            raise WarehouseMismatch(
+                f"The file {name} of the checkpoint {self.location} is not one that Spark 4.2 "
+                f"writes for a pipeline: {error}. Run the pipeline with the version of PySpark "
+                f"that penstock-streams[spark] requires. If the file is damaged: {_ADVICE}"
+            ) from None
 
     @property
     def done(self) -> int | None:
-        """The last batch that Spark knows as done."""
-        chosen = fs.FileSelector(f"{self._root}/commits", allow_not_found=True)
-        names = [each.base_name for each in self._files.get_file_info(chosen)]
+        """The last batch that Spark has finished."""
+        selector = fs.FileSelector(f"{self._root}/commits", allow_not_found=True)
+        names = [entry.base_name for entry in self._files.get_file_info(selector)]
         return max((int(name) for name in names if name.isdigit()), default=None)
 
     def _read(self, name: str) -> str | None:
@@ -108,14 +117,31 @@ class Checkpoint:
             return bytes(file.read()).decode()
 
     def put_aside(self) -> None:
-        """Make room for a new checkpoint; the old one stays beside it."""
-        chosen = fs.FileSelector(self._root, allow_not_found=True)
-        if self._files.get_file_info(chosen):
+        """Rename the checkpoint, so that a new one begins in its place."""
+        selector = fs.FileSelector(self._root, allow_not_found=True)
+        if self._files.get_file_info(selector):
             move_folder(self._files, self._root, f"{self._root}-{SYSTEM_CLOCK.now_us()}")
 
 
+def parse_offset_log(text: str) -> dict[str, Any]:
+    """The positions in a file of Spark's offset log, of a query with one source.
+
+    The file has a line with the version of its format, one with Spark's own metadata, and one for
+    each source with the JSON that the source gave as its offset. A ValueError for anything else.
+    """
+    version, *lines = text.strip().split("\n")
+    if version != _OFFSET_LOG_VERSION:
+        raise ValueError(f"its version is {version[:20]!r} instead of {_OFFSET_LOG_VERSION!r}")
+    if len(lines) != 2:  # the metadata and the source
+        raise ValueError(f"it has {max(len(lines) - 1, 0)} sources instead of 1")
+    try:
+        return msgspec.json.decode(lines[1], type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the offset of its source is no JSON object ({error})") from None
+
+
 def check_match(checkpoint: Checkpoint, events: EventsTable) -> None:
-    """An error unless the next batch of the checkpoint is the next one of the warehouse."""
+    """Raise an error unless checkpoint and warehouse are at the same batch of the same query."""
     query, done = checkpoint.query, checkpoint.done
     record = events.record
     batch = record.query_batch
@@ -144,8 +170,8 @@ def check_match(checkpoint: Checkpoint, events: EventsTable) -> None:
             "is older",
             checkpoint,
         )
-    kept = events.positions()
-    if kept is not None and planned != kept:
+    committed = events.positions()
+    if committed is not None and planned != committed:
         raise _mismatch(f"they have other positions for batch {batch}", checkpoint)
 
 

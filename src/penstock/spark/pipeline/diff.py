@@ -1,5 +1,5 @@
-"""Results of published queries: rows by their keys, and what turns one result into the next, as
-state events or as rows of STP. Pure functions; knows neither Spark nor the outbox's table.
+"""Results of published queries: rows by key, and the changes from one result to the next as state
+events or as rows of STP. Pure functions; knows neither Spark nor the outbox.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class Result(NamedTuple):
-    """What a query comes to: a JSON object for each key, and how many rows have none."""
+    """The result of a query: a JSON object for each key, and the number of rows without a key."""
 
     values: dict[str, str]
     unkeyed: int
 
 
 def keyed(name: str, rows: Iterable[dict[str, Any]]) -> Result:
-    """Rows by their column `key`, the others as a JSON object.
+    """Rows by their column `key`, with the other columns as a JSON object.
 
-    What has no key cannot be told from others, as SQL's NULL group: it is left out, and counted.
+    Rows without a key, such as SQL's NULL group, are counted and left out.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     unkeyed = 0
     for row in rows:
         if "key" not in row:
@@ -46,12 +46,12 @@ def keyed(name: str, rows: Iterable[dict[str, Any]]) -> Result:
             unkeyed += 1
             continue
         text = key if isinstance(key, str) else _encode(key).decode()
-        if text in found:
+        if text in values:
             raise PublishFailed(
                 f"publish.{name}: the result has the key {text!r} twice; group by it."
             )
-        found[text] = _encode(row).decode()
-    return Result(found, unkeyed)
+        values[text] = _encode(row).decode()
+    return Result(values, unkeyed)
 
 
 def differences(
@@ -62,7 +62,7 @@ def differences(
     *,
     escape: bool = False,
 ) -> Iterator[Change]:
-    """What turns one result into the other: at most one change for each key."""
+    """The changes from one result to the other: at most one for each key."""
     encode = partial(row_of, escape=escape) if publish.is_table else event_of
     entity = publish.type or name
     for key in before:
@@ -94,7 +94,7 @@ def row_of(
     *,
     escape: bool = False,
 ) -> str:
-    """A change as a line that an STP table takes."""
+    """A change as a row of an STP table."""
     deletes = operation == "delete"
     row = Row("-" if deletes else "+", key, "" if deletes else value or "")
     try:

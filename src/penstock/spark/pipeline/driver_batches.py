@@ -1,8 +1,8 @@
-"""Batches that are too small for a job of Spark's: the driver reads them itself.
+"""Batches that are too small to be worth a Spark job: the driver reads them itself.
 
-It calls the reader that tasks call, with the ranges that Spark would plan for them, and those
-follow from the two places in Spark's own checkpoint: a batch that is run again, here or in tasks,
-has the same rows in the same order. Spark is not asked for anything.
+It runs the reader of the tasks with the ranges that Spark would plan. These follow from the two
+offsets in Spark's checkpoint, so that a batch that is repeated, here or in tasks, has the same rows
+in the same order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.spark.source.planning import ranges_between
 
 
 class SmallBatches:
-    """Reads what a query would, between two places of its checkpoint."""
+    """Reads batches of a query between two offsets of its checkpoint."""
 
     def __init__(self, options: SourceOptions, *, messages_max: int) -> None:
         self._reader = StreamReader(options)
         self._messages_max = messages_max
 
-    def are(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
-        """Whether what is between the two is for the driver."""
+    def is_small(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+        """Whether the driver should read the batch between two offsets."""
         if self._messages_max == 0:
             return False
         messages, size = _extent(from_spark(start), from_spark(end))
@@ -39,8 +39,8 @@ class SmallBatches:
 
 
 def _extent(start: SourceOffsets, end: SourceOffsets) -> tuple[int, int]:
-    """How many messages and bytes there are between two places."""
+    """The number of messages and bytes between two offsets."""
     ranges = ranges_between(start, end)
-    # A stream that was made anew counts from its beginning: so do these ranges.
+    # The range of a recreated stream starts at its beginning.
     messages = sum(each.end.seq - each.start.seq for each in ranges)
     return messages, sum(each.size for each in ranges)

@@ -1,9 +1,9 @@
 """The outbox: what a pipeline publishes, committed once as rows that never change, and sent from
-there. A row sent twice has the same number twice, and the server keeps it once.
+there. A row that is sent twice has the same number both times, and the server stores it once.
 
-What is true is in the rows and in what the last commit says; how they lie in files, and what is
-said of those, only spares reading. A row that the server has, and that is not the newest of its
-key, is let go of in the commit that says so.
+Only the rows and the record of the last commit count; files and their statistics only spare
+reading. A row that the server has, and that is not the newest of its key, is dropped in the commit
+that records that the server has it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import pyarrow.dataset as ds
 from penstock import limits
 from penstock.errors import WarehouseInUse
 from penstock.spark.pipeline.outbox_rows import (
-    IN_PLACE,
+    ORDER,
     OUTBOX,
-    PLACE,
     ROWS,
+    SORT_KEYS,
     Change,
     Chunk,
     chunk_of,
     newest,
     rows_of,
 )
-from penstock.spark.warehouse.delta import File, Table, Written, write_file
+from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile, write_file
 from penstock.spark.warehouse.storage import filesystem
 from penstock.spark.warehouse.warehouse import Warehouse
 
@@ -41,20 +41,20 @@ _READ_ROWS: Final = 4096
 _dataset: Any = ds
 
 
-class Mail(msgspec.Struct, frozen=True, kw_only=True):
-    """What each commit of the outbox says of all up to it."""
+class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a commit of the outbox."""
 
-    warehouse: str = ""  # a name of its own, which the server knows the producer by
-    sent: dict[str, int] = {}  # chunks that the server is known to have, by publish
-    computed: dict[str, int] = {}  # the batch that a result is as of
-    unkeyed: dict[str, int] = {}  # rows of a result that have no key, and were left out
-    writer: int = 0  # the run that has made it
-    number: int = 0  # counts the commits
-    size: int = 0  # of the files when they were made few
+    warehouse: str = ""  # a unique name of the warehouse, part of the producer id
+    sent: dict[str, int] = {}  # the last chunk that the server is known to have, by publish
+    computed: dict[str, int] = {}  # the batch up to which a result is computed
+    unkeyed: dict[str, int] = {}  # rows of a result that have no key and are not published
+    writer: int = 0  # the writer number of the run that committed it
+    number: int = 0  # of the commit
+    size: int = 0  # bytes of the files after the last compaction
 
 
 class Outbox:
-    """The table, and how far it was sent."""
+    """The table **outbox**, and how much of it was sent."""
 
     def __init__(
         self, warehouse: Warehouse, *, files_max: int = limits.PIPELINE_OUTBOX_FILES
@@ -63,59 +63,61 @@ class Outbox:
         self._table = Table(warehouse.outbox_uri, OUTBOX, warehouse.options)
         self._files_max = files_max
         self._next: dict[str, int] = {}
-        self._fresh: dict[str, deque[Chunk]] = {}  # committed by this run, and not sent
+        self._fresh: dict[str, deque[Chunk]] = {}  # committed by this run and not sent yet
         self._files = self._size = 0
-        self._seen: int | None = None  # the version that is known to be ours
-        self._committed = self.mail = Mail()
+        self._checked: int | None = None  # the newest version that is known to be ours
+        self._committed = self.record = OutboxRecord()
 
     @property
     def exists(self) -> bool:
         return self._table.exists
 
-    def look(self) -> None:
-        """See what the last commit says; for those who only read."""
+    def refresh(self) -> None:
+        """Read the record of the last commit; for readers."""
         self._table.refresh()
         if self._table.exists:
-            self._committed = self.mail = msgspec.convert(self._table.record(), Mail)
+            self._committed = self.record = msgspec.convert(self._table.record(), OutboxRecord)
 
     def open(self) -> None:
-        """Become the one that writes."""
+        """Become the writer."""
         writer = self._warehouse.writer or 0
         self._table.refresh()
-        self._table.create(msgspec.to_builtins(Mail(warehouse=uuid.uuid4().hex, writer=writer)))
-        self._committed = self.mail = self._record()
-        self._seen = self._table.version
-        if self.mail.writer != writer:
-            # From here on a run that was taken for dead, and is not, finds that it is not its own.
-            self.mail = msgspec.structs.replace(self.mail, writer=writer)
+        self._table.create(
+            msgspec.to_builtins(OutboxRecord(warehouse=uuid.uuid4().hex, writer=writer))
+        )
+        self._committed = self.record = self._own_record()
+        self._checked = self._table.version
+        if self.record.writer != writer:
+            # From here on a run that was thought dead but is alive fails at its next commit.
+            self.record = msgspec.structs.replace(self.record, writer=writer)
             self._commit([], {})
         self._measure()
         rows = self._read(self._table.files(), ["publish", "chunk"])
         last = rows.group_by("publish").aggregate([("chunk", "max")]).to_pylist()
-        # Rows are let go of only when they are known to be sent: the larger number is the last.
-        known = [*((row["publish"], row["chunk_max"]) for row in last), *self.mail.sent.items()]
-        for name, chunk in known:
+        # Rows are dropped only when they are known to be sent: the larger number is the last.
+        chunks = [*((row["publish"], row["chunk_max"]) for row in last), *self.record.sent.items()]
+        for name, chunk in chunks:
             self._next[name] = max(self._next.get(name, 0), chunk + 1)
 
     def published(self, publish: str) -> dict[str, str]:
-        """The result as it was published last: the newest value of each key."""
-        found = newest(self._rows(publish, [*PLACE, "operation", "key", "value"]))
-        return dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
+        """The result that was published last: the newest value of each key."""
+        rows = newest(self._rows(publish, [*ORDER, "operation", "key", "value"]))
+        return dict(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
     def keys(self, publish: str) -> int:
-        """How many keys that result has."""
-        return len(newest(self._rows(publish, [*PLACE, "operation", "key"])))
+        """The number of keys of that result."""
+        return len(newest(self._rows(publish, [*ORDER, "operation", "key"])))
 
     def add(
         self, publish: str, target: str, batch: int, chunks: Sequence[Sequence[Change]]
     ) -> None:
-        """Commit changes of a result: from here on they are what is sent."""
+        """Commit the changes of a result, which are sent from here on."""
         first = self._next.get(publish, 0)
-        made = (
+        rows = (
             rows_of(publish, target, batch, first + number, changes)
             for number, changes in enumerate(chunks)
         )
-        self._commit(self._write(publish, f"{batch:08d}", made), {f"publish/{publish}": batch})
+        self._commit(self._write(publish, f"{batch:08d}", rows), {f"publish/{publish}": batch})
         self._next[publish] = first + len(chunks)
         self._fresh.setdefault(publish, deque()).extend(
             Chunk(first + number, target, [each.message for each in changes])
@@ -123,70 +125,74 @@ class Outbox:
         )
 
     def waiting(self, publish: str) -> Iterator[Chunk]:
-        """Chunks that are not known to be sent, in order."""
-        sent = self.mail.sent.get(publish, -1)
+        """The chunks that are not known to be sent, in order."""
+        sent = self.record.sent.get(publish, -1)
         if self._next.get(publish) == sent + 1:
             return
         fresh = self._fresh.get(publish)
-        if fresh and fresh[0].number == sent + 1:  # nothing older waits: no need to read it back
+        if fresh and fresh[0].number == sent + 1:  # nothing older waits, so that no file is read
             yield from list(fresh)
             return
-        rows = self._rows(publish, [*PLACE, "target", "message"], after=sent)
-        held: list[dict[str, Any]] = []
-        for part in rows.sort_by(IN_PLACE).to_batches(max_chunksize=_READ_ROWS):
+        rows = self._rows(publish, [*ORDER, "target", "message"], after=sent)
+        pending: list[dict[str, Any]] = []
+        for part in rows.sort_by(SORT_KEYS).to_batches(max_chunksize=_READ_ROWS):
             for row in part.to_pylist():
-                if held and held[0]["chunk"] != row["chunk"]:
-                    yield chunk_of(held)
-                    held = []
-                held.append(row)
-        if held:
-            yield chunk_of(held)
+                if pending and pending[0]["chunk"] != row["chunk"]:
+                    yield chunk_of(pending)
+                    pending = []
+                pending.append(row)
+        if pending:
+            yield chunk_of(pending)
 
-    def mark(self, publish: str, chunk: int) -> None:
-        """A chunk has arrived; that is written down with the next commit, which is soon enough."""
-        self.mail = msgspec.structs.replace(self.mail, sent={**self.mail.sent, publish: chunk})
+    def mark_sent(self, publish: str, chunk: int) -> None:
+        """Note that the server has a chunk. The next commit records it."""
+        self.record = msgspec.structs.replace(
+            self.record, sent={**self.record.sent, publish: chunk}
+        )
         fresh = self._fresh.get(publish)
         while fresh and fresh[0].number <= chunk:
             fresh.popleft()
 
-    def computed(self, publish: str, batch: int, unkeyed: int) -> None:
-        """A result is as of a batch, with so many rows left out; written down likewise."""
-        self.mail = msgspec.structs.replace(
-            self.mail,
-            computed={**self.mail.computed, publish: batch},
-            unkeyed={**self.mail.unkeyed, publish: unkeyed},
+    def mark_computed(self, publish: str, batch: int, unkeyed: int) -> None:
+        """Note that a result is computed up to a batch, with so many rows without a key. The next
+        commit records it."""
+        self.record = msgspec.structs.replace(
+            self.record,
+            computed={**self.record.computed, publish: batch},
+            unkeyed={**self.record.unkeyed, publish: unkeyed},
         )
 
-    def tidy(self) -> None:
-        """Once there are many files, or much in them that is not needed: make them few."""
-        many = self._files >= self._files_max * max(1, len(self._next))
-        if not many and self._size <= 2 * self.mail.size + limits.PIPELINE_OUTBOX_BYTES:
+    def compact_if_due(self) -> None:
+        """Compact the files if there are many, or if much in them is not needed any more."""
+        too_many = self._files >= self._files_max * max(1, len(self._next))
+        if not too_many and self._size <= 2 * self.record.size + limits.PIPELINE_OUTBOX_BYTES:
             return
-        self._look()
-        written: list[Written] = []
+        self._check_writer()
+        written: list[ParquetFile] = []
         for name in sorted(self._next):
-            written += self._write(name, "tidy", self._kept(name))
+            written += self._write(name, "tidy", self._needed(name))
         size = sum(file.size for file in written)
-        self.mail = msgspec.structs.replace(self.mail, size=size)
+        self.record = msgspec.structs.replace(self.record, size=size)
         self._commit(written, {}, overwrite=True)
         self._files, self._size = len(written), size
 
-    def note(self) -> None:
-        """Write down what is known and not written down yet."""
-        if self._table.exists and self.mail != self._committed:
+    def commit_record(self) -> None:
+        """Commit what was noted since the last commit."""
+        if self._table.exists and self.record != self._committed:
             self._commit([], {})
 
-    def _kept(self, publish: str) -> Iterator[pa.RecordBatch]:
-        """The rows that are needed: the newest of each key that was sent, and all that was not."""
-        sent = self.mail.sent.get(publish, -1)
+    def _needed(self, publish: str) -> Iterator[pa.RecordBatch]:
+        """The rows that are still needed: the newest of each key that was sent, and all unsent
+        ones."""
+        sent = self.record.sent.get(publish, -1)
         state = newest(self._rows(publish, _STATE, until=sent))
         state = state.append_column("message", pa.nulls(len(state), pa.large_string()))
         yield from state.to_batches(max_chunksize=_READ_ROWS)
         yield from self._rows(publish, OUTBOX.names, after=sent).to_batches()
 
-    def _write(self, publish: str, name: str, rows: Iterator[pa.RecordBatch]) -> list[Written]:
+    def _write(self, publish: str, name: str, rows: Iterator[pa.RecordBatch]) -> list[ParquetFile]:
         prefix = f"{publish}-{name}"
-        made = write_file(
+        file = write_file(
             self._table.uri,
             ROWS,
             rows,
@@ -194,45 +200,47 @@ class Outbox:
             statistics=_STATISTICS,
             options=self._warehouse.options,
         )
-        return [] if made is None else [made]
+        return [] if file is None else [file]
 
     def _commit(
-        self, files: list[Written], transactions: dict[str, int], *, overwrite: bool = False
+        self, files: list[ParquetFile], transactions: dict[str, int], *, overwrite: bool = False
     ) -> None:
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            self._look()
-            mail = msgspec.structs.replace(self.mail, number=self._committed.number + 1)
-            told = msgspec.to_builtins(mail)
+            self._check_writer()
+            record = msgspec.structs.replace(self.record, number=self._committed.number + 1)
             try:
-                self._table.commit(files, told, transactions, overwrite=overwrite)
+                self._table.commit(
+                    files, msgspec.to_builtins(record), transactions, overwrite=overwrite
+                )
             except WarehouseInUse:
                 if attempt == _COMMIT_ATTEMPTS:
                     raise
-                continue  # if it was only upkeep, the next look says so
-            assert self._seen is not None
-            self._seen += 1
-            self._committed = self.mail = mail
+                continue  # the next check distinguishes maintenance from another writer
+            assert self._checked is not None
+            self._checked += 1
+            self._committed = self.record = record
             self._files += len(files)
             self._size += sum(file.size for file in files)
             return
 
-    def _look(self) -> None:
-        """See what others have committed: upkeep is welcome, anything else is an error."""
+    def _check_writer(self) -> None:
+        """Read the newest version; an error if others have committed more than maintenance."""
         self._table.refresh()
-        if self._table.version == self._seen:
+        if self._table.version == self._checked:
             return
-        if self._record() != self._committed:
+        if self._own_record() != self._committed:
             raise WarehouseInUse(
-                f"Another run has written to {self._table.uri}, and this one has ended: one "
+                f"Another run has written to {self._table.uri}, so this one has ended: one "
                 "pipeline writes a warehouse at a time."
             )
-        self._seen = self._table.version
+        self._checked = self._table.version
         self._measure()
 
-    def _record(self) -> Mail:
-        found = self._table.record()
+    def _own_record(self) -> OutboxRecord:
+        """The record of the last commit; an error if another engine has written since."""
+        record = self._table.record()
         self._table.refuse_foreign()
-        return msgspec.convert(found, Mail)
+        return msgspec.convert(record, OutboxRecord)
 
     def _measure(self) -> None:
         files: Any = pa.table(self._table.handle.get_add_actions(flatten=True))
@@ -241,29 +249,29 @@ class Outbox:
     def _rows(
         self, publish: str, columns: list[str], *, after: int = -1, until: int | None = None
     ) -> pa.Table:
-        """Rows of one publish, of chunks after one and up to another, in any order."""
-        wanted = (_dataset.field("publish") == publish) & (_dataset.field("chunk") > after)
+        """The rows of a publish from chunks after `after` and up to `until`, in any order."""
+        condition = (_dataset.field("publish") == publish) & (_dataset.field("chunk") > after)
         if until is not None:
-            wanted &= _dataset.field("chunk") <= until
+            condition &= _dataset.field("chunk") <= until
         files = [
             file
             for file in self._table.files()
             if _may_have(file, "publish", publish, publish)
             and _may_have(file, "chunk", after + 1, until)
         ]
-        return self._read(files, columns, wanted)
+        return self._read(files, columns, condition)
 
-    def _read(self, files: list[File], columns: list[str], wanted: Any = None) -> pa.Table:
+    def _read(self, files: list[TableFile], columns: list[str], condition: Any = None) -> pa.Table:
         if not files:
             return ROWS.empty_table().select(columns)
         options = self._warehouse.options
         store, _ = filesystem(self._table.uri, options)
         paths = [filesystem(file.path, options)[1] for file in files]
-        found = _dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
-        return found.to_table(columns=columns, filter=wanted)
+        rows = _dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
+        return rows.to_table(columns=columns, filter=condition)
 
 
-def _may_have(file: File, column: str, low: Any, high: Any) -> bool:
-    """Whether a file may have rows from `low` to `high`; what nobody has noted it may have."""
+def _may_have(file: TableFile, column: str, low: Any, high: Any) -> bool:
+    """Whether a file may have rows from `low` to `high`; without statistics it may."""
     least, most = file.least.get(column), file.most.get(column)
     return (most is None or most >= low) and (least is None or high is None or least <= high)

@@ -1,5 +1,5 @@
-"""Rows of the outbox, as pure functions: how changes become chunks and chunks rows, and which of
-many rows are still needed. Knows neither files nor the server.
+"""Rows of the outbox as pure functions: from changes to chunks to rows and back, and the newest row
+of each key. Knows neither files nor the server.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ OUTBOX: Final = pa.schema(
         ("operation", pa.string()),
         ("key", pa.string()),
         ("value", pa.string()),
-        ("message", pa.string()),  # null once it is sent and only its value is still needed
+        ("message", pa.string()),  # null once it is sent and only its value is needed
     ]
 )
-# The same in memory, where texts of more than 2 GiB in one column may come together.
+# The same in memory, where a column may have more than 2 GiB of text.
 ROWS: Final = pa.schema(
     [
         (field.name, pa.large_string() if field.type == pa.string() else field.type)
         for field in OUTBOX
     ]
 )
-PLACE: Final = ("chunk", "ordinal")
-IN_PLACE: Final = [(name, "ascending") for name in PLACE]
+ORDER: Final = ("chunk", "ordinal")
+SORT_KEYS: Final = [(name, "ascending") for name in ORDER]
 _compute: Any = pc
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A key of a published result that has come, gone or changed."""
+    """The insert, update or delete of a key of a published result."""
 
     operation: str
     key: str
@@ -54,44 +54,43 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def cut(changes: Iterable[Change], *, messages_max: int, bytes_max: int) -> Iterator[list[Change]]:
-    """Changes as they are sent together. A chunk ends where its own messages say so; one that is
-    larger than `bytes_max` is alone."""
-    held: list[Change] = []
+    """Changes in chunks. Where a chunk ends depends on its own messages only; a message larger than
+    `bytes_max` is a chunk of its own."""
+    pending: list[Change] = []
     size = 0
     for change in changes:
         more = body_bytes(change)
-        if held and (len(held) >= messages_max or size + more > bytes_max):
-            yield held
-            held, size = [], 0
-        held.append(change)
+        if pending and (len(pending) >= messages_max or size + more > bytes_max):
+            yield pending
+            pending, size = [], 0
+        pending.append(change)
         size += more
-    if held:
-        yield held
+    if pending:
+        yield pending
 
 
 def body_bytes(change: Change) -> int:
-    """What a change takes of the body of a request: never less than it is sent as, with commas and
-    brackets."""
+    """The bytes that a change takes in the body of a request, including commas and brackets."""
     text = change.message
     return (len(text) if text.isascii() else len(text.encode())) + 2
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """Of each key the row that came last, unless it deletes the key."""
-    order = _compute.sort_indices(rows.select(PLACE), sort_keys=IN_PLACE)
-    place = pa.array(range(len(rows)), pa.int64())
-    keys = pa.table({"key": rows["key"].take(order), "place": place})
-    last = keys.group_by("key").aggregate([("place", "max")])["place_max"]
-    kept = rows.take(order.take(last))
-    return kept.filter(_compute.not_equal(kept["operation"], "delete"))
+    """The last row of each key, unless it deletes the key."""
+    order = _compute.sort_indices(rows.select(ORDER), sort_keys=SORT_KEYS)
+    number = pa.array(range(len(rows)), pa.int64())
+    keys = pa.table({"key": rows["key"].take(order), "number": number})
+    last = keys.group_by("key").aggregate([("number", "max")])["number_max"]
+    newest_rows = rows.take(order.take(last))
+    return newest_rows.filter(_compute.not_equal(newest_rows["operation"], "delete"))
 
 
 def rows_of(
     publish: str, target: str, batch: int, chunk: int, changes: Sequence[Change]
 ) -> pa.RecordBatch:
-    """The changes of one chunk."""
+    """The changes of one chunk as rows."""
     count = len(changes)
-    made: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "publish": pa.repeat(pa.scalar(publish, pa.large_string()), count),
         "batch": pa.repeat(pa.scalar(batch, pa.int64()), count),
         "target": pa.repeat(pa.scalar(target, pa.large_string()), count),
@@ -99,9 +98,10 @@ def rows_of(
         "ordinal": pa.array(range(count), pa.int64()),
     }
     for name in ("operation", "key", "value", "message"):
-        made[name] = pa.array([getattr(each, name) for each in changes], pa.large_string())
-    return pa.RecordBatch.from_arrays([made[name] for name in ROWS.names], schema=ROWS)
+        columns[name] = pa.array([getattr(change, name) for change in changes], pa.large_string())
+    return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
 
 def chunk_of(rows: list[dict[str, Any]]) -> Chunk:
+    """The chunk of these rows, which are in order."""
     return Chunk(rows[0]["chunk"], rows[0]["target"], [row["message"] for row in rows])

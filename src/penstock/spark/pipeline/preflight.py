@@ -1,5 +1,5 @@
-"""What has to be in order before a pipeline runs: its server answers, and settings, checkpoint and
-warehouse fit together. Starts no Spark, which takes its time, and changes nothing.
+"""Checks before a pipeline runs: the server answers, and settings, checkpoint and warehouse match.
+Starts no Spark, which takes seconds, and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from penstock.spark.warehouse.state import check_tables
 from penstock.spark.warehouse.warehouse import Warehouse
 
 _MASTER: Final = re.compile(r"(spark|k8s)://.|(local(-cluster)?(\[.*\])?|yarn)$")
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def check_source(source: Source, tell: Tell) -> None:
-    """Ask the server once what the query will ask it: an error here is known in a second."""
+def check_source(source: Source, notify: Notify) -> None:
+    """List the streams as the query will do: an error shows within a second, before Spark
+    starts."""
     try:
-        found = _Asked(source, attempts_max=1)
+        streams = _SourceStreams(source, attempts_max=1)
     except ConnectionFailed as error:
         if source.attempts == 1:
             raise
         reason = error.__cause__ or error.detail
-        tell(f"{source.url} does not answer yet ({reason}); trying again for a while")
-        found = _Asked(source, attempts_max=source.attempts)
-    if found.missing:
-        more = f" and {len(found.missing) - 1:,} more" if len(found.missing) > 1 else ""
-        tell(f"{found.missing[0]}{more} not found on {source.url}: read when it is there")
-    elif not found.tails:
-        tell(f"no stream of {source.url} matches {', '.join(source.streams)} yet")
+        notify(f"{source.url} does not answer yet ({reason}); trying again for a while")
+        streams = _SourceStreams(source, attempts_max=source.attempts)
+    if streams.missing:
+        more = f" and {len(streams.missing) - 1:,} more" if len(streams.missing) > 1 else ""
+        notify(f"{streams.missing[0]}{more} not found on {source.url}: read when it is there")
+    elif not streams.tails:
+        notify(f"no stream of {source.url} matches {', '.join(source.streams)} yet")
 
 
 def check_master(master: str | None) -> None:
-    """Java would answer a name that is none with a page of its own."""
+    """Raise an error for a master that Spark does not know, before Java prints a stack trace."""
     if master is not None and not _MASTER.match(master):
         raise InvalidOption(
-            f"The master is {master!r}: it is spark://host:port, k8s://…, yarn or local[…]."
+            f"The master is {master!r}. It has to be spark://host:port, k8s://…, yarn or local[…]."
         )
 
 
-class _Asked:
-    """What the server has of a pipeline's streams."""
+class _SourceStreams:
+    """The streams of a pipeline that the server has, and those that it lacks."""
 
     def __init__(self, source: Source, *, attempts_max: int) -> None:
         options = SourceOptions(url=source.url, token=source.token, streams=tuple(source.streams))
@@ -60,33 +61,37 @@ class _Asked:
 def check_warehouse(
     pipeline: Pipeline, warehouse: Warehouse, checkpoint: Checkpoint, *, resume: bool
 ) -> Any:
-    """Where the source begins, if it begins: from what the warehouse says with `resume`, else where
-    the settings say; a checkpoint, which has to match the warehouse, knows better."""
+    """The starting offsets of the source: with `resume` the positions of the warehouse, else those
+    of the settings. A checkpoint, which has to match the warehouse, overrides them."""
     warehouse.events.refresh()
     record = warehouse.events.record
     check_tables(warehouse, pipeline.types)
-    # Where nothing has begun there is nothing to go on from: `resume` may always be asked for.
+    # Before the first batch `resume` is allowed and has no effect.
     if not resume or (record.batch == 0 and checkpoint.done is None):
         check_match(checkpoint, warehouse.events)
         return pipeline.source.starting
     positions = warehouse.events.positions()
     if positions is None:
         raise WarehouseMismatch(
-            f"The warehouse {warehouse.path} does not say where it stands: there is nothing to "
-            "resume from."
+            f"The warehouse {warehouse.path} has no positions of the source, so that there is "
+            "nothing to resume from."
         )
-    # As it stands there, numbers included: deleted streams and such are then found as in a query
-    # that had never stopped.
+    # Unchanged, with their ordinals: deleted and recreated streams are then detected as in a query
+    # that never stopped.
     return positions
 
 
-def tell_unselected(source: Source, warehouse: Warehouse, tell: Tell) -> None:
-    """Name streams that the warehouse has rows of, and the settings do not select any more."""
+def notify_unselected(source: Source, warehouse: Warehouse, notify: Notify) -> None:
+    """Report streams that the warehouse has rows of and the settings no longer select."""
     positions = warehouse.events.positions()
     if positions is None:
         return
-    place = from_spark(positions)
-    left = sorted(name for name in place.streams if not selects(place.kind, source.streams, name))
-    if left:
-        more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
-        tell(f"{left[0]}{more} no longer in source.streams: not read any further, rows stay")
+    offsets = from_spark(positions)
+    unselected = sorted(
+        name for name in offsets.streams if not selects(offsets.kind, source.streams, name)
+    )
+    if unselected:
+        more = f" and {len(unselected) - 1:,} more" if len(unselected) > 1 else ""
+        notify(
+            f"{unselected[0]}{more} no longer in source.streams: not read any further, rows stay"
+        )

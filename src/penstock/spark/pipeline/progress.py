@@ -1,4 +1,4 @@
-"""How a pipeline is getting on: told after each batch, shown as a line, scraped as metrics."""
+"""The progress of a pipeline, computed after each batch: as a line of text and as metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WINDOW_S: Final = 10.0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pipeline stands after a batch."""
+    """The totals of a pipeline after a batch."""
 
     batches: int  # of this run
     batch: int  # of the warehouse
@@ -29,9 +29,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     invalid_total: int
     published: int
     lag: int
-    seconds: float  # that the last batch took
+    seconds: float  # duration of the last batch
     folds: int
-    unkeyed: int = 0  # rows of published results that have no key
+    unkeyed: int = 0  # rows of published results without a key
 
     def line(self) -> str:
         return (
@@ -44,7 +44,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Counts what a run does. Written by the run, read by anybody."""
+    """Counts what a run does. Only the run writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,19 +68,19 @@ class Meter:
     def batch(
         self, *, number: int, events: int, total: int, invalid: int, lag: int, seconds: float
     ) -> Progress:
-        """A batch is done."""
+        """Count a finished batch, and return the progress."""
         now = time.monotonic()
         with self._lock:
             self._recent = [each for each in self._recent if each[0] > now - _WINDOW_S]
             self._recent.append((now, events))
             first = self._recent[0][0] if len(self._recent) > 1 else now
-            passed = max(now - first, seconds, 1e-3)
+            passed_s = max(now - first, seconds, 1e-3)
             self.last = Progress(
                 batches=self.last.batches + 1,
                 batch=number,
                 events=self.last.events + events,
                 events_total=total,
-                events_per_s=sum(count for _, count in self._recent) / passed,
+                events_per_s=sum(count for _, count in self._recent) / passed_s,
                 invalid_total=invalid,
                 published=self.published,
                 lag=lag,
@@ -92,7 +92,7 @@ class Meter:
 
 
 class PipelineCollector(Collector):
-    """The metrics of a pipeline, in Prometheus' terms."""
+    """The metrics of a pipeline for Prometheus."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -108,8 +108,8 @@ class PipelineCollector(Collector):
             "folds": (last.folds, "State tables that this run has rewritten."),
             "published": (last.published, "Messages that this run has published."),
         }
-        for name, (value, words) in counters.items():
-            yield CounterMetricFamily(f"penstock_pipeline_{name}", words, value=value)
+        for name, (value, help_text) in counters.items():
+            yield CounterMetricFamily(f"penstock_pipeline_{name}", help_text, value=value)
         gauges: dict[str, tuple[float, str]] = {
             "batch": (last.batch, "The last batch in the warehouse."),
             "warehouse_events": (last.events_total, "Events in the warehouse."),
@@ -118,13 +118,13 @@ class PipelineCollector(Collector):
             "batch_seconds": (last.seconds, "How long the last batch took."),
             "unkeyed_rows": (last.unkeyed, "Rows of published results that have no key."),
         }
-        for name, (level, words) in gauges.items():
-            yield GaugeMetricFamily(f"penstock_pipeline_{name}", words, value=level)
+        for name, (level, help_text) in gauges.items():
+            yield GaugeMetricFamily(f"penstock_pipeline_{name}", help_text, value=level)
 
 
 @contextmanager
 def serving_metrics(meter: Meter, host: str, port: int) -> Iterator[str]:
-    """Serve the metrics meanwhile; their address, in case any free port was asked for."""
+    """A context in which the metrics are served; its value is their address, as port 0 is any."""
     registry = CollectorRegistry()
     registry.register(PipelineCollector(meter))
     try:

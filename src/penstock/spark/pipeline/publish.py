@@ -1,5 +1,5 @@
-"""Publishing: the result of a query over the warehouse, kept as a stream of state events or as an
-STP table. What changed in the result is committed to the outbox, then sent, exactly once.
+"""Publishing: the result of a query over the warehouse as a stream of state events or as an STP
+table. The changes of the result are committed to the outbox, then sent, exactly once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.spark.pipeline.diff import Result, differences, keyed
 from penstock.spark.pipeline.outbox import Outbox
 from penstock.spark.pipeline.outbox_rows import Change, Chunk, body_bytes, cut
 from penstock.spark.server import shared_client
+from penstock.spark.warehouse import sql
 from penstock.stp.client.requests import ROWS, table_url
 from penstock.stp.client.sync.table import Table
 
@@ -41,112 +42,114 @@ class Publisher:
         self._views = views
         self._outbox = Outbox(warehouse, files_max=pipeline.run.outbox_files)
         self._published: dict[str, dict[str, str]] = {}
-        self._there: dict[str, bool] = {}  # targets that exist, and whether their rows are escaped
+        self._escapes: dict[str, bool] = {}  # by existing target, whether its rows are escaped
 
     def open(self) -> None:
-        """Take up what an earlier run has left: its last results, and what it had not sent."""
+        """Read the last results of earlier runs, and send what they had not sent."""
         if not self._pipeline.publish:
             return
         self._outbox.open()
         for name in self._pipeline.publish:
             self._published[name] = self._outbox.published(name)
             self._send(name)
-        self._outbox.tidy()
+        self._outbox.compact_if_due()
 
     @property
     def unkeyed(self) -> int:
-        """Rows of the results, as they are now, that have no key and are not published."""
-        told = self._outbox.mail.unkeyed
-        return sum(told.get(name, 0) for name in self._pipeline.publish)
+        """The number of rows of all results that have no key and are not published."""
+        unkeyed = self._outbox.record.unkeyed
+        return sum(unkeyed.get(name, 0) for name in self._pipeline.publish)
 
     def publish(self) -> int:
-        """Bring every result up to the last batch; how many messages that took."""
+        """Bring every result up to the last batch, and return the number of messages that were
+        sent."""
         batch = self._warehouse.events.record.batch
-        computed = self._outbox.mail.computed
+        computed = self._outbox.record.computed
         due = [name for name in self._pipeline.publish if computed.get(name, 0) != batch]
         if due:
             self._views.refresh()
         sent = 0
         for name in due:
-            self._bring_up(name, batch)
+            self._commit_changes(name, batch)
             sent += self._send(name)
         if sent:
-            self._outbox.tidy()
+            self._outbox.compact_if_due()
         return sent
 
-    def _bring_up(self, name: str, batch: int) -> None:
-        """Commit what has changed in a result to the outbox."""
+    def _commit_changes(self, name: str, batch: int) -> None:
+        """Commit the changes of a result to the outbox."""
         publish, before = self._pipeline.publish[name], self._published[name]
         result = self._result(name, publish)
         if publish.is_table and result.values != before:
-            self._prepare(name, publish)  # which rows it takes, only the table can tell
-        escape = self._there.get(name, False)
+            self._prepare(name, publish)  # only the table knows whether it escapes rows
+        escape = self._escapes.get(name, False)
         changes = differences(name, publish, before, result.values, escape=escape)
         chunks = list(_cut(name, publish, changes))
-        unkeyed = self._outbox.mail.unkeyed.get(name, 0)
-        self._outbox.computed(name, batch, result.unkeyed)
+        unkeyed = self._outbox.record.unkeyed.get(name, 0)
+        self._outbox.mark_computed(name, batch, result.unkeyed)
         if chunks:
             self._outbox.add(name, publish.to, batch, chunks)
         elif result.unkeyed != unkeyed:
-            self._outbox.note()
+            self._outbox.commit_record()
         self._published[name] = result.values
 
     def close(self) -> None:
         if self._pipeline.publish:
-            self._outbox.note()
+            self._outbox.commit_record()
 
     def _result(self, name: str, publish: Publish) -> Result:
         """The result of a query by its keys, as JSON."""
-        most = limits.PIPELINE_PUBLISH_KEYS_MAX
+        rows_max = limits.PIPELINE_PUBLISH_KEYS_MAX
         try:
             if publish.sql is not None:
                 rows = self._views.sql(publish.sql)
             else:
-                self._views.prepare(" ".join(self._views.names()))
+                # The relations that the function uses are not known, so all are defined.
+                self._views.prepare(" ".join([*self._views.names(), *sql.FORMER_NAMES]))
                 module, _, function = (publish.function or "").partition(":")
                 rows = getattr(import_module(module), function)(self._views.session)
-            found: pa.Table = rows.limit(most + 1).toArrow()  # never more than the driver can hold
+            result: pa.Table = rows.limit(rows_max + 1).toArrow()  # what the driver can hold
         except PenstockError:
             raise
         except Exception as error:  # whatever Spark or the user's own function raises
             raise PublishFailed(f"publish.{name}: {error_message(error)}") from error
-        if found.num_rows > most:
+        if result.num_rows > rows_max:
             raise PublishFailed(
-                f"publish.{name}: the result has more than {most:,} rows, which is the most that "
-                "can be published. Group by something coarser, or publish a part of it."
+                f"publish.{name}: the result has more than {rows_max:,} rows, which is the limit. "
+                "Group by something coarser, or publish a part of it."
             )
-        return keyed(name, _rows(found))
+        return keyed(name, _rows(result))
 
     def _send(self, name: str) -> int:
-        """Send what waits in the outbox."""
+        """Send the pending chunks of the outbox, and return the number of messages."""
         sent = 0
         for chunk in self._outbox.waiting(name):
             publish = self._pipeline.publish[name]
             if chunk.target != publish.to:
                 raise PublishFailed(
-                    f"publish.{name}: `to` is {publish.to}, and there are results that wait to go "
-                    f"to {chunk.target}. Name a new [publish] section for a new place."
+                    f"publish.{name}: `to` is {publish.to}, and there are results to be sent to "
+                    f"{chunk.target}. Name a new [publish] section for a new target."
                 )
             try:
                 self._prepare(name, publish)
                 self._append(name, publish, chunk)
             except (SequenceGap, StaleEpoch) as error:
                 raise PublishFailed(
-                    f"publish.{name}: {publish.to} does not know what was published there before: "
-                    "it was deleted, or made anew. Name a new [publish] section to publish the "
+                    f"publish.{name}: {publish.to} lacks what was published there before: it was "
+                    "deleted or recreated. Name a new [publish] section to publish the "
                     "whole result again."
                 ) from error
             except PenstockError as error:
                 if error.status != _TOO_LARGE:
                     raise
-                raise PublishFailed(_stuck(name, publish, chunk)) from error
-            self._outbox.mark(name, chunk.number)
+                raise PublishFailed(_too_large(name, publish, chunk)) from error
+            self._outbox.mark_sent(name, chunk.number)
             sent += len(chunk.messages)
         return sent
 
     def _append(self, name: str, publish: Publish, chunk: Chunk) -> None:
-        # One epoch for ever, and chunks numbered on: whatever is sent again is known again.
-        producer = ProducerId(f"{self._outbox.mail.warehouse}/{name}", 0, chunk.number)
+        # There is one epoch, and chunks are numbered over all runs: the server drops repeated ones.
+        producer = ProducerId(f"{self._outbox.record.warehouse}/{name}", 0, chunk.number)
         messages = [message.encode() for message in chunk.messages]
         if publish.is_table:
             url = table_url(self._pipeline.source.url, publish.target)
@@ -158,12 +161,12 @@ class Publisher:
         self._client.request(request)
 
     def _prepare(self, name: str, publish: Publish) -> None:
-        """Make the stream or the table if it is not there; a table that is there is taken."""
-        if name in self._there:
+        """Create the stream or the table unless it exists."""
+        if name in self._escapes:
             return
         if not publish.is_table:
             self._client.stream(publish.target).ensure(JSON)
-            self._there[name] = False
+            self._escapes[name] = False
             return
         table = Table(self._client, publish.target)
         try:
@@ -171,9 +174,9 @@ class Publisher:
                 table.create(
                     name.strip("-"), type=publish.type or name, record="json", exist_ok=True
                 )
-                self._there[name] = False
-            except TableExists:  # and is declared otherwise
-                self._there[name] = table.head().escape
+                self._escapes[name] = False
+            except TableExists:  # with another declaration
+                self._escapes[name] = table.head().escape
         except PenstockError as error:
             if error.status not in _UNKNOWN_METHOD_OR_PATH:
                 raise
@@ -187,15 +190,15 @@ class Publisher:
         return shared_client(source.url, source.token, source.attempts)
 
 
-def _rows(found: pa.Table) -> Iterator[dict[str, Any]]:
-    """Row by row, so that only some of them are Python's at a time."""
-    for part in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
+def _rows(result: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows one by one, so that only some of them are Python objects at a time."""
+    for part in result.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from part.to_pylist(maps_as_pydicts="strict")
 
 
 def _cut(name: str, publish: Publish, changes: Iterator[Change]) -> Iterator[list[Change]]:
-    """Changes in chunks that the server takes; one that it cannot take is refused here, since what
-    is in the outbox stays as it is."""
+    """Changes in chunks that the server accepts. A change that is too large is refused here, since
+    rows of the outbox never change."""
 
     def checked() -> Iterator[Change]:
         for change in changes:
@@ -216,11 +219,11 @@ def _cut(name: str, publish: Publish, changes: Iterator[Change]) -> Iterator[lis
     )
 
 
-def _stuck(name: str, publish: Publish, chunk: Chunk) -> str:
+def _too_large(name: str, publish: Publish, chunk: Chunk) -> str:
     size = sum(len(message.encode()) + 1 for message in chunk.messages) + 1
     return (
-        f"publish.{name}: the server does not take {size:,} bytes in one request, and what was "
-        f"committed to be sent to {publish.to} stays as it is. Let the server, and proxies before "
-        f"it, take that much (penstock serve --max-body {size}) until this run has sent it; "
+        f"publish.{name}: the server does not accept {size:,} bytes in one request, and what was "
+        f"committed to be sent to {publish.to} cannot change. Let the server, and proxies before "
+        f"it, accept that much (penstock serve --max-body {size}) until this run has sent it; "
         "or name a new [publish] section with a new `to`, which publishes the whole result again."
     )

@@ -1,9 +1,10 @@
-"""A stream whose state is too large to be compacted in one step, written anew as another stream.
+"""The rewrite of a stream as another stream, for a state that is too large to be compacted in one
+step.
 
-The state as the warehouse has it goes to the new stream as a snapshot; what came after it is copied
-until nothing is left; then a reset in the old stream, appended only if nothing came in between,
-leads its readers on. Every request can be repeated, and a rewrite that was killed begins where it
-was: each step says by its producer what it is.
+The state in the warehouse is sent to the new stream as a snapshot; later messages are copied until
+none are left; then a reset in the old stream, appended only if nothing came in between, redirects
+its readers. Every request can be repeated, and a rewrite that was killed is resumed: the producer
+of each step identifies it.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ from penstock.state.events import ControlEvent, parse_many, reset
 
 _RESET: Final = b'"reset"'
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_Told = Callable[[str], None]
+_OnProgress = Callable[[str], None]
 
 
 class Rewritten(NamedTuple):
+    """The outcome of a rewrite."""
+
     stream: str
     to: str
     entities: int
-    copied: int  # messages that came after the state was taken
-    offset: str  # where the new stream ends
-    earliest: str | None  # where the old one begins, if it was trimmed
+    copied: int  # messages after the snapshot
+    offset: str  # the tail of the new stream
+    earliest: str | None  # the first offset of the old stream, if it was trimmed
     is_read: bool  # whether the pipeline reads the new stream
 
 
@@ -57,17 +60,19 @@ def rewrite(
     keep_open: bool = False,
     trim: bool = False,
     attempts_max: int = limits.PIPELINE_SWITCH_ATTEMPTS_MAX,
-    on_progress: _Told | None = None,
+    on_progress: _OnProgress | None = None,
 ) -> Rewritten:
-    """Write `stream` anew as `to` and lead its readers there; also what an earlier run left."""
+    """Rewrite `stream` as `to` and redirect its readers; resumes a rewrite that was interrupted."""
     return Rewriter(pipeline, stream, to, on_progress=on_progress).run(
         keep_open=keep_open, trim=trim, attempts_max=attempts_max
     )
 
 
 class Rewriter:
+    """One rewrite of one stream."""
+
     def __init__(
-        self, pipeline: Pipeline, stream: str, to: str, *, on_progress: _Told | None = None
+        self, pipeline: Pipeline, stream: str, to: str, *, on_progress: _OnProgress | None = None
     ) -> None:
         source = pipeline.source
         self._pipeline = pipeline
@@ -78,8 +83,8 @@ class Rewriter:
             raise RewriteFailed("The new stream needs another name than the old one.")
         self._warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
         self._staging = Staging(self._warehouse, self.stream)
-        self._tell = on_progress or (lambda text: None)
-        self._tail = ""  # of the new stream: nobody else may write to it yet
+        self._notify = on_progress or (lambda text: None)
+        self._tail = ""  # of the new stream, which nobody else may write to yet
 
     @property
     def _old(self) -> Stream:
@@ -97,7 +102,7 @@ class Rewriter:
         copied = self._resumed(plan)
         for number in range(attempts_max):
             if not keep_open:
-                # Told only once the stream is closed, so that it may be known before.
+                # Readers see it only after the stream is closed, so that it can be set before.
                 busy = number >= limits.PIPELINE_SWITCH_FREE_ATTEMPTS
                 self._announce(hold_s=limits.PIPELINE_SWITCH_HOLD_S if busy else 0)
             copied, switched = self._copy(plan, copied)
@@ -105,16 +110,16 @@ class Rewriter:
                 break
         else:
             raise RewriteFailed(
-                f"{self.stream!r} was written to each time that readers were to be led on to "
+                f"{self.stream!r} was written to each time that readers were to be redirected to "
                 f"{self.to!r}, {attempts_max} times. All is copied that far: run it again when "
-                "there is less going on, or with its writers paused."
+                "there are fewer writes, or with the writers paused."
             )
         earliest = self._old.trim(copied.offset) if trim else None
         self._staging.clear()
         is_read = selects("penstock", self._pipeline.source.streams, self.to)
-        taken = copied.seq - plan.seq
+        after = copied.seq - plan.seq
         return Rewritten(
-            self.stream, self.to, plan.messages - 2, taken, self._tail, earliest, is_read
+            self.stream, self.to, plan.messages - 2, after, self._tail, earliest, is_read
         )
 
     # -- the snapshot
@@ -129,59 +134,60 @@ class Rewriter:
                 )
             return plan
         self._check()
-        self._tell("taking the state from the warehouse")
-        return self._staging.take(self._pipeline, self.to)
+        self._notify("taking the state from the warehouse")
+        return self._staging.write(self._pipeline, self.to)
 
     def _check(self) -> None:
         starting = self._pipeline.source.starting
         if isinstance(starting, dict):
-            known = {self._server.path("penstock", name) for name in starting}
-            begins = self.stream not in known
+            named = {self._server.path("penstock", name) for name in starting}
+            is_complete = self.stream not in named
         else:
-            begins = starting == "earliest"
-        if not begins:
+            is_complete = starting == "earliest"
+        if not is_complete:
             raise RewriteFailed(
                 f"The pipeline did not begin at the start of {self.stream!r} (source.starting), so "
                 "that the warehouse does not have all of its state."
             )
         head = self._old.head()
         if head.closed and head.successor is not None:
-            raise RewriteFailed(f"{self.stream!r} goes on in {head.successor} already.")
+            raise RewriteFailed(f"{self.stream!r} already continues in {head.successor}.")
         if head.closed:
             raise RewriteFailed(
-                f"{self.stream!r} is closed: its readers cannot be told of another stream any more."
+                f"{self.stream!r} is closed, so that its readers cannot be redirected."
             )
         try:
-            self._ask("HEAD", "/v1/table/", self.stream)
+            self._request("HEAD", "/v1/table/", self.stream)
         except PenstockError as error:
             if error.status != 404:
                 raise
             return
         raise RewriteFailed(
-            f"{self.stream!r} is read as a table, whose rows cannot go on in another stream."
+            f"{self.stream!r} is read as a table, whose rows cannot continue in another stream."
         )
 
     def _prepare(self) -> None:
-        """Make the new stream like the old one: lifetime, declaration and limits."""
+        """Create the new stream with the lifetime, schema and retention of the old one."""
         head = self._old.head()
         if not self._new.exists():
             self._new.create(JSON, ttl_s=head.ttl_s, expires_at=head.expires_at, exist_ok=True)
         try:
-            known = msgspec.json.decode(self._ask("GET", "/v1/schema/", self.stream))
+            schema = msgspec.json.decode(self._request("GET", "/v1/schema/", self.stream))
         except SchemaNotFound:
-            known = None
-        if known is not None:
-            wanted = {"mode": known["mode"], "types": known["types"]}
-            self._ask("PUT", "/v1/schema/", self.to, wanted)
+            schema = None
+        if schema is not None:
+            declaration = {"mode": schema["mode"], "types": schema["types"]}
+            self._request("PUT", "/v1/schema/", self.to, declaration)
         retention = "/__ds/retention"
-        policy = msgspec.json.decode(self._ask("GET", STREAM_PREFIX, self.stream + retention))
+        policy = msgspec.json.decode(self._request("GET", STREAM_PREFIX, self.stream + retention))
         if policy["own"]:
-            wanted = {name: policy[name] for name in ("age", "bytes", "compact")}
-            self._ask("PUT", STREAM_PREFIX, self.to + retention, wanted)
+            own = {name: policy[name] for name in ("age", "bytes", "compact")}
+            self._request("PUT", STREAM_PREFIX, self.to + retention, own)
 
     def _send(self, plan: Plan) -> None:
+        """Send the chunks of the snapshot that the new stream lacks."""
         head = self._new.head()
-        # Only an empty stream ends where it begins; a chunk that is there already asks no more.
+        # The first chunk requires an empty stream; repeated chunks require nothing.
         self._tail = head.earliest or head.offset
         first = 0
         while first < plan.chunks:
@@ -189,22 +195,23 @@ class Rewriter:
                 body = requests.join_messages(messages, JSON)
                 done = self._append(self._new, body, ProducerId(f"{plan.id}/state", 0, number))
                 self._tail = done.offset
-                self._tell(f"{number + 1:,} of {plan.chunks:,} chunks of the state")
+                self._notify(f"{number + 1:,} of {plan.chunks:,} chunks of the state")
                 first = number + 1
                 if done.duplicate and done.producer_seq is not None:
                     first = done.producer_seq + 1
                     self._check_begun(plan, first)
                     break
 
-    # -- what came after it
+    # -- the messages after it
 
     def _resumed(self, plan: Plan) -> Position:
-        """How far an earlier run has copied; it is told by the number of the first message."""
+        """The position up to which an earlier run has copied. The server tells it when the first
+        message is sent again."""
         start = Position(plan.offset, plan.seq)
         first = self._message(start)
         end = start
         if first.data and not self._is_ours(first):
-            self._look(first)
+            self._check_resets(first)
             end = self._cut(start, count=1)
             try:
                 self._tail = self._append(self._new, first.data, self._number(plan, end)).offset
@@ -212,46 +219,48 @@ class Rewriter:
                 reached = int(error.headers.get("Producer-Epoch", end.byte))
                 end = self._cut(start, size=reached - start.byte)
             first = self._message(end)
-        if not self._is_ours(first):  # else everybody may write to it by now
+        if not self._is_ours(first):  # otherwise anybody may write to the new stream by now
             self._check_alone(plan.messages + end.seq - plan.seq)
         return end
 
-    def _message(self, place: Position) -> Batch:
-        """The message at a place, if there is one."""
-        return next(iter(self._old.iter_batches(place.offset, count=1, decode=False)))
+    def _message(self, position: Position) -> Batch:
+        """The message at a position; empty at the tail."""
+        return next(iter(self._old.iter_batches(position.offset, count=1, decode=False)))
 
     def _check_begun(self, plan: Plan, chunks: int) -> None:
-        """Of a snapshot that an earlier run has begun there is so much, and nothing else."""
+        """Raise an error unless the new stream has exactly the first chunks of the snapshot."""
         if chunks < plan.chunks:
-            found = takewhile(lambda chunk: chunk[0] < chunks, self._staging.chunks(plan, 0))
-            self._check_alone(sum(len(messages) for _, messages in found))
+            sent = takewhile(lambda chunk: chunk[0] < chunks, self._staging.chunks(plan, 0))
+            self._check_alone(sum(len(messages) for _, messages in sent))
 
     def _check_alone(self, messages: int) -> None:
-        """The new stream has what it was given: if not, somebody else has written to it."""
+        """Raise an error unless the new stream has so many messages: else somebody has written to
+        it."""
         tail = self._server.tails("penstock", [self.to])[self.to].position
         if tail.seq != messages:
             raise self._disturbed()
         self._tail = tail.offset
 
     def _copy(self, plan: Plan, copied: Position) -> tuple[Position, bool]:
-        """Copy up to the end there is now; whether readers are led on from there already."""
+        """Copy up to the current tail; return the position, and whether readers are redirected
+        already."""
         for batch in self._old.iter_batches(copied.offset, decode=False):
             if not batch.data:
                 continue
             if self._is_ours(batch):
                 return copied, True
-            self._look(batch)
+            self._check_resets(batch)
             copied = Position(batch.next_offset, copied.seq + len(_split(batch.data)))
             self._tail = self._append(self._new, batch.data, self._number(plan, copied)).offset
-            self._tell(f"{copied.seq - plan.seq:,} messages since then")
+            self._notify(f"{copied.seq - plan.seq:,} messages since then")
         return copied, False
 
     def _number(self, plan: Plan, end: Position) -> ProducerId:
-        # The place in the old stream is part of the very record that has what is before it.
+        # The epoch is the position in the old stream, so that each append records how far it goes.
         return ProducerId(f"{plan.id}/after", end.byte, 0)
 
     def _cut(self, start: Position, **length: int) -> Position:
-        """The place so many messages (`count`) or bytes (`size`) after another."""
+        """The position so many messages (`count`) or bytes (`size`) after another."""
         tail = self._old.head().offset
         cuts: Cuts = self._server.cuts(
             self.stream, start.offset, tail, count=length.get("count"), size=length.get("size")
@@ -259,7 +268,7 @@ class Rewriter:
         return cuts.position(-1)
 
     def _is_ours(self, batch: Batch) -> bool:
-        """Whether a batch begins with the reset that leads to the new stream."""
+        """Whether a batch begins with the reset that redirects to the new stream."""
         if _RESET not in batch.data:
             return False
         first = _split(batch.data)[0]
@@ -268,28 +277,28 @@ class Rewriter:
             for event in _controls(b"[" + bytes(first) + b"]")
         )
 
-    def _look(self, batch: Batch) -> None:
-        """Refuse what would mean something else in a stream with other offsets."""
+    def _check_resets(self, batch: Batch) -> None:
+        """Raise an error for a reset that would have another meaning in the new stream."""
         if _RESET not in batch.data:
             return
         for event in _controls(batch.data):
             if event.control == "reset" and event.location is not None:
-                raise RewriteFailed(f"{self.stream!r} goes on in {event.location} already.")
+                raise RewriteFailed(f"{self.stream!r} already continues in {event.location}.")
             if event.control == "reset" and event.offset is not None:
                 raise RewriteFailed(
-                    f"A reset of {self.stream!r} names an offset, which is another place in a new "
-                    "stream; run the pipeline beyond it, delete the new stream, and try again."
+                    f"A reset of {self.stream!r} names an offset, which has no meaning in a new "
+                    "stream. Run the pipeline beyond it, delete the new stream, and try again."
                 )
 
     # -- the switch
 
     def _announce(self, *, hold_s: float) -> None:
-        """Say where the old stream will go on; with a hold its writers wait for a moment."""
+        """Set the successor of the old stream; with a hold its appends wait."""
         location = STREAM_PREFIX + self.to
         self._server.send(requests.successor(self._old.url, location, hold_s=hold_s))
 
     def _switch(self, plan: Plan, copied: Position, *, keep_open: bool) -> bool:
-        """Lead readers on, if all there is has been copied."""
+        """Redirect readers if everything has been copied; return whether it was."""
         body = b"[" + reset(location=STREAM_PREFIX + self.to).to_json() + b"]"
         request = requests.append(
             self._old.url,
@@ -315,12 +324,12 @@ class Rewriter:
 
     def _disturbed(self) -> RewriteFailed:
         return RewriteFailed(
-            f"{self.to!r} has something in it that this rewrite did not put there: it has to be "
-            "new, and nobody may write to it before readers are led there. Delete it, or take "
-            "another name."
+            f"{self.to!r} contains messages that are not of this rewrite. It has to be new, and "
+            "nobody may write to it before readers are redirected. Delete it, or choose another "
+            "name."
         )
 
-    def _ask(self, method: str, prefix: str, path: str, content: Any = None) -> bytes:
+    def _request(self, method: str, prefix: str, path: str, content: Any = None) -> bytes:
         url = self._server.stream_url(self.stream).partition(STREAM_PREFIX)[0] + prefix + path
         if content is None:
             return self._server.send(Request(method, url)).body
@@ -329,5 +338,6 @@ class Rewriter:
 
 
 def _controls(data: bytes) -> list[ControlEvent]:
-    found = parse_many(data, strict_timestamp=False, on_invalid=lambda error: None)
-    return [event for event in found if isinstance(event, ControlEvent)]
+    """The control events of a JSON array of messages."""
+    events = parse_many(data, strict_timestamp=False, on_invalid=lambda error: None)
+    return [event for event in events if isinstance(event, ControlEvent)]

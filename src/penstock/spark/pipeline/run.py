@@ -1,10 +1,10 @@
-"""A pipeline at work: streams into the warehouse batch by batch, and published results back.
+"""The run of a pipeline: from streams to the warehouse batch by batch, and published results back.
 
     from penstock.spark.pipeline.run import run_pipeline
     run_pipeline(load_pipeline(Path("pipeline.toml")), once=True)
 
-One commit of events makes a batch true; state and published results follow from what is committed,
-so that a run that ends anywhere goes on where it was.
+One commit of events makes a batch count; state and published results follow from what is committed,
+so that a run that ends anywhere is resumed by the next one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.spark.pipeline.preflight import (
     check_master,
     check_source,
     check_warehouse,
-    tell_unselected,
+    notify_unselected,
 )
 from penstock.spark.pipeline.progress import Meter, Progress, serving_metrics
 from penstock.spark.pipeline.publish import Publisher
@@ -43,10 +43,10 @@ from penstock.spark.pipeline.signals import stopped_by_signals
 from penstock.spark.sessions.session import needs_classic, session
 from penstock.spark.warehouse.dead_letters import recount
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import WRITTEN_DDL, Appended, writer_of
+from penstock.spark.warehouse.events import WRITTEN_DDL, BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here, fold_in_spark
 from penstock.spark.warehouse.spark_sql import SparkViews
-from penstock.spark.warehouse.vacuum import tidy_now_and_then
+from penstock.spark.warehouse.vacuum import vacuum_if_due
 from penstock.spark.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PipelineRun:
         self._pipeline = pipeline
         self._spark = spark
         self._on_progress = on_progress
-        self._tell = on_note or _silent
+        self._notify = on_note or _silent
         assert pipeline.warehouse.checkpoint is not None
         needs_classic(spark, "A pipeline")
         self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
@@ -88,23 +88,23 @@ class PipelineRun:
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
-        self._refused = False  # a batch that came after the stop
-        self._busy = threading.Lock()  # held while a batch is worked on
+        self._refused = False  # whether a batch came after the stop
+        self._busy = threading.Lock()  # held while a batch is processed
         self.meter = meter or Meter()
 
     def run(self, *, once: bool = False, resume_from_warehouse: bool = False) -> None:
-        """Read on until stopped; with `once` to the end that the streams have now."""
+        """Read until stopped; with `once` up to the current tails of the streams."""
         try:
             self._run(once=once, resume=resume_from_warehouse)
         except Exception as error:
             if is_java_gone(error):
-                raise _sentence(error) from error
+                raise _as_penstock_error(error) from error
             raise
 
     def _run(self, *, once: bool, resume: bool) -> None:
-        # Looked at before it is taken: a run that must not begin leaves no trace.
+        # Checked before the warehouse is opened: a run that must not start changes nothing.
         starting = check_warehouse(self._pipeline, self.warehouse, self._checkpoint, resume=resume)
-        tell_unselected(self._pipeline.source, self.warehouse, self._tell)
+        notify_unselected(self._pipeline.source, self.warehouse, self._notify)
         self._checkpoint.check_reach(self._spark)
         self.warehouse.open(self._pipeline.types)
         try:
@@ -112,32 +112,32 @@ class PipelineRun:
                 self._checkpoint.put_aside()
             self._publisher.open()
             self._catch_up()
-            with self._checkpoint.plainly_written(self._spark):
+            with self._checkpoint.written_without_programs(self._spark):
                 self._follow(starting, once=once)
             if self._failure is None:
                 self._fold(everything=True)
                 self._publisher.close()
         finally:
-            with self._busy:  # a batch goes on for a while if Java is gone
+            with self._busy:  # without Java a batch continues for a while
                 self.warehouse.close()
                 self._duck.close()
         self._raise_failure()
 
     def _catch_up(self) -> None:
-        """What an earlier run had committed and not carried on, or what was replayed since."""
+        """Fold and publish what earlier runs committed, and what was replayed since."""
         recount(self.warehouse, self._duck)
         self._fold()
         self.meter.published += self._publisher.publish()
 
     def stop(self) -> None:
-        """Ask the run to end after the batch that it is at; also for signal handlers."""
+        """Request an end after the current batch. Signal handlers may call it."""
         self._stopping.set()
 
     def _follow(self, starting: Any, *, once: bool) -> None:
         stopped = False
         try:
             query = self._query = self._stream(starting, once=once).start()
-            # Waits here and not in Spark: an interrupt inside Py4J breaks its connection.
+            # Waiting in Spark would be wrong: an interrupt inside Py4J breaks its connection.
             while query.isActive:
                 if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
                     with self._busy:
@@ -145,9 +145,9 @@ class PipelineRun:
                         query.stop()
             query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - Spark wraps whatever happened in its own
-            # What Spark says of a query that was stopped is about the stop.
+            # The error of a query that was stopped is about the stop.
             if self._failure is None and not stopped and not self._refused:
-                self._failure = _sentence(error)
+                self._failure = _as_penstock_error(error)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -163,65 +163,65 @@ class PipelineRun:
         return writer.trigger(processingTime=f"{self._pipeline.run.interval_s} seconds")
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
-        """What Spark calls with each batch, also with one that a killed run had begun."""
+        """Called by Spark with each batch, including one that a killed run had begun."""
         try:
             with self._busy:
                 if self._stopping.is_set():
                     self._refused = True
-                    # Not a return: Spark would take the batch for done.
+                    # After a return Spark would record the batch as done.
                     raise QueryFailed("The pipeline was stopped before this batch.")
-                self._take(rows, batch)
+                self._process(rows, batch)
         except BaseException as error:
             if not self._refused:
-                self._failure = _sentence(error)
+                self._failure = _as_penstock_error(error)
             raise
 
-    def _take(self, rows: DataFrame, batch: int) -> None:
-        begun_s = time.monotonic()
+    def _process(self, rows: DataFrame, batch: int) -> None:
+        start_s = time.monotonic()
         events = self.warehouse.events
         self.warehouse.check()
         before = events.record.events
         query = self._query_id = self._query_id or self._checkpoint.query or ""
         if not events.has(query, batch):
             positions = self._checkpoint.positions(batch)
-            appended = self._write(rows, batch, positions)
-            events.append(appended, query=query, batch=batch, positions=positions)
+            result = self._write(rows, batch, positions)
+            events.append(result, query=query, batch=batch, positions=positions)
         self._fold()
         self.meter.published += self._publisher.publish()
         self.meter.unkeyed = self._publisher.unkeyed
-        self._tidy()
+        self._maintain()
         record = events.record
-        told = self.meter.batch(
+        progress = self.meter.batch(
             number=record.batch,
             events=record.events - before,
             total=record.events,
             invalid=record.invalid,
             lag=0 if self._query is None else sum(lag(self._query).values()),
-            seconds=time.monotonic() - begun_s,
+            seconds=time.monotonic() - start_s,
         )
         if self._on_progress is not None:
-            self._on_progress(told)
+            self._on_progress(progress)
 
-    def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> Appended:
-        """The events of a batch in files that nobody sees yet."""
+    def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> BatchResult:
+        """Write the events of a batch to files that are not committed yet."""
         events = self.warehouse.events
         number, types = events.record.batch + 1, self._pipeline.types
         options = self.warehouse.options
         write = writer_of(events.uri, types, number, datetime.now(UTC), options)
         start = self._checkpoint.positions(batch - 1)
-        if start is not None and end is not None and self._small.are(start, end):
-            made = write(self._small.read(start, end))
-            return Appended.of(row for each in made for row in each.to_pylist())
+        if start is not None and end is not None and self._small.is_small(start, end):
+            summaries = write(self._small.read(start, end))
+            return BatchResult.of(row for part in summaries for row in part.to_pylist())
         written = rows.mapInArrow(write, WRITTEN_DDL).collect()
-        return Appended.of(row.asDict() for row in written)
+        return BatchResult.of(row.asDict() for row in written)
 
     def _fold(self, *, everything: bool = False) -> None:
-        """Rewrite the state tables that it is time for; at the end of a run all that are behind."""
-        chosen, record = self._pipeline.run, self.warehouse.events.record
+        """Fold the state tables that are due; with `everything` all that are behind."""
+        settings, record = self._pipeline.run, self.warehouse.events.record
         stale = True
         for entity in self._duck.entities():
             state = self._duck.stored(entity)
-            due = state.is_due(record, rows=chosen.fold_rows, percent=chosen.fold_percent)
+            due = state.is_due(record, rows=settings.fold_rows, percent=settings.fold_percent)
             if not due and not (everything and state.is_behind(record)):
                 continue
             count = record.types.get(entity)
@@ -237,9 +237,9 @@ class PipelineRun:
                 state.refresh()
             self.meter.folds += 1
 
-    def _tidy(self) -> None:
-        """Many small files become few, now and then, and those that nobody needs are removed."""
-        tidy_now_and_then(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
+    def _maintain(self) -> None:
+        """Vacuum if it is due, and compact the files of events every so many batches."""
+        vacuum_if_due(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
         if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
             self.warehouse.events.compact()
 
@@ -265,7 +265,7 @@ def _text(starting: str | dict[str, Any]) -> str:
     return starting if isinstance(starting, str) else msgspec.json.encode(starting).decode()
 
 
-def _sentence(error: BaseException) -> PenstockError:
+def _as_penstock_error(error: BaseException) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     return unwrap_penstock_error(error) or QueryFailed(error_message(error))
@@ -282,35 +282,34 @@ def run_pipeline(
 ) -> Progress:
     """Run a pipeline in a Spark session of its own.
 
-    `on_progress` is told of every batch, `on_note` what a person should know beside that.
+    `on_progress` is called after every batch, `on_note` with other lines for the user.
     """
     check_master(master)
-    meter, tell = Meter(), on_note or _silent
-    with _metrics(meter, pipeline.run, tell):
+    meter, notify = Meter(), on_note or _silent
+    with _metrics(meter, pipeline.run, notify):
         checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "", pipeline.warehouse.options)
         warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
         check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
-        check_source(pipeline.source, tell)
-        tell("starting Spark …")
-        with stopped_by_signals(tell) as stop:
+        check_source(pipeline.source, notify)
+        notify("starting Spark …")
+        with stopped_by_signals(notify) as stop:
             spark = _session(pipeline, master)
-            # What goes wrong is told once, in words; Spark's own log would be pages of Java.
+            # Errors are reported once, in a sentence; Spark's own log would be pages of Java.
             spark.sparkContext.setLogLevel("FATAL")
             silence_pyspark_logging()
             try:
-                made = PipelineRun(
-                    pipeline, spark, on_progress=on_progress, on_note=tell, meter=meter
+                run = PipelineRun(
+                    pipeline, spark, on_progress=on_progress, on_note=notify, meter=meter
                 )
-                stop.calls(made.stop)
-                made.run(once=once, resume_from_warehouse=resume_from_warehouse)
+                stop.on_request(run.stop)
+                run.run(once=once, resume_from_warehouse=resume_from_warehouse)
             finally:
-                with suppress(Exception):  # if Java is gone there is nothing to stop
+                with suppress(Exception):  # if Java has ended there is nothing to stop
                     spark.stop()
     return meter.last
 
 
 def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
-
     try:
         config = {"spark.log.level": "FATAL", **pipeline.run.spark}
         return session("penstock pipeline", master=master, config=config, quiet=True)
@@ -326,14 +325,15 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
 
 
 def _silent(_: str) -> None:
-    """For callers who want no notes."""
+    """The default of `on_note`."""
 
 
 @contextmanager
-def _metrics(meter: Meter, chosen: Run, tell: Callable[[str], None]) -> Iterator[None]:
-    if chosen.metrics_port is None:
+def _metrics(meter: Meter, settings: Run, notify: Callable[[str], None]) -> Iterator[None]:
+    """A context in which metrics are served, if a port is set."""
+    if settings.metrics_port is None:
         yield
         return
-    with serving_metrics(meter, chosen.metrics_host, chosen.metrics_port) as address:
-        tell(f"metrics at {address}")
+    with serving_metrics(meter, settings.metrics_host, settings.metrics_port) as address:
+        notify(f"metrics at {address}")
         yield

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM, while a pipeline runs: it ends after the batch that it is at.
+"""SIGINT and SIGTERM while a pipeline runs: it ends after the current batch.
 
-Also while Spark is being started: an interrupt there would leave a Java behind that nobody ends.
+The handlers are also set while Spark starts: an interrupt there would leave a Java process behind.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from typing import Any
 
 
 class Stop:
-    """Whether somebody wants an end, and who is to be told of it."""
+    """Stop request flag and its callback."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.asked = False
-        self._tell = tell
-        self._call: Callable[[], None] | None = None
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self.requested = False
+        self._notify = notify
+        self._callback: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def calls(self, call: Callable[[], None]) -> None:
-        """Tell this one, from now on; an end that is wanted already comes now."""
-        self.listen()  # Spark has put a handler of its own in our place, which knows no batches
-        self._call = call
-        if self.asked:
+    def on_request(self, callback: Callable[[], None]) -> None:
+        """Set the callback; a stop that was requested before interrupts now."""
+        self.listen()  # Spark has replaced our handler by its own, which does not wait for a batch
+        self._callback = callback
+        if self.requested:
             raise KeyboardInterrupt
 
     def listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # others have no signals
+            return  # other threads cannot handle signals
         for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._asked)
+            before = signal.signal(number, self._handle)
             self._before.setdefault(number, before)
 
     def close(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _asked(self, *_: object) -> None:
-        if self.asked:
+    def _handle(self, *_: object) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
-        self._tell("stopping after this batch; once more stops at once")
-        if self._call is not None:
-            self._call()
+        self.requested = True
+        self._notify("stopping after this batch; once more stops at once")
+        if self._callback is not None:
+            self._callback()
 
 
 @contextmanager
-def stopped_by_signals(tell: Callable[[str], None]) -> Iterator[Stop]:
-    """The first signal asks for an end, the second one ends at once."""
-    stop = Stop(tell)
+def stopped_by_signals(notify: Callable[[str], None]) -> Iterator[Stop]:
+    """A context in which the first signal requests a stop, and the second one interrupts."""
+    stop = Stop(notify)
     stop.listen()
     try:
         yield stop

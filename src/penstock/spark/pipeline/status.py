@@ -1,4 +1,4 @@
-"""Where a pipeline stands, from its warehouse and, if it answers, its server. No Spark."""
+"""The status of a pipeline, from its warehouse and, if it answers, its server. No Spark."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class TypeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     changes: int
-    rows: int  # of its state table, deleted keys that are remembered included
-    folded: int  # the batch up to which it goes
+    rows: int  # of its state table, including deleted keys
+    folded: int  # the last batch that is folded
     behind: bool
     declared: bool
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The status of a pipeline."""
+
     warehouse: str
     batch: int
     events: int
@@ -40,7 +42,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None
     types: list[TypeStatus]
     published: dict[str, int]
-    unkeyed: dict[str, int]  # rows of these results that have no key, and are not published
+    unkeyed: dict[str, int]  # rows of each result that have no key and are not published
 
 
 def status_of(pipeline: Pipeline) -> Status:
@@ -81,7 +83,7 @@ def _type(warehouse: Warehouse, pipeline: Pipeline, entity: str) -> TypeStatus:
 
 
 def _lag(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[int | None, str | None]:
-    """How many messages the streams have beyond the warehouse."""
+    """The number of messages that the warehouse lacks, or the reason why it is not known."""
     source = pipeline.source
     options = SourceOptions(url=source.url, token=source.token, streams=tuple(source.streams))
     server = Server(source.url, source.token, limits.PIPELINE_STATUS_ATTEMPTS_MAX)
@@ -95,9 +97,9 @@ def _lag(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[int | No
 
 
 def _published(warehouse: Warehouse, pipeline: Pipeline) -> tuple[dict[str, int], dict[str, int]]:
-    """Keys of each published result, and its rows without one."""
+    """The number of keys of each published result, and of its rows without a key."""
     outbox = Outbox(warehouse)
     if pipeline.publish:
-        outbox.look()
+        outbox.refresh()
     keys = {name: outbox.keys(name) for name in pipeline.publish}
-    return keys, {name: outbox.mail.unkeyed.get(name, 0) for name in pipeline.publish}
+    return keys, {name: outbox.record.unkeyed.get(name, 0) for name in pipeline.publish}

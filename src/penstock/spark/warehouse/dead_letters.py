@@ -1,5 +1,5 @@
-"""Dead letters tried again after a fix: those that the schemas of today take become events, at the
-place in their stream where they always were. Works on a piece of them at a time.
+"""The replay of dead letters after a fix: those that pass the current schemas become events, with
+the ordinals that they always had. Holds a part of them at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 from penstock.spark.config import Pipeline
 from penstock.spark.warehouse.delta import write_file
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import EVENTS, STATISTICS, Appended, Told, checked, few
+from penstock.spark.warehouse.events import (
+    EVENTS,
+    STATISTICS,
+    BatchResult,
+    TaskSummary,
+    merge_capped,
+    validate,
+)
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.state import check_tables
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -25,14 +32,14 @@ _compute: Any = pc
 
 
 class Replayed(NamedTuple):
-    """How many dead letters are events now, and how many are what they were."""
+    """The number of dead letters that became events, and of those that did not."""
 
     done: int
     left: int
 
 
 def replay_dead_letters(pipeline: Pipeline) -> Replayed:
-    """Try every dead letter again; the pipeline itself must not be running."""
+    """Validate every dead letter again; the pipeline itself must not be running."""
     warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
     warehouse.need()
     check_tables(warehouse, pipeline.types)
@@ -50,8 +57,8 @@ def _replay(pipeline: Pipeline, warehouse: Warehouse, duck: Duck) -> Replayed:
     number = events.record.batch + 1
     attempt = _Attempt(pipeline, number)
     rows = duck.reader(duck.dead_letters(EVENTS.names), rows=_ROWS_AT_ONCE)
-    told = Told()
-    fixed = (told.see(made) for batch in rows for made in attempt.fixed(batch))
+    summary = TaskSummary()
+    fixed = (summary.add(events) for batch in rows for events in attempt.fixed(batch))
     prefix = f"{number:08d}"
     written = write_file(
         events.uri,
@@ -63,28 +70,28 @@ def _replay(pipeline: Pipeline, warehouse: Warehouse, duck: Duck) -> Replayed:
     )
     if written is not None:
         warehouse.check()
-        appended = Appended.of([told.row(written)])
-        events.mend(appended, left=attempt.left, dead=attempt.dead)
+        result = BatchResult.of([summary.row(written)])
+        events.add_replayed(result, remaining=attempt.remaining, dead=attempt.dead)
         duck.refresh()
-        for entity in told.types:
+        for entity in summary.types:
             fold_here(duck, entity, events.record)
-    return Replayed(0 if written is None else written.rows, attempt.left)
+    return Replayed(0 if written is None else written.rows, attempt.remaining)
 
 
 class _Attempt:
-    """Tries dead letters, and counts those that it cannot help."""
+    """Validates dead letters, and counts those that are still invalid."""
 
     def __init__(self, pipeline: Pipeline, number: int) -> None:
-        self.left = 0
+        self.remaining = 0
         self.dead: set[str] | None = set()
         self._types = pipeline.types
         self._number = number
         self._now = datetime.now(UTC)
 
     def fixed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that pass now, as the events that they are."""
+        """The rows that are valid now, as rows of events."""
         batch = batch.cast(EVENTS)
-        # Without a type it is no event at all, whatever the schemas say.
+        # A message without a type is no event, whatever the schemas are.
         refused = batch.filter(batch["type"].is_valid())
         count = refused.num_rows
         tried = _with(
@@ -92,9 +99,9 @@ class _Attempt:
             kind=pa.repeat(pa.scalar("change"), count),
             error=pa.nulls(count, pa.string()),
         )
-        kind, _, version = checked(tried, self._types)
+        kind, _, version = validate(tried, self._types)
         passes = _compute.equal(kind, "change")
-        made = _with(
+        valid = _with(
             tried,
             schema_version=version,
             replayed=pa.repeat(pa.scalar(True), count),
@@ -102,21 +109,21 @@ class _Attempt:
             ingested=pa.repeat(pa.scalar(self._now, EVENTS.field("ingested").type), count),
         ).filter(passes)
         still = refused["stream"].filter(_compute.invert(passes)).unique().to_pylist()
-        self.dead = few(self.dead, still)
-        self.left += batch.num_rows - made.num_rows
-        if made.num_rows:
-            yield made
+        self.dead = merge_capped(self.dead, still)
+        self.remaining += batch.num_rows - valid.num_rows
+        if valid.num_rows:
+            yield valid
 
 
 def _with(rows: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:
-    """A batch with other values in some columns."""
+    """A batch with some columns replaced."""
     arrays = [columns[name] if name in columns else rows[name] for name in EVENTS.names]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
 
 
 def recount(warehouse: Warehouse, duck: Duck) -> None:
-    """Count the dead letters anew if it is not known which streams have some: once a run, where an
-    earlier version has written the tables, or they are too many to be named."""
+    """Count the dead letters again if the streams that have some are not known: once a run, if an
+    earlier version wrote the tables or there were too many streams to be listed."""
     events = warehouse.events
     if events.record.dead_streams is not None:
         return
@@ -125,7 +132,7 @@ def recount(warehouse: Warehouse, duck: Duck) -> None:
         f"FROM ({duck.dead_letters()}) d GROUP BY d.stream"
     )
     rows = duck.table(query).to_pylist()
-    dead = few((), (row["stream"] for row in rows if row["refused"]))
+    dead = merge_capped((), (row["stream"] for row in rows if row["refused"]))
     record = msgspec.structs.replace(
         events.record,
         invalid=sum(row["letters"] for row in rows),

@@ -1,7 +1,7 @@
-"""Delta tables through delta-rs: one file of rows at a time, and commits that happen once.
+"""Delta tables through delta-rs: files of rows with their statistics, and commits that happen once.
 
-A commit is made on the handle that was looked at before it, and never tried again by itself: if
-somebody else has committed in between it fails. Knows no events and no Spark.
+A commit is based on the version that was read before it and is never retried here: if somebody else
+has committed in between, it fails. Knows no events and no Spark.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
@@ -21,25 +22,28 @@ from penstock import limits
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import WarehouseInUse
 from penstock.spark.error_text import translates_storage_errors, warehouse_errors
-from penstock.spark.warehouse.file_statistics import Statistics
 from penstock.spark.warehouse.storage import delta_options, filesystem
 
-RECORD: Final = "penstock"  # where a commit says what it is about
-_ROWS_TOGETHER: Final = 128 * 1024  # in one group of a file
-_LOOK_BACK: Final = (1, 64, 1024, None)  # commits, until one of ours is found; None: all
+TEXT_MAX: Final = 32  # characters of a text in the statistics, as Delta's own writers keep them
+_ABOVE_ASCII: Final = "\x7f"  # greater than any printable character of ASCII
+_ABOVE_ALL: Final = "\U0010ffff"
+RECORD: Final = "penstock"  # the key of our record in the metadata of a commit
+_ROW_GROUP_ROWS: Final = 128 * 1024
+_LOOK_BACK: Final = (1, 64, 1024, None)  # commits to read until one has a record; None: all
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
-# Reader 1, writer 2: every engine reads it. Each commit lists the whole log on a local disk, so it
-# is kept short, and not by each commit but now and then (`tidy`).
+# Reader 1, writer 2: every engine reads it. On a local disk each commit lists the whole log, so the
+# log is kept short: by `vacuum`, since to do it in each commit would be slow.
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 1 hours",
     _RETENTION: f"interval {limits.PIPELINE_KEEP_HOURS} hours",
 }
+_compute: Any = pc
 
 
-class Written(NamedTuple):
-    """A file of rows that is not part of its table yet."""
+class ParquetFile(NamedTuple):
+    """A file of rows that is in the folder of a table, and not yet part of the table."""
 
     name: str
     size: int
@@ -47,8 +51,8 @@ class Written(NamedTuple):
     statistics: str
 
 
-class File(NamedTuple):
-    """A file of a table."""
+class TableFile(NamedTuple):
+    """A file of a table, with its statistics."""
 
     path: str
     rows: int
@@ -57,12 +61,12 @@ class File(NamedTuple):
     nulls: dict[str, int | None]
 
     def may_have(self, column: str) -> bool:
-        """Whether any row may have a value there."""
+        """Whether any row may have a value in this column."""
         return self.nulls.get(column) != self.rows
 
 
-# Of delta-rs and Delta's Spark jar: files are rewritten or removed, rows stay as they are.
-_UPKEEP: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+# Operations of delta-rs and of Delta's Spark jar that rewrite or remove files and change no row.
+_MAINTENANCE: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 
 class Table:
@@ -73,7 +77,7 @@ class Table:
         self.schema = schema
         self._options = delta_options(uri, options)
         self._handle: DeltaTable | None = None
-        self._files: dict[str, File] = {}
+        self._files: dict[str, TableFile] = {}
         self.foreign: str | None = None
 
     @property
@@ -97,7 +101,7 @@ class Table:
 
     @translates_storage_errors
     def create(self, record: dict[str, Any]) -> None:
-        """Make the table if it is not there."""
+        """Create the table unless it exists."""
         if not self.exists:
             self._handle = DeltaTable.create(
                 self.uri,
@@ -115,7 +119,7 @@ class Table:
 
     @property
     def version(self) -> int | None:
-        """None while there is no table."""
+        """The newest version that was read, or None if there is no table."""
         return int(self.handle.version()) if self.exists else None
 
     @property
@@ -125,29 +129,28 @@ class Table:
 
     @translates_storage_errors
     def transaction(self, name: str) -> int | None:
-        """The last version that was committed under a name."""
+        """The last number that was committed under an application's name."""
         return self.handle.transaction_version(name)
 
     @translates_storage_errors
     def record(self) -> dict[str, Any]:
-        """What the last commit with a record says. All commits of ours have one; others' upkeep may
-        be on top of it."""
+        """The record of the last commit that has one. All of ours do; maintenance by others may
+        come after it."""
         self.foreign = None
-        for most in _LOOK_BACK:
-            above: list[dict[str, Any]] = []
-            for entry in self.handle.history(most):
+        for limit in _LOOK_BACK:
+            newer: list[dict[str, Any]] = []
+            for entry in self.handle.history(limit):
                 if RECORD in entry:
-                    self.foreign = _foreign(above, entry)
-                    found: dict[str, Any] = msgspec.json.decode(entry[RECORD])
-                    return found
-                above.append(entry)
-            if most is None or len(above) < most:
+                    self.foreign = _foreign(newer, entry)
+                    return msgspec.json.decode(entry[RECORD], type=dict[str, Any])
+                newer.append(entry)
+            if limit is None or len(newer) < limit:
                 break
-        self.foreign = "all versions that its log has"
+        self.foreign = "all versions in its log"
         return {}
 
     def refuse_foreign(self) -> None:
-        """An error if another engine has written since our last commit, as far as it is known."""
+        """Raise an error if another engine is known to have written since our last commit."""
         if self.foreign is not None:
             raise WarehouseInUse(
                 f"{self.uri} was changed by another engine ({self.foreign}): a pipeline's tables "
@@ -155,34 +158,34 @@ class Table:
             )
 
     @translates_storage_errors
-    def files(self) -> list[File]:
+    def files(self) -> list[TableFile]:
         if not self.exists:
             return []
         actions = pa.table(self.handle.get_add_actions(flatten=True))
         paths = actions["path"].to_pylist()
-        # What is said of a file never changes: only of new ones it is read.
-        known = self._files
-        new = [number for number, path in enumerate(paths) if path not in known]
+        # The statistics of a file never change: only those of new files are read.
+        cached = self._files
+        new = [number for number, path in enumerate(paths) if path not in cached]
         rows = actions.take(pa.array(new, pa.int64())).to_pylist()
-        made = {row["path"]: _file(self.uri, row) for row in rows}
-        self._files = {path: known.get(path) or made[path] for path in paths}
+        added = {row["path"]: _table_file(self.uri, row) for row in rows}
+        self._files = {path: cached.get(path) or added[path] for path in paths}
         return list(self._files.values())
 
     @translates_storage_errors
     def commit(
         self,
-        files: Iterable[Written],
+        files: Iterable[ParquetFile],
         record: dict[str, Any],
         transactions: dict[str, int],
         *,
         overwrite: bool = False,
     ) -> None:
-        """Add files, or put them in the place of all there are: all of it or nothing."""
+        """Add files, or replace all files by them, in one commit."""
         actions: list[Any] = [
             AddAction(
-                each.name, each.size, {}, SYSTEM_CLOCK.now_us() // 1000, True, each.statistics
+                file.name, file.size, {}, SYSTEM_CLOCK.now_us() // 1000, True, file.statistics
             )
-            for each in files
+            for file in files
         ]
         self.handle.create_write_transaction(
             actions,
@@ -194,37 +197,41 @@ class Table:
 
     @translates_storage_errors
     def compact(self) -> None:
-        """Make few files of many small ones; no row changes."""
-        # Without a record: delta-rs commits upkeep also on top of what others have committed since,
-        # and a run that was taken over would bury what its successor says.
-        self.handle.optimize.compact(commit_properties=_ONCE)
+        """Compact many small files into few; no row changes."""
+        # Without a record: delta-rs rebases maintenance on what others have committed since, so a
+        # run that was taken over would hide the record of its successor.
+        self.handle.optimize.compact(commit_properties=_WITHOUT_RETRIES)
         self.handle.update_incremental()
 
     @translates_storage_errors
-    def tidy(self, hours: int, *, keep: int, dry_run: bool = False) -> list[str]:
-        """Remove files that no version of the last so many hours has, also those that were written
-        and never committed, and expired entries of the log; tells the files. Readers may look at an
-        old version for `keep` hours, which the table remembers."""
+    def vacuum(self, hours: int, *, keep: int, dry_run: bool = False) -> list[str]:
+        """Vacuum files unreferenced for `hours` and expired entries of the log; return the paths of
+        the files.
+
+        Files that were never committed are removed, too. `keep` becomes a property of the table:
+        the hours for which readers may use an old version.
+        """
         record = self.record()
         self.refuse_foreign()
         if dry_run:
             return self._vacuum(hours)
-        wanted = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
-        found = self.handle.metadata().configuration
-        if any(found.get(name) != value for name, value in wanted.items()):
-            # Else checkpoints forget too early, or too late, which files are gone.
-            properties = _properties(record, {})
-            self.handle.alter.set_table_properties(wanted, commit_properties=properties)
+        properties = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
+        current = self.handle.metadata().configuration
+        if any(current.get(name) != value for name, value in properties.items()):
+            # Checkpoints drop the entries of removed files by these.
+            self.handle.alter.set_table_properties(
+                properties, commit_properties=_properties(record, {})
+            )
             self.handle.update_incremental()
-        removed = self._vacuum(hours, dry_run=False, commit_properties=_ONCE)
+        removed = self._vacuum(hours, dry_run=False, commit_properties=_WITHOUT_RETRIES)
         self.handle.update_incremental()
-        self._say_again()
+        self._repeat_record()
         self.handle.cleanup_metadata()
         return removed
 
-    def _say_again(self) -> None:
-        """If upkeep is on top of our last commit, say again what that says: so far back the log may
-        be cut off."""
+    def _repeat_record(self) -> None:
+        """Commit our last record again if maintenance came after it: the log is cut off before the
+        newest checkpoint, and the record with it."""
         record = self.record()
         self.refuse_foreign()
         if RECORD not in self.handle.history(1)[0]:
@@ -238,20 +245,21 @@ class Table:
         return self.handle.vacuum(hours, enforce_retention_duration=False, full=True, **options)
 
 
-def _foreign(above: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
-    """What others have changed since our last commit; upkeep changes no row, and is welcome."""
-    for entry in above:  # the newest first
+def _foreign(newer: list[dict[str, Any]], ours: dict[str, Any]) -> str | None:
+    """A description of the newest commit of another engine after ours that may have changed rows;
+    None if there is none, or the table was restored to our commit."""
+    for entry in newer:  # the newest first
         operation = str(entry.get("operation", ""))
         parameters = entry.get("operationParameters") or {}
         if operation == "RESTORE" and str(parameters.get("version")) == str(ours["version"]):
             return None
-        if operation not in _UPKEEP:
+        if operation not in _MAINTENANCE:
             engine = entry.get("engineInfo") or entry.get("clientVersion") or "unknown"
             return f"version {entry['version']}, {operation} by {engine}"
     return None
 
 
-_ONCE: Final = CommitProperties(max_commit_retries=0)
+_WITHOUT_RETRIES: Final = CommitProperties(max_commit_retries=0)
 
 
 def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitProperties:
@@ -262,7 +270,7 @@ def _properties(record: dict[str, Any], transactions: dict[str, int]) -> CommitP
     )
 
 
-def _file(uri: str, row: dict[str, Any]) -> File:
+def _table_file(uri: str, row: dict[str, Any]) -> TableFile:
     def values(prefix: str) -> dict[str, Any]:
         return {
             name.removeprefix(prefix): value
@@ -270,7 +278,7 @@ def _file(uri: str, row: dict[str, Any]) -> File:
             if name.startswith(prefix) and value is not None
         }
 
-    return File(
+    return TableFile(
         f"{uri}/{row['path']}",
         row["num_records"] or 0,
         values("min."),
@@ -287,25 +295,26 @@ def write_file(
     prefix: str,
     statistics: Sequence[str],
     options: Mapping[str, str] | None = None,
-) -> Written | None:
-    """Rows as a new file in a table's folder; None if there are none. Runs in executors too."""
-    tables = _together(batches, schema)
+) -> ParquetFile | None:
+    """Write rows to a new file in the folder of a table; None if there are none. Runs in executors,
+    too."""
+    tables = _row_groups(batches, schema)
     first = next(tables, None)
     if first is None:
         return None
     files, folder = filesystem(uri, options)
-    # A name of its own for each attempt: a copy of a task that was given up leaves its file alone.
+    # Each attempt has its own name, so that an abandoned copy of a task cannot overwrite the file.
     name = f"{prefix}-{uuid.uuid4().hex}.parquet"
     path = f"{folder}/{name}"
-    noted = Statistics(statistics)
+    gathered = Statistics(statistics)
     with warehouse_errors(uri):
         file = pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
     with file as writer:
         for table in _chain(first, tables):
-            with warehouse_errors(uri):  # not around the rows, whose errors are not storage errors
+            with warehouse_errors(uri):  # not around `tables`: errors of rows are no storage errors
                 writer.write_table(table)
-            noted.add(table)
-    return Written(name, files.get_file_info(path).size, noted.rows, noted.json())
+            gathered.add(table)
+    return ParquetFile(name, files.get_file_info(path).size, gathered.rows, gathered.json())
 
 
 def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -313,17 +322,67 @@ def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
     yield from rest
 
 
-def _together(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Small batches as larger tables: a group of rows in a file has its cost."""
-    held: list[pa.RecordBatch] = []
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Batches combined to tables of a row group each: small row groups make large files."""
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
-        if rows >= _ROWS_TOGETHER:
-            yield pa.Table.from_batches(held, schema)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held, schema)
+        if rows >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(pending, schema)
+            pending, rows = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending, schema)
+
+
+class Statistics:
+    """The statistics of a file, gathered while its rows are written: readers skip files by them."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.rows = 0
+        self._nulls = dict.fromkeys(columns, 0)
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def add(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        for name in self._nulls:
+            column = table[name]
+            self._nulls[name] += column.null_count
+            if column.null_count == len(column):
+                continue
+            bounds = _compute.min_max(column).as_py()
+            self._least[name] = min(self._least.get(name, bounds["min"]), bounds["min"])
+            self._most[name] = max(self._most.get(name, bounds["max"]), bounds["max"])
+
+    def json(self) -> str:
+        """The statistics as Delta's log has them."""
+        return msgspec.json.encode(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: below(value) for name, value in self._least.items()},
+                "maxValues": {name: above(value) for name, value in self._most.items()},
+                "nullCount": self._nulls,
+            }
+        ).decode()
+
+
+def below(value: Any) -> Any:
+    """A lower bound of a value: a long text is cut."""
+    return value[:TEXT_MAX] if isinstance(value, str) else value
+
+
+def above(value: Any) -> Any:
+    """An upper bound of a value: of a long text a shorter one that is greater in the order of code
+    points, which is the order of UTF-8 bytes. Where there is none, the text itself."""
+    if not isinstance(value, str):
+        return value
+    for end in range(TEXT_MAX, len(value)):
+        if value[end] < _ABOVE_ASCII:
+            return value[:end] + _ABOVE_ASCII
+        if value[end] < _ABOVE_ALL:
+            return value[:end] + _ABOVE_ALL
+    return value

@@ -1,4 +1,4 @@
-"""A warehouse read on this machine, without Spark: DuckDB over the files that delta-rs lists.
+"""The relations of a warehouse in DuckDB, over the files that delta-rs lists: no Spark is needed.
 
 Writes nothing.
 """
@@ -16,7 +16,7 @@ from penstock import limits
 from penstock.errors import QueryFailed, WarehouseBroken
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import sql
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.relations import Relations
 from penstock.spark.warehouse.state import KeyRange, StateTable, key_ranges
 from penstock.spark.warehouse.storage import filesystem, is_remote
@@ -24,7 +24,7 @@ from penstock.spark.warehouse.warehouse import Warehouse
 
 _MEMORY: Final = "1GB"
 _ROWS_AT_ONCE: Final = 64 * 1024
-_KEYS_FOR_A_PART: Final = 256  # that are looked at: parts then differ by some ten per cent
+_SAMPLE_KEYS: Final = 256  # for each part: their sizes then differ by about ten per cent
 
 
 class Duck(Relations):
@@ -41,48 +41,49 @@ class Duck(Relations):
                 "memory_limit": _MEMORY,
                 "threads": "2",
                 "preserve_insertion_order": "false",
-                "temp_directory": f"{gettempdir()}/penstock-duckdb",  # what does not fit in memory
+                "temp_directory": f"{gettempdir()}/penstock-duckdb",  # for what exceeds the memory
             }
         )
         self._connection.execute("SET TimeZone = 'UTC'")
 
     def close(self) -> None:
         self._connection.close()
-        # Py4J keeps what Spark has called, and DuckDB complains of what is left at the end.
+        # Py4J holds on to objects that Spark has called, and DuckDB warns of open connections.
         del self._connection
 
     def sql(self, query: str) -> pa.Table:
-        """The answer to a user's query."""
+        """The result of a user's query."""
         try:
             self.prepare(query)
-            found: Any = self._connection.sql(query)
-            return pa.table({}) if found is None else found.to_arrow_table()
+            result: Any = self._connection.sql(query)
+            return pa.table({}) if result is None else result.to_arrow_table()
         except duckdb.IOException as error:
             raise self._broken(error) from None
         except duckdb.Error as error:
-            raise QueryFailed(self._words(error)) from None
+            raise QueryFailed(self._message(error)) from None
 
     def table(self, query: str) -> pa.Table:
-        """The answer to a query of our own."""
+        """The result of a query of ours."""
         try:
             return self._connection.sql(query).to_arrow_table()
         except (duckdb.IOException, duckdb.InvalidInputException) as error:
             raise self._broken(error) from None
 
     def reader(self, query: str, *, rows: int | None = None) -> pa.RecordBatchReader:
+        """The same in batches of so many rows."""
         try:
             return self._connection.sql(query).to_arrow_reader(rows or _ROWS_AT_ONCE)
         except (duckdb.IOException, duckdb.InvalidInputException) as error:
             raise self._broken(error) from None
 
     def _broken(self, error: duckdb.Error) -> WarehouseBroken:
-        """A file that is gone, or is none: removed while it was read, or damaged."""
+        """The error for a file that is missing or damaged."""
         return WarehouseBroken(
-            f"{self._warehouse.path}: {self._words(error).rstrip('.')}. If the tables were tidied "
-            "up while this looked at them, ask again; else restore the file from a copy."
+            f"{self._warehouse.path}: {self._message(error).rstrip('.')}. If the tables were "
+            "vacuumed while they were read, try again; else restore the file from a copy."
         )
 
-    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+    def files(self, files: Sequence[TableFile], schema: pa.Schema) -> str:
         if not files:
             return self.register(schema.empty_table())
         if not is_remote(files[0].path):
@@ -91,32 +92,32 @@ class Duck(Relations):
         return self.register(self._dataset([each.path for each in files], schema))
 
     def typed(self, query: str, schema: TypeSchema | None) -> str:
-        """Values are read when a row is asked for: what a query filters out costs nothing."""
+        """Values are parsed in the query: rows that it filters out cost nothing."""
         if schema is None:
             return f"({query})"
-        made = [
-            f"p.made.column_{number} AS {_quoted(field.name)}"
+        parsed = [
+            f"p.parsed.column_{number} AS {_quoted(field.name)}"
             for number, field in enumerate(schema.nullable)
         ]
         own = [f"p.{_quoted(name)}" for name in self._connection.sql(query).columns]
-        columns = ", ".join([*own[: len(sql.KEY)], *made, *own[len(sql.KEY) :]])
-        parsed = f"SELECT q.*, {self._parser(schema)}(q._value) AS made FROM ({query}) q"
-        return f"(SELECT {columns} FROM ({parsed}) p)"
+        columns = ", ".join([*own[: len(sql.KEY)], *parsed, *own[len(sql.KEY) :]])
+        rows = f"SELECT q.*, {self._parser(schema)}(q._value) AS parsed FROM ({query}) q"
+        return f"(SELECT {columns} FROM ({rows}) p)"
 
     def _parser(self, schema: TypeSchema) -> str:
-        """A function of DuckDB's that makes the columns of a value."""
+        """The name of a function in DuckDB that parses a value into its columns."""
         if schema.version in self._parsers:
             return self._parsers[schema.version]
         name = f"penstock_columns_{len(self._parsers)}"
-        # Numbered: two names may differ in their capitals alone, which DuckDB takes for the same.
+        # Numbered, as DuckDB does not distinguish names that differ only in capitals.
         kinds = enumerate(field.type for field in schema.nullable)
         fields = [pa.field(f"column_{number}", kind) for number, kind in kinds]
 
         def parse(values: pa.ChunkedArray) -> pa.StructArray:
             return pa.StructArray.from_arrays(schema.columns(values.to_pylist()), fields=fields)
 
-        empty = self.register(pa.table({"made": pa.array([], pa.struct(fields))}))
-        kind = self._connection.sql(f"SELECT e.made FROM {empty} e").types[0]
+        empty = self.register(pa.table({"parsed": pa.array([], pa.struct(fields))}))
+        kind = self._connection.sql(f"SELECT e.parsed FROM {empty} e").types[0]
         connection: Any = self._connection
         connection.create_function(
             name, parse, ["VARCHAR"], kind, type="arrow", null_handling="special"
@@ -125,46 +126,46 @@ class Duck(Relations):
         return name
 
     def merged_in_order(self, entity: str) -> Iterator[str]:
-        """The state of a type up to now, deleted keys included, in pieces: later ones have later
-        keys, and each is small enough to be sorted in memory, however large the whole is."""
+        """The state of a type up to now, including deleted keys, in parts ordered by key. Each is
+        small enough to be sorted in memory, however large the state is."""
         state = self.stored(entity)
         ranges = self._ranges(state)
-        cut = self.held(self.cuts()) if len(ranges) > 1 else f"({self.cuts()})"
+        cut = self.materialized(self.cuts()) if len(ranges) > 1 else f"({self.cuts()})"
         fresh = self._fresh(state, sql.everything(cut))
-        rows = self.held(sql.everything(self.typed(fresh, self._types.get(entity))))
-        for each in ranges:
-            fresh = sql.between(rows, each.low, each.high)
-            yield sql.merged(self._piece(state, each), fresh, sql.everything(cut))
+        rows = self.materialized(sql.everything(self.typed(fresh, self._types.get(entity))))
+        for part in ranges:
+            fresh = sql.between(rows, part.low, part.high)
+            yield sql.merged(self._part(state, part), fresh, sql.everything(cut))
 
     def _ranges(self, state: StateTable) -> list[KeyRange]:
-        """Ranges of keys by what is told of the files; where that does not tell them apart, as if
-        long keys begin alike, by the keys themselves."""
+        """Key ranges by the statistics of the files; where these do not separate them, as with long
+        keys that begin alike, by a sample of the keys."""
         rows = limits.PIPELINE_BUCKET_ROWS
-        found: list[KeyRange] = []
-        for each in key_ranges(state.files(), rows):
-            parts = each.rows // rows
-            found += [each] if parts < 2 else each.split(self._quantiles(state, each.files, parts))
-        return found
+        ranges: list[KeyRange] = []
+        for keys in key_ranges(state.files(), rows):
+            parts = keys.rows // rows
+            ranges += [keys] if parts < 2 else keys.split(self._quantiles(state, keys.files, parts))
+        return ranges
 
-    def _quantiles(self, state: StateTable, files: Sequence[File], parts: int) -> list[str]:
-        """Keys that are about as far from each other as so many parts make it."""
-        keys = sql.sample(self.files(files, state.stored), parts * _KEYS_FOR_A_PART)
-        taken = sorted(self.table(keys)["_key"].to_pylist())
-        return [taken[len(taken) * number // parts] for number in range(1, parts)]
+    def _quantiles(self, state: StateTable, files: Sequence[TableFile], parts: int) -> list[str]:
+        """Keys that divide the rows into so many parts of about the same size."""
+        keys = sql.sample(self.files(files, state.stored), parts * _SAMPLE_KEYS)
+        sample = sorted(self.table(keys)["_key"].to_pylist())
+        return [sample[len(sample) * number // parts] for number in range(1, parts)]
 
-    def _piece(self, state: StateTable, part: KeyRange) -> str:
+    def _part(self, state: StateTable, part: KeyRange) -> str:
         if not part.is_part:
             return self._rows(state, part.files)
         return self._rows(state, part.files, low=part.low, high=part.high)
 
-    def held(self, query: str) -> str:
-        """The rows of a query, computed once, as something to select from."""
+    def materialized(self, query: str) -> str:
+        """The rows of a query, held in memory, as something to select from."""
         return self.register(self.table(query))
 
     def define(self, name: str, query: str) -> None:
         self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {query}')
 
-    def forget(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         self._connection.execute(f'DROP VIEW IF EXISTS "{name}"')
 
     def refresh(self) -> None:
@@ -180,21 +181,22 @@ class Duck(Relations):
         return name
 
     def _dataset(self, paths: list[str], schema: pa.Schema) -> Any:
-        """Files that DuckDB itself cannot reach: its extension for that is not in its package."""
+        """Files of an object store, read by Arrow: DuckDB's package lacks the extension for
+        them."""
         from pyarrow import dataset
 
-        found = [filesystem(path, self._warehouse.options) for path in paths]
+        opened = [filesystem(path, self._warehouse.options) for path in paths]
         return dataset.dataset(
-            [path for _, path in found], schema=schema, filesystem=found[0][0], format="parquet"
+            [path for _, path in opened], schema=schema, filesystem=opened[0][0], format="parquet"
         )
 
-    def _words(self, error: duckdb.Error) -> str:
-        """What DuckDB says, in a line, and which tables there are if that is the question."""
+    def _message(self, error: duckdb.Error) -> str:
+        """The message of an error in one line, with the names of the tables if one is not known."""
         first = str(error).strip().split("\n\n")[0].split("\nLINE")[0]
-        words = " ".join(first.split())
+        message = " ".join(first.split())
         if isinstance(error, duckdb.CatalogException):
-            words += f" There are: {', '.join(self.names())}."
-        return words
+            message += f" There are: {', '.join(self.names())}."
+        return message
 
 
 def _quoted(name: str) -> str:

@@ -1,5 +1,5 @@
-"""The tables of a pipeline as DataFrames: the same relations, and the state and the history as of
-any batch or offset, by the same SQL that `penstock pipeline sql` and `show` run. Writes nothing.
+"""The tables of a pipeline as DataFrames: its relations, and state and history as of any batch or
+offset, by the SQL that `penstock pipeline sql` and `show` run. Writes nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def pipeline_tables(spark: SparkSession, pipeline: Pipeline | Path | str) -> PipelineTables:
-    """The tables of a pipeline, by its settings or the file that has them."""
-    known = pipeline if isinstance(pipeline, Pipeline) else load_pipeline(Path(pipeline))
-    return PipelineTables(spark, known)
+    """The tables of a pipeline, which is loaded if it is the path of a file."""
+    if not isinstance(pipeline, Pipeline):
+        pipeline = load_pipeline(Path(pipeline))
+    return PipelineTables(spark, pipeline)
 
 
 class PipelineTables:
-    """One look at the tables: what is committed later is seen after `refresh`."""
+    """The tables as of one moment: later commits are seen after `refresh`."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
@@ -37,7 +38,7 @@ class PipelineTables:
         self._views.refresh()
 
     def sql(self, query: str) -> DataFrame:
-        """The answer to a query that may name events, dead_letters, state_TYPE and so on."""
+        """The result of a query that may name events, dead_letters, state_TYPE and so on."""
         return self._views.sql(query)
 
     def state(
@@ -53,19 +54,22 @@ class PipelineTables:
     def history(
         self, entity: str, *, batch: int | None = None, stream: str | None = None, at: str = ""
     ) -> DataFrame:
-        """Every value that entities of a type have had, as it was known by then."""
+        """Every value of the entities of a type: now, after a batch, or at an offset of one
+        stream."""
         self._check(entity)
-        found = self._views.history(entity, _until(batch, stream, at))
-        return self._spark.sql(sql.everything(found))
+        query = self._views.history(entity, _until(batch, stream, at))
+        return self._spark.sql(sql.everything(query))
 
     def _check(self, entity: str) -> None:
-        known = self._views.entities()
-        if entity not in known:
-            raise QueryFailed(f"There is no type {entity!r}; there are: {', '.join(known)}.")
+        types = self._views.entities()
+        if entity not in types:
+            raise QueryFailed(f"There is no type {entity!r}; there are: {', '.join(types)}.")
 
 
 def _until(batch: int | None, stream: str | None, at: str) -> sql.Until:
     if (stream is None) != (not at):
-        raise QueryFailed("`at` and `stream` go together: an offset is of one stream.")
-    found = sql.NOW if stream is None else sql.until_offset(stream, at)
-    return found._replace(batch=batch)
+        raise QueryFailed(
+            "`at` needs `stream`, and `stream` needs `at`: an offset belongs to one stream."
+        )
+    until = sql.NOW if stream is None else sql.until_offset(stream, at)
+    return until._replace(batch=batch)

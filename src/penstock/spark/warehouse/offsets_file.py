@@ -1,5 +1,5 @@
-"""Where the source stands after a batch, if it reads so many streams that this is too long to be
-repeated in every commit: then it is a file beside the table, and the commit has its name.
+"""Files for the positions of the source after a batch, where it reads so many streams that their
+positions are too long to be repeated in every commit. The commit has the name of the file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from penstock import limits
 from penstock.spark.error_text import translates_storage_errors
 from penstock.spark.warehouse.storage import filesystem
 
-FOLDER: Final = "_positions"  # engines pass over names that begin so
+FOLDER: Final = "_positions"  # engines ignore folders that begin with _
 
 
-class KeptPositions:
-    """The files of a table."""
+class PositionFiles:
+    """The files of positions beside one table."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         self.uri = f"{uri}/{FOLDER}"
@@ -27,12 +27,13 @@ class KeptPositions:
 
     @translates_storage_errors
     def put(self, batch: int, positions: Mapping[str, Any] | None) -> str | None:
-        """The name that positions are kept by, or None if they are short enough for the commit."""
+        """Write positions and return the name of the file; None if they are short enough for the
+        commit."""
         text = msgspec.json.encode(positions)
         if positions is None or len(text) <= limits.PIPELINE_POSITIONS_BYTES:
             return None
         name = f"{batch:012d}-{uuid4()}.json"
-        files, root = self._place()
+        files, root = self._folder()
         files.create_dir(root, recursive=True)
         with files.open_output_stream(f"{root}/{name}") as file:
             file.write(text)
@@ -40,26 +41,25 @@ class KeptPositions:
 
     @translates_storage_errors
     def get(self, name: str) -> dict[str, Any] | None:
-        """Positions by their name, or None if somebody has removed them."""
-        files, root = self._place()
+        """The positions of a file, or None if somebody has removed it."""
+        files, root = self._folder()
         try:
             with files.open_input_stream(f"{root}/{name}") as file:
-                found: dict[str, Any] = msgspec.json.decode(file.read())
-                return found
+                return msgspec.json.decode(file.read(), type=dict[str, Any])
         except FileNotFoundError:
             return None
 
     @translates_storage_errors
-    def forget(self, batch: int) -> None:
-        """Remove what is older than the last ones up to a batch; now and then is enough."""
+    def remove_old(self, batch: int) -> None:
+        """Remove old files, every so many batches."""
         if batch % limits.PIPELINE_POSITIONS_KEPT:
             return
         oldest = batch - limits.PIPELINE_POSITIONS_KEPT
-        files, root = self._place()
-        for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-            number = each.base_name.partition("-")[0]
+        files, root = self._folder()
+        for entry in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+            number = entry.base_name.partition("-")[0]
             if number.isdigit() and int(number) < oldest:
-                files.delete_file(each.path)
+                files.delete_file(entry.path)
 
-    def _place(self) -> tuple[fs.FileSystem, str]:
+    def _folder(self) -> tuple[fs.FileSystem, str]:
         return filesystem(self.uri, self._options)

@@ -1,6 +1,5 @@
 """The relations of a warehouse that queries may name: events, dead_letters, collisions, and
-state_…, by_key_…, history_… and collisions_… for each type. What engine they are made in is for the
-subclasses.
+state_…, by_key_…, history_… and collisions_… for each type. A subclass defines them in its engine.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import sql
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.events import EVENTS
 from penstock.spark.warehouse.state import StateTable
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -23,7 +22,7 @@ _WORD: Final = re.compile(r"\w+")
 
 
 class Relations(ABC):
-    """One look at a warehouse: what is committed later is not seen before `refresh`."""
+    """A warehouse as of one moment: later commits are not seen before `refresh`."""
 
     def __init__(
         self, warehouse: Warehouse, types: Mapping[str, TypeSchema], *, replaces: bool = False
@@ -31,36 +30,36 @@ class Relations(ABC):
         self._warehouse = warehouse
         self._types = types
         self._replaces = replaces
-        self._made: set[str] = set()
+        self._defined: set[str] = set()
         self._states: dict[str, StateTable] = {}
 
     @abstractmethod
-    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
-        """Files as something to select from."""
+    def files(self, files: Sequence[TableFile], schema: pa.Schema) -> str:
+        """The rows of files, as something to select from."""
 
     @abstractmethod
     def typed(self, query: str, schema: TypeSchema | None) -> str:
-        """The rows of a query that has a column `_value`, with the user's columns as the third and
-        on, as something to select from."""
+        """The rows of a query with a column `_value`, with the user's columns after the key, as
+        something to select from."""
 
     @abstractmethod
     def define(self, name: str, query: str) -> None:
-        """Give a query a name that other queries may use."""
+        """Define a query as a view."""
 
     @abstractmethod
-    def forget(self, name: str) -> None:
-        """Take the name back."""
+    def drop(self, name: str) -> None:
+        """Drop the view."""
 
     def refresh(self) -> None:
-        for name in self._made:
-            self.forget(name)
-        self._made.clear()
+        for name in self._defined:
+            self.drop(name)
+        self._defined.clear()
         self._warehouse.events.refresh()
         for state in self._states.values():
             state.refresh()
 
     def prepare(self, query: str) -> None:
-        """Make the relations that a query names."""
+        """Define the relations that a query names."""
         named = {word.lower() for word in _WORD.findall(query)}
         names = self.view_names()
         for entity, name in names.items():
@@ -71,7 +70,7 @@ class Relations(ABC):
             if f"by_key_{name}" in named:
                 self._define(f"by_key_{name}", sql.by_key(f"state_{name}"))
             if f"history_{name}" in named:
-                self._define(f"history_{name}", sql.everything(self.history(entity)))
+                self._define_history(entity, name, former=not named.isdisjoint(sql.FORMER_NAMES))
         if "collisions" in named:
             states = [(entity, f"state_{name}") for entity, name in names.items()]
             self._define("collisions", sql.all_collisions(states))
@@ -80,33 +79,44 @@ class Relations(ABC):
             self._define("dead_letters", self.dead_letters())
 
     def _define(self, name: str, query: str) -> None:
-        if name not in self._made:
+        if name not in self._defined:
             self.define(name, query)
-            self._made.add(name)
+            self._defined.add(name)
+
+    def _define_history(self, entity: str, name: str, *, former: bool) -> None:
+        """Define the history of a type; with former names of columns only for queries that use one,
+        so that `SELECT *` does not have each column twice."""
+        view = f"history_{name}"
+        if former:
+            self._defined.discard(view)  # it may have been defined without them
+            self._define(view, sql.with_former_names(self.history(entity)))
+        elif view not in self._defined:
+            self._define(view, sql.everything(self.history(entity)))
 
     def entities(self) -> list[str]:
-        """Every type there is, declared or met."""
+        """Every type, declared or encountered."""
         return sorted({*self._types, *self._warehouse.events.record.types})
 
     def view_names(self) -> dict[str, str]:
-        """What each of them is called in SQL."""
+        """The SQL name of each type."""
         names = self._warehouse.events.record.named(self._types)
         return {entity: names[entity] for entity in self.entities()}
 
     def events(self, *, after: int = 0, column: str | None = None) -> str:
-        """The events of later batches; with a column: of those that have it."""
+        """The events of batches after `after`; with `column` at least those that have a value in
+        it."""
         return self.files(self._warehouse.events.files(after=after, column=column), EVENTS)
 
     def dead_letters(self, columns: Sequence[str] | None = None) -> str:
-        """The invalid events that have not been replayed; with the columns that a reader sees, or
-        some of events."""
-        refused, every = self.events(column="error"), self.events()
+        """The invalid events that have not been replayed, with the columns of the relation or these
+        of events."""
+        refused, events = self.events(column="error"), self.events()
         if columns is None:
-            return sql.dead_letters(refused, every)
-        return sql.dead_letters(refused, every, columns=columns)
+            return sql.dead_letters(refused, events)
+        return sql.dead_letters(refused, events, columns=columns)
 
     def merged(self, entity: str) -> tuple[StateTable, str]:
-        """The state of a type up to now, deleted keys included."""
+        """The state of a type up to now, including deleted keys."""
         state, base = self._base(entity)
         if not state.is_behind(self._warehouse.events.record):
             return state, sql.everything(base)
@@ -115,7 +125,7 @@ class Relations(ABC):
         return state, sql.merged(base, fresh, cut)
 
     def _fresh(self, state: StateTable, cut: str) -> str:
-        """The newest row of each key that came after what a state table has."""
+        """The newest change of each key after the last fold."""
         events = self.events(after=state.batch)
         return sql.newest(sql.changes(events, state.entity, after=state.batch), cut)
 
@@ -133,13 +143,13 @@ class Relations(ABC):
     def _rows(
         self,
         state: StateTable,
-        files: Sequence[File],
+        files: Sequence[TableFile],
         *,
         low: str | None = None,
         high: str | None = None,
     ) -> str:
-        """The rows of some files of a state table, with the columns that it has now; with bounds:
-        those with keys from one up to the other."""
+        """The rows of some files of a state table with the declared columns; with bounds: those
+        with keys from `low` up to `high`."""
         base = self.files(files, state.stored)
         if low is not None or high is not None:
             base = sql.between(base, low, high)
@@ -148,7 +158,7 @@ class Relations(ABC):
         return base
 
     def stored(self, entity: str) -> StateTable:
-        """The state table of a type, opened once: to look again costs less than to open it."""
+        """The state table of a type, opened once: a refresh costs less than opening it."""
         state = self._states.get(entity)
         if state is None:
             schema = self._types.get(entity)
@@ -170,21 +180,22 @@ class Relations(ABC):
         return self._chosen(query, entity, chosen)
 
     def _chosen(self, query: str, entity: str, chosen: str) -> str:
-        """With the user's columns; `chosen` is what SQL says of rows `x` after FROM, and is applied
-        before values are read."""
+        """The rows of a query with the user's columns. `chosen` is SQL after `FROM … x`: it is
+        applied before values are parsed."""
         if chosen:
             query = f"SELECT x.* FROM ({query}) x {chosen}"
         return self.typed(query, self._types.get(entity))
 
     def names(self) -> list[str]:
-        found = ["events", "dead_letters", "collisions"]
+        """The names of all relations."""
+        names = ["events", "dead_letters", "collisions"]
         for name in self.view_names().values():
-            found += [f"{kind}_{name}" for kind in ("state", "by_key", "history", "collisions")]
-        return found
+            names += [f"{kind}_{name}" for kind in ("state", "by_key", "history", "collisions")]
+        return names
 
 
 def with_columns(rows: pa.Table | pa.RecordBatch, schema: TypeSchema) -> pa.Table:
-    """Rows with the user's columns behind the key."""
+    """Rows with the user's columns after the key."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     columns = schema.columns(table["_value"].to_pylist())
     for number, (field, column) in enumerate(zip(schema.nullable, columns, strict=True)):

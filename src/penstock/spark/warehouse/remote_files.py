@@ -1,7 +1,7 @@
-"""Files of a warehouse in an object store as a DataFrame: tasks read them through Arrow with the
-options of the warehouse, so that Spark needs no jar for the store.
+"""Files of a warehouse in an object store as a DataFrame: tasks read them by Arrow with the options
+of the warehouse, so that Spark needs no jar for the store.
 
-The options are in no plan and in no page of Spark's UI: they travel with the code of the reader.
+The options appear neither in plans nor in Spark's UI: they are sent with the code of the reader.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.spark.warehouse.storage import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.warehouse.delta import File
+    from penstock.spark.warehouse.delta import TableFile
 
 _TASK_ROWS: Final = 128 * 1024  # small files share a task
 _BATCH_ROWS: Final = 16 * 1024
-_READAHEAD: Final = 2  # batches and files; more is memory that a task may not have
+_READAHEAD: Final = 2  # batches and files; more would take too much memory of a task
 
 
 class RemoteFiles:
@@ -37,16 +37,16 @@ class RemoteFiles:
         session.dataSource.register(_source(self._name, dict(options)))
 
     def frame(
-        self, files: Sequence[File], columns: StructType, wanted: Wanted | None = None
+        self, files: Sequence[TableFile], columns: StructType, rows: RowFilter | None = None
     ) -> DataFrame:
-        """The rows of files, or those that are wanted."""
+        """The rows of files, or those that a filter selects."""
         reader = self._session.read.format(self._name).schema(columns)
-        plan = msgspec.json.encode(Plan(shared_out(files), wanted)).decode()
+        plan = msgspec.json.encode(Plan(shared_out(files), rows)).decode()
         return reader.option("plan", plan).load()
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Rows of later batches; with a column: those that have it."""
+class RowFilter(msgspec.Struct, frozen=True):
+    """Selects rows of batches after `after`; with `column` only those with a value in it."""
 
     after: int
     column: str | None
@@ -55,27 +55,27 @@ class Wanted(msgspec.Struct, frozen=True):
     def filter(self) -> Any:
         from pyarrow import dataset
 
-        found = dataset.field("batch") > self.after
-        return found if self.column is None else found & dataset.field(self.column).is_valid()
+        later = dataset.field("batch") > self.after
+        return later if self.column is None else later & dataset.field(self.column).is_valid()
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is read: the files of each task, and which of their rows."""
+    """The files that each task reads, and the filter of their rows."""
 
     tasks: list[list[str]]
-    wanted: Wanted | None
+    rows: RowFilter | None
 
 
-def shared_out(files: Sequence[File]) -> list[list[str]]:
-    """Which task reads which files: large ones alone, small ones together."""
+def shared_out(files: Sequence[TableFile]) -> list[list[str]]:
+    """The files of each task: small files share a task."""
     tasks: list[list[str]] = []
     rows = _TASK_ROWS
-    for each in files:
-        if rows + each.rows > _TASK_ROWS:
+    for file in files:
+        if rows + file.rows > _TASK_ROWS:
             tasks.append([])
             rows = 0
-        tasks[-1].append(each.path)
-        rows += each.rows
+        tasks[-1].append(file.path)
+        rows += file.rows
     return tasks
 
 
@@ -100,9 +100,9 @@ class FilesReader(DataSourceReader):
             filesystem=paths[0][0],
             format="parquet",
         )
-        wanted = self._plan.wanted
+        selected = self._plan.rows
         yield from rows.to_batches(
-            filter=None if wanted is None else wanted.filter,
+            filter=None if selected is None else selected.filter,
             batch_size=_BATCH_ROWS,
             batch_readahead=_READAHEAD,
             fragment_readahead=_READAHEAD,
@@ -110,7 +110,7 @@ class FilesReader(DataSourceReader):
 
 
 def _source(name: str, options: dict[str, str]) -> type[DataSource]:
-    """A class of its own: Spark sends it to tasks whole, with the options in it."""
+    """A data source class with the options in it: Spark sends the class to tasks by value."""
 
     class Files(DataSource):
         @classmethod

@@ -1,5 +1,5 @@
 """The relations of a warehouse in Spark: temporary views over the files that delta-rs lists, so
-that no jar is needed to read them. Spark reads local ones itself, remote ones our reader does.
+that no jar is needed. Spark reads local files, `remote_files` those of an object store.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from penstock import limits
 from penstock.spark.type_schema import TypeSchema
-from penstock.spark.warehouse.delta import File
+from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.events import EVENTS
 from penstock.spark.warehouse.relations import Relations, with_columns
-from penstock.spark.warehouse.remote_files import RemoteFiles, Wanted
+from penstock.spark.warehouse.remote_files import RemoteFiles, RowFilter
 from penstock.spark.warehouse.sql import KEY
 from penstock.spark.warehouse.storage import is_remote
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -42,11 +42,11 @@ class SparkViews(Relations):
         self._registered = 0
 
     def sql(self, query: str) -> DataFrame:
-        """The answer to a user's query."""
+        """The result of a user's query."""
         self.prepare(query)
         return self.session.sql(query)
 
-    def files(self, files: Sequence[File], schema: pa.Schema) -> str:
+    def files(self, files: Sequence[TableFile], schema: pa.Schema) -> str:
         columns = from_arrow_schema(schema)
         if not files:
             return self._named(self.session.createDataFrame([], columns))
@@ -54,7 +54,7 @@ class SparkViews(Relations):
             return self._named(self._remote.frame(files, columns))
         rows = self.session.read.schema(columns).parquet(*(each.path for each in files))
         if sum(each.rows for each in files) <= limits.PIPELINE_TASK_ROWS:
-            # In one part rows need no shuffle to be grouped or joined: half the time of a query.
+            # Rows in one partition are grouped and joined without a shuffle, which halves the time.
             rows = rows.coalesce(1)
         return self._named(rows)
 
@@ -63,12 +63,12 @@ class SparkViews(Relations):
         return RemoteFiles(self.session, self._warehouse.options)
 
     def events(self, *, after: int = 0, column: str | None = None) -> str:
-        found = self._warehouse.events.files(after=after, column=column)
-        if not found or not is_remote(self._warehouse.path):
-            return self.files(found, EVENTS)
-        # Rows that no query of ours would keep stay in the store.
+        files = self._warehouse.events.files(after=after, column=column)
+        if not files or not is_remote(self._warehouse.path):
+            return self.files(files, EVENTS)
+        # Rows that our queries would filter out are not fetched from the store.
         columns = from_arrow_schema(EVENTS)
-        return self._named(self._remote.frame(found, columns, Wanted(after, column)))
+        return self._named(self._remote.frame(files, columns, RowFilter(after, column)))
 
     def typed(self, query: str, schema: TypeSchema | None) -> str:
         if schema is None:
@@ -76,17 +76,17 @@ class SparkViews(Relations):
         rows = self.session.sql(query)
         own, added = rows.schema.fields, from_arrow_schema(pa.schema(schema.nullable)).fields
         columns = StructType([*own[: len(KEY)], *added, *own[len(KEY) :]])
-        return self._named(rows.mapInArrow(_adder(schema), columns))
+        return self._named(rows.mapInArrow(_column_adder(schema), columns))
 
     def shuffled(self, query: str, parts: int) -> str:
-        """The rows of a query with those of a key together, in so many parts."""
+        """The rows of a query in so many partitions, by key."""
         return self._named(self.session.sql(query).repartition(parts, *KEY))
 
     def define(self, name: str, query: str) -> None:
         self.session.sql(query).createOrReplaceTempView(name)
 
-    def forget(self, name: str) -> None:
-        """Nothing: the next one of that name takes its place, and to drop it takes time."""
+    def drop(self, name: str) -> None:
+        """Do nothing: the next view of that name replaces it, and dropping it takes time."""
 
     def refresh(self) -> None:
         super().refresh()
@@ -99,7 +99,7 @@ class SparkViews(Relations):
         return name
 
 
-def _adder(
+def _column_adder(
     schema: TypeSchema,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,12 +1,13 @@
-"""What follows from events, as SQL that Spark and DuckDB both read: the state, as of now or
-earlier, its history, and the dead letters. One text for both, so that they cannot differ.
+"""SQL for Spark and DuckDB over the events: the state now or earlier, its history, and the dead
+letters. Both engines, and the DataFrames of `penstock.spark`, run the same text.
 
-Names of tables are put in by the caller; values never are, but through `literal`.
+The caller inserts names of tables; values are inserted by `literal` only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidOffset
@@ -25,11 +26,17 @@ REST: Final = (
     "_txid",
     "_batch",
 )
-_EVENT: Final = {name: name[1:] for name in (*KEY, *REST)}
+# The columns of the events at which a value began and ended, in a row of history.
+ENDS: Final = ("ordinal", "offset", "time")
+# What the columns of history were called before, and are called now. Until the next release.
+FORMER_NAMES: Final = {
+    **{f"_{end}_{name}": f"_valid_{end}_{name}" for end in ("from", "to") for name in ENDS},
+    "_current": "_is_current",
+}
 
 
 class Until(NamedTuple):
-    """A point in the past: of one stream by its offset, or of all by the number of a batch."""
+    """A point in the past: an offset of one stream, or the number of a batch."""
 
     batch: int | None = None
     stream: str | None = None
@@ -37,64 +44,79 @@ class Until(NamedTuple):
     position: int | None = None
 
     def condition(self, alias: str) -> str:
-        """Whether a row was there by then."""
-        told = []
+        """SQL for whether an event came before that point."""
+        conditions = []
         if self.batch is not None:
-            told.append(f"{alias}.batch <= {int(self.batch)}")
+            conditions.append(f"{alias}.batch <= {int(self.batch)}")
         if self.stream is not None:
             generation, position = int(self.generation or 0), int(self.position or 0)
-            told.append(
+            conditions.append(
                 f"{alias}.stream = {literal(self.stream)} AND ({alias}.generation < {generation} "
                 f"OR ({alias}.generation = {generation} AND {alias}.position < {position}))"
             )
-        return " AND ".join(told) or "TRUE"
+        return " AND ".join(conditions) or "TRUE"
 
 
 NOW: Final = Until()
 
 
 def until_offset(stream: str, offset: str) -> Until:
-    """The point in the past that an offset of a stream is."""
-    place = parse_offset(offset)
-    if not isinstance(place, Offset):
+    """The point at an offset of a stream."""
+    parsed = parse_offset(offset)
+    if not isinstance(parsed, Offset):
         raise InvalidOffset(
-            f"{offset!r} is no place in the past: give an offset as readers and tables show them."
+            f"{offset!r} is no offset in the past. Use one that a reader or a table shows."
         )
-    return Until(None, stream.strip("/"), place.generation, place.position)
+    return Until(None, stream.strip("/"), parsed.generation, parsed.position)
 
 
 def literal(text: str) -> str:
-    """A text in SQL. Both engines take '' for a quote; Spark also reads backslashes."""
+    """A text as an SQL literal. Both engines read '' as a quote; only Spark unescapes
+    backslashes."""
     if "\\" in text:
-        codes = " || ".join(_piece(piece) for piece in _pieces(text))
-        return f"({codes})"
+        pieces = " || ".join(map(_piece, _pieces(text)))
+        return f"({pieces})"
     return "'" + text.replace("'", "''") + "'"
 
 
 def _pieces(text: str) -> list[str]:
-    found: list[str] = []
-    for number, part in enumerate(text.split("\\")):
-        if number:
-            found.append("\\")
-        if part:
-            found.append(part)
-    return found
+    """A text cut before and after each backslash."""
+    return [piece for piece in re.split(r"(\\)", text) if piece]
 
 
 def _piece(piece: str) -> str:
     return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
 
 
-def marks(events: str, *, replaces: bool) -> str:
-    """Where the state of a stream begins anew: its resets and, if snapshots replace, the beginning
-    of each snapshot that was finished. `floor` is the position before which nothing counts."""
+def view_names(
+    entities: Iterable[str], existing: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A name for each type in `state_…` and the like, of letters, digits and _; existing names
+    stay, so that a query never changes to another type."""
+    names = dict(existing or {})
+    used = set(names.values())
+    for entity in entities:
+        if entity in names:
+            continue
+        name = stem = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
+        number = 2
+        while name in used:
+            name, number = f"{stem}_{number}", number + 1
+        used.add(name)
+        names[entity] = name
+    return names
+
+
+def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
+    """The events at which the state of a stream begins anew: its resets and, if snapshots replace,
+    the beginning of each finished snapshot. Nothing before the position `floor` counts."""
     target = "try_cast(substr(e.control_offset, 18) AS BIGINT)"
     is_ahead = (
         "length(e.control_offset) = 33 AND substr(e.control_offset, 17, 1) = '_' "
         "AND try_cast(substr(e.control_offset, 1, 16) AS BIGINT) = e.generation "
         f"AND {target} > e.position"
     )
-    columns = "e.stream, e.generation, e.ordinal, e.offset, e.time"
+    columns = ", ".join(f"e.{name}" for name in ("stream", "generation", *ends))
     resets = (
         f"SELECT {columns}, CASE WHEN {is_ahead} THEN {target} ELSE e.position END AS floor "
         f"FROM {events} e WHERE e.control = 'reset'"
@@ -114,65 +136,85 @@ def marks(events: str, *, replaces: bool) -> str:
 
 
 def cuts(events: str, *, replaces: bool) -> str:
-    """The last mark of each stream, and the highest floor of its generation."""
+    """The last mark of each stream, with the highest floor of its generation."""
     ranked = (
         "SELECT m.*, row_number() OVER (PARTITION BY m.stream ORDER BY m.generation DESC, "
-        "m.ordinal DESC) AS place, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
+        "m.ordinal DESC) AS rank, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
         f"AS highest FROM ({marks(events, replaces=replaces)}) m"
     )
     return (
         "SELECT r.stream, r.generation, r.ordinal, r.highest AS floor "
-        f"FROM ({ranked}) r WHERE r.place = 1"
+        f"FROM ({ranked}) r WHERE r.rank = 1"
     )
 
 
-def newest(rows: str, cut: str) -> str:
-    """Of rows with the columns of a state table the newest for each key, if it counts still."""
-    columns = ", ".join(f"n.{name}" for name in (*KEY, *REST))
-    return f"SELECT {columns} FROM ({latest(f'({rows})', cut)}) n"
+def key_columns(entity: str | None) -> tuple[str, ...]:
+    """The columns that identify an entity among those of its type, or (None) of all types."""
+    return KEY if entity is not None else ("_stream", "_type", "_key")
 
 
-def latest(rows: str, cut: str) -> str:
-    """The same, with all columns that the rows have, and one more."""
+def newest(rows: str, cut: str, *, key: Sequence[str] = KEY, more: Sequence[str] = ()) -> str:
+    """The newest row of each key, of rows with the columns of a state table (and `more`); none if
+    a mark of its stream has made it void."""
+    columns = ", ".join(f"n.{name}" for name in (*key, *REST, *more))
+    return f"SELECT {columns} FROM ({latest(f'({rows})', cut, key=key)}) n"
+
+
+def latest(rows: str, cut: str, *, key: Sequence[str] = KEY) -> str:
+    """The same with all columns of the rows, and one more."""
+    partition = ", ".join(f"c.{name}" for name in key)
+    # The hint is a comment for DuckDB. There is at most one cut for each stream.
     ranked = (
-        "SELECT c.*, row_number() OVER (PARTITION BY c._stream, c._key ORDER BY c._generation "
-        f"DESC, c._ordinal DESC, c._batch DESC) AS place FROM {rows} c "
+        f"SELECT /*+ BROADCAST(r) */ c.*, row_number() OVER (PARTITION BY {partition} ORDER BY "
+        f"c._generation DESC, c._ordinal DESC, c._batch DESC) AS rank FROM {rows} c "
         f"LEFT JOIN ({cut}) r ON c._stream = r.stream "
         "WHERE r.stream IS NULL OR c._generation > r.generation OR (c._generation = r.generation "
         "AND c._ordinal > r.ordinal AND c._position >= r.floor)"
     )
-    return f"SELECT n.* FROM ({ranked}) n WHERE n.place = 1"
+    return f"SELECT n.* FROM ({ranked}) n WHERE n.rank = 1"
 
 
-def changes(events: str, entity: str, *, after: int = 0, until: Until = NOW) -> str:
-    """The valid changes of a type as rows of its state table."""
-    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
+def _state_columns(names: Sequence[str]) -> str:
+    """Columns of events under the names that they have in a state table."""
+    return ", ".join(f"e.{name[1:]} AS {name}" for name in names)
+
+
+def changes(
+    events: str,
+    entity: str | None,
+    *,
+    after: int = 0,
+    until: Until = NOW,
+    more: Sequence[str] = (),
+) -> str:
+    """The valid changes of a type, or (None) of all, as rows of a state table with some `more`
+    columns."""
+    is_of_type = "" if entity is None else f"AND e.type = {literal(entity)} "
+    columns = _state_columns([*key_columns(entity), *REST, *more])
     return (
         f"SELECT {columns} FROM {events} e WHERE e.kind = 'change' "
-        f"AND e.type = {literal(entity)} AND e.batch > {int(after)} AND {until.condition('e')}"
+        f"{is_of_type}AND e.batch > {int(after)} AND {until.condition('e')}"
     )
 
 
 def refused(events: str, entity: str) -> str:
-    """The changes of a type that only the pipeline's own schema refused, as the same rows."""
-    columns = ", ".join(f"e.{_EVENT[name]} AS {name}" for name in (*KEY, *REST))
+    """The changes of a type that only the schema of the pipeline refused, as the same rows."""
     return (
-        f"SELECT {columns} FROM {events} e WHERE e.kind = 'invalid' "
+        f"SELECT {_state_columns([*KEY, *REST])} FROM {events} e WHERE e.kind = 'invalid' "
         f"AND e.type = {literal(entity)} AND e.key IS NOT NULL AND e.operation IS NOT NULL"
     )
 
 
 def state_of(stream: str, rows: Sequence[str], cut: str) -> str:
-    """The state of one stream from rows of its changes, several to a key, whatever they are of."""
-    wanted = " UNION ALL ".join(
+    """The state of one stream, from several queries of changes."""
+    changes = " UNION ALL ".join(
         f"SELECT o.* FROM ({each}) o WHERE o._stream = {literal(stream)}" for each in rows
     )
-    return living(newest(wanted, cut))
+    return living(newest(changes, cut))
 
 
 def in_order(states: Sequence[tuple[str, str]]) -> str:
-    """The rows of several types in the order of their stream: what was appended together stays
-    together."""
+    """The rows of several types in the order of their stream."""
     rows = " UNION ALL ".join(
         f"SELECT {literal(entity)} AS _type, s.* FROM ({query}) s" for entity, query in states
     )
@@ -183,7 +225,7 @@ _ORDER: Final = ("_generation", "_ordinal", "_batch")
 
 
 def _is_older(one: str, other: str) -> str:
-    """Whether a row is older than another one of its key."""
+    """SQL for whether a row is older than another one of its key."""
     generation, ordinal, batch = ((f"{one}.{name}", f"{other}.{name}") for name in _ORDER)
     return (
         f"({generation[0]} < {generation[1]} OR ({generation[0]} = {generation[1]} AND "
@@ -193,7 +235,7 @@ def _is_older(one: str, other: str) -> str:
 
 
 def merged(base: str, fresh: str, cut: str) -> str:
-    """A state table and the newest of the rows that came since: still one row for each key."""
+    """A state table and the newest later changes, merged to one row for each key."""
     same = "b._stream = f._stream AND b._key = f._key"
     return (
         f"SELECT b.* FROM {base} b LEFT JOIN {fresh} f ON {same} "
@@ -207,28 +249,29 @@ def merged(base: str, fresh: str, cut: str) -> str:
 
 
 def without_tombstones(rows: str, streams: Sequence[str] | None) -> str:
-    """Rows to be kept: a deleted key only of these streams, whose dead letters may come before it;
-    None: of all."""
+    """Rows without deleted keys, except those of these streams (None: of all): a dead letter that
+    is replayed there may be older than the delete."""
     if streams is None:
         return rows
-    named = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
-    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{named}"
+    exception = f" OR t._stream IN ({', '.join(map(literal, streams))})" if streams else ""
+    return f"SELECT t.* FROM ({rows}) t WHERE t._operation <> 'delete'{exception}"
 
 
 def between(rows: str, low: str | None, high: str | None) -> str:
-    """The rows with keys from one up to another, in the order of their bytes."""
+    """The rows with keys from `low` up to, not including, `high`, in the order of their bytes."""
     bounds = [] if low is None else [f"i._key >= {literal(low)}"]
     bounds += [] if high is None else [f"i._key < {literal(high)}"]
     return f"(SELECT i.* FROM {rows} i WHERE {' AND '.join(bounds) or 'TRUE'})"
 
 
 def sample(rows: str, count: int) -> str:
-    """The keys of so many rows, by chance. DuckDB's words: where the driver folds."""
+    """The keys of so many random rows. In DuckDB's dialect: only the driver's fold needs it."""
     keys = f"SELECT i._key FROM {rows} i"
     return f"SELECT s._key FROM ({keys}) s USING SAMPLE reservoir({int(count)} ROWS)"
 
 
 def everything(rows: str) -> str:
+    """All rows of a relation."""
     return f"SELECT a.* FROM {rows} a"
 
 
@@ -238,67 +281,111 @@ def own_columns(state: str) -> str:
 
 
 def living(rows: str) -> str:
+    """Rows without deleted keys."""
     return f"SELECT l.* FROM ({rows}) l WHERE l._operation <> 'delete'"
 
 
-def state_at(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
-    """The state of a type from its events alone, as of some point."""
-    known = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
-    found = newest(changes(events, entity, until=until), cuts(known, replaces=replaces))
-    return living(found)
+def state_at(
+    events: str,
+    entity: str | None,
+    *,
+    until: Until = NOW,
+    replaces: bool = False,
+    more: Sequence[str] = (),
+) -> str:
+    """The state of a type, or (None) of all, from its events alone, as of some point; with some
+    `more` columns of the events."""
+    before = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
+    rows = changes(events, entity, until=until, more=more)
+    cut = cuts(before, replaces=replaces)
+    return living(newest(rows, cut, key=key_columns(entity), more=more))
 
 
-def history(events: str, entity: str, *, until: Until = NOW, replaces: bool = False) -> str:
-    """Every value that an entity has had, from where to where it held, as known at some point.
+def history(
+    events: str,
+    entity: str | None,
+    *,
+    until: Until = NOW,
+    replaces: bool = False,
+    ends: Sequence[str] = ENDS,
+) -> str:
+    """Every value of each entity of a type, or (None) of all, with `ends` of the events at which it
+    began and ended, as of some point.
 
-    Cut at resets; a value that is written again as it was makes no new row.
+    Cut at resets; a value that is written again unchanged makes no new row.
     """
     if until != NOW:
         events = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
-    found = marks(events, replaces=replaces)
-    spans = (
-        "SELECT m.stream, m.generation, m.ordinal, m.floor, "
-        "row_number() OVER w AS epoch, lead(m.generation) OVER w AS to_generation, "
-        "lead(m.ordinal) OVER w AS to_ordinal, lead(m.offset) OVER w AS to_offset, "
-        "lead(m.time) OVER w AS to_time FROM ("
-        f"SELECT f.stream, f.generation, f.ordinal, f.offset, f.time, max(f.floor) OVER (PARTITION "
-        f"BY f.stream, f.generation ORDER BY f.ordinal) AS floor FROM ({found}) f UNION ALL "
-        "SELECT z.stream, -1, -1, '', CAST(NULL AS TIMESTAMP), -2 FROM ("
-        f"SELECT DISTINCT y.stream FROM ({found}) y) z"
-        ") m WINDOW w AS (PARTITION BY m.stream ORDER BY m.generation, m.ordinal)"
-    )
+    key = key_columns(entity)
+    rows = changes(events, entity, more=[f"_{name}" for name in ends if f"_{name}" not in REST])
+    bounds = "".join(f", s.to_{name}" for name in ends)
+    # The hint is a comment for DuckDB. Marks are few.
     spanned = (
-        "SELECT c.*, coalesce(s.epoch, 0) AS epoch, s.to_ordinal, s.to_offset, s.to_time "
-        f"FROM ({changes(events, entity)}) c LEFT JOIN ({spans}) s ON c._stream = s.stream "
+        f"SELECT /*+ BROADCAST(s) */ c.*, coalesce(s.epoch, 0) AS epoch{bounds} FROM ({rows}) c "
+        f"LEFT JOIN ({_spans(events, replaces=replaces, ends=ends)}) s ON c._stream = s.stream "
         "AND (c._generation > s.generation "
         "OR (c._generation = s.generation AND c._ordinal > s.ordinal)) "
         "AND (s.to_generation IS NULL OR c._generation < s.to_generation "
         "OR (c._generation = s.to_generation AND c._ordinal <= s.to_ordinal)) "
         "WHERE s.stream IS NULL OR c._generation > s.generation OR c._position >= s.floor"
     )
+    window = f"WINDOW w AS (PARTITION BY {', '.join(key)}, epoch ORDER BY _generation, _ordinal)"
     compared = (
         "SELECT p.*, lag(p._operation) OVER w AS before_operation, "
-        f"lag(p._value) OVER w AS before_value FROM ({spanned}) p "
-        "WINDOW w AS (PARTITION BY p._stream, p._key, p.epoch ORDER BY p._generation, p._ordinal)"
+        f"lag(p._value) OVER w AS before_value FROM ({spanned}) p {window}"
     )
-    kept = (
+    distinct = (
         f"SELECT k.* FROM ({compared}) k WHERE k._operation = 'delete' "
         "OR k.before_operation IS NULL OR k.before_operation = 'delete' "
         "OR k.before_value <> k._value"
     )
-    ended = (
-        "SELECT h.*, lead(h._ordinal) OVER w AS next_ordinal, lead(h._offset) OVER w AS "
-        f"next_offset, lead(h._time) OVER w AS next_time FROM ({kept}) h "
-        "WINDOW w AS (PARTITION BY h._stream, h._key, h.epoch ORDER BY h._generation, h._ordinal)"
+    following = "".join(f", lead(h._{name}) OVER w AS next_{name}" for name in ends)
+    ended = f"SELECT h.*{following} FROM ({distinct}) h {window}"
+    columns = [f"v.{name}" for name in (*key, "_value", "_generation")]
+    columns += [f"v._{name} AS _valid_from_{name}" for name in ends]
+    columns += [
+        f"CASE WHEN v.next_ordinal IS NULL THEN v.to_{name} ELSE v.next_{name} END "
+        f"AS _valid_to_{name}"
+        for name in ends
+    ]
+    columns += ["v.next_ordinal IS NULL AND v.to_ordinal IS NULL AS _is_current"]
+    return f"SELECT {', '.join(columns)} FROM ({ended}) v WHERE v._operation <> 'delete'"
+
+
+def with_former_names(history: str) -> str:
+    """History with its columns also under the names that they had before."""
+    former = ", ".join(f"o.{name} AS {before}" for before, name in FORMER_NAMES.items())
+    return f"SELECT o.*, {former} FROM {history} o"
+
+
+def _spans(events: str, *, replaces: bool, ends: Sequence[str]) -> str:
+    """The parts of a stream between its marks: one before each mark, and one after the last.
+
+    Marks are read once, and the last one makes two rows: to read them may be to read a stream.
+    """
+    highest = (
+        "SELECT m.*, max(m.floor) OVER (PARTITION BY m.stream, m.generation ORDER BY m.ordinal) "
+        f"AS highest FROM ({marks(events, replaces=replaces, ends=ends)}) m"
+    )
+    numbered = (
+        "SELECT f.*, row_number() OVER w AS epoch, "
+        "count(*) OVER (PARTITION BY f.stream) AS epochs, "
+        "lag(f.generation, 1, -1) OVER w AS from_generation, "
+        "lag(f.ordinal, 1, -1) OVER w AS from_ordinal, "
+        f"lag(f.highest, 1, -2) OVER w AS from_floor FROM ({highest}) f "
+        "WINDOW w AS (PARTITION BY f.stream ORDER BY f.generation, f.ordinal)"
+    )
+    bounds = "".join(
+        f", CASE WHEN NOT a.is_after THEN n.{name} END AS to_{name}"
+        for name in ("generation", *ends)
     )
     return (
-        "SELECT v._stream, v._key, v._value, v._generation, v._ordinal AS _from_ordinal, "
-        "v._offset AS _from_offset, v._time AS _from_time, "
-        "coalesce(v.next_ordinal, v.to_ordinal) AS _to_ordinal, "
-        "coalesce(v.next_offset, v.to_offset) AS _to_offset, "
-        "CASE WHEN v.next_ordinal IS NULL THEN v.to_time ELSE v.next_time END AS _to_time, "
-        "v.next_ordinal IS NULL AND v.to_ordinal IS NULL AS _current "
-        f"FROM ({ended}) v WHERE v._operation <> 'delete'"
+        "SELECT n.stream, CASE WHEN a.is_after THEN n.epoch + 1 ELSE n.epoch END AS epoch, "
+        "CASE WHEN a.is_after THEN n.generation ELSE n.from_generation END AS generation, "
+        "CASE WHEN a.is_after THEN n.ordinal ELSE n.from_ordinal END AS ordinal, "
+        f"CASE WHEN a.is_after THEN n.highest ELSE n.from_floor END AS floor{bounds} "
+        f"FROM ({numbered}) n CROSS JOIN (SELECT TRUE AS is_after UNION ALL SELECT FALSE) a "
+        "WHERE NOT a.is_after OR n.epoch = n.epochs"
     )
 
 
@@ -320,29 +407,29 @@ def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -
 
 
 def collisions(state: str) -> str:
-    """Keys of a type that more than one stream has."""
+    """The keys of a type that exist in more than one stream."""
     return f"SELECT s._key, count(*) AS streams FROM {state} s GROUP BY s._key HAVING count(*) > 1"
 
 
 def all_collisions(states: Sequence[tuple[str, str]]) -> str:
-    """Types and keys that more than one stream has, of all types and their states."""
+    """The types and keys that exist in more than one stream."""
     none = "SELECT '' AS _type, '' AS _key, CAST(0 AS BIGINT) AS streams WHERE 1 = 0"
-    told = (
+    queries = (
         f"SELECT {literal(entity)} AS _type, c._key, c.streams FROM ({collisions(state)}) c"
         for entity, state in states
     )
-    return " UNION ALL ".join([none, *told])
+    return " UNION ALL ".join([none, *queries])
 
 
 def by_key(state: str) -> str:
-    """The state of a type with one row for each key, whatever stream it is of: the one with the
-    latest time, or that came last; `_streams` says how many have the key."""
+    """The state of a type with one row for each key in any stream: the one with the latest time,
+    else the last to arrive. `_streams` is the number of streams that have the key."""
     ranked = (
         "SELECT k._stream, k._key, count(*) OVER (PARTITION BY k._key) AS _streams, row_number() "
         "OVER (PARTITION BY k._key ORDER BY k._time DESC NULLS LAST, k._batch DESC, k._stream) "
-        f"AS place FROM {state} k"
+        f"AS rank FROM {state} k"
     )
     return (
         f"SELECT s.*, r._streams FROM {state} s JOIN ({ranked}) r "
-        "ON s._stream = r._stream AND s._key = r._key WHERE r.place = 1"
+        "ON s._stream = r._stream AND s._key = r._key WHERE r.rank = 1"
     )

@@ -1,5 +1,6 @@
-"""**state/<type>**: the newest value of each key up to a batch, in files by key, rewritten when
-enough has changed since. Readers add what came later (views.merged), so nobody waits for a fold.
+"""**state/<type>**: the newest value of each key up to a batch, in files ordered by key, rewritten
+when enough has changed since. Readers add later changes (`sql.merged`), so that nobody waits for a
+fold.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pyarrow as pa
 
 from penstock.errors import InvalidPipeline
 from penstock.spark.type_schema import TypeSchema
-from penstock.spark.warehouse.delta import File, Table, Written
-from penstock.spark.warehouse.events import Record
+from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile
+from penstock.spark.warehouse.events import EventsCommit
 from penstock.spark.warehouse.warehouse import Warehouse
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -36,10 +37,10 @@ _FOLD: Final = "penstock/fold"
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit of a state table says of itself."""
+    """The record of a commit of a state table."""
 
-    batch: int = 0  # of events, up to which they are in it
-    changes: int = 0  # of the type by then
+    batch: int = 0  # the last batch of events that is folded
+    changes: int = 0  # of the type, up to that batch
     rows: int = 0
     schema: str | None = None
 
@@ -49,7 +50,7 @@ def state_schema(schema: TypeSchema | None) -> pa.Schema:
 
 
 class StateTable:
-    """The state of one type, and how far it goes."""
+    """The state table of one type."""
 
     def __init__(self, warehouse: Warehouse, entity: str, schema: TypeSchema | None) -> None:
         self.entity = entity
@@ -58,19 +59,19 @@ class StateTable:
         self._warehouse = warehouse
         self.options = warehouse.options
         self.table = Table(warehouse.state_uri(entity), self.schema, self.options)
-        self._look()
+        self._read_record()
 
-    def _look(self) -> None:
-        found = self.table.record() if self.table.exists else {}
-        self.folded = msgspec.convert(found, Folded)
+    def _read_record(self) -> None:
+        record = self.table.record() if self.table.exists else {}
+        self.folded = msgspec.convert(record, Folded)
         self.stored = self.table.columns if self.table.exists else self.schema
 
     def refresh(self) -> None:
-        """See what others have committed since."""
+        """Read the newest version."""
         before = self.table.version
         self.table.refresh()
         if self.table.version != before:
-            self._look()
+            self._read_record()
 
     @property
     def batch(self) -> int:
@@ -78,17 +79,17 @@ class StateTable:
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the schema has columns that the stored rows lack."""
+        """Whether the declared columns are not the stored ones."""
         return list(self.stored.names) != list(self.schema.names)
 
-    def is_behind(self, record: Record) -> bool:
-        """Whether there is anything after what is stored that could change it."""
+    def is_behind(self, record: EventsCommit) -> bool:
+        """Whether later events could change the stored state."""
         count = record.types.get(self.entity)
-        news = 0 if count is None else count.batch
-        return max(news, record.cut) > self.batch or self.is_outgrown
+        last = 0 if count is None else count.batch
+        return max(last, record.cut) > self.batch or self.is_outgrown
 
-    def is_due(self, record: Record, *, rows: int, percent: float) -> bool:
-        """Whether it is time to fold: always while small, else when enough is new."""
+    def is_due(self, record: EventsCommit, *, rows: int, percent: float) -> bool:
+        """Whether a fold is due: always while the table is small, else when enough is new."""
         if not self.is_behind(record):
             return False
         if self.folded.rows <= rows or self.is_outgrown:
@@ -98,37 +99,38 @@ class StateTable:
         return new >= self.folded.rows * percent / 100
 
     def check(self) -> None:
-        """A schema may get more columns, and nothing else; and nobody else writes the rows."""
+        """Raise an error if the schema has lost or changed a column, or another engine has
+        written."""
         self.table.refuse_foreign()
         declared = {field.name: field.type for field in self.schema}
         gone = [field.name for field in self.stored if field.name not in declared]
         if gone and self._version is None:
             raise InvalidPipeline(
                 f"types.{self.entity} is no longer there, and the table has the columns "
-                f"{', '.join(gone)} from it. {self._way_out('Put the section back')}"
+                f"{', '.join(gone)} from it. {self._remedy('Put the section back')}"
             )
         if gone:
             raise InvalidPipeline(
                 f"types.{self.entity}: the column {gone[0]} is in the table and no longer in the "
                 "schema. Columns can be added, not removed. "
-                f"{self._way_out('Put it back')}"
+                f"{self._remedy('Put it back')}"
             )
         for field in self.stored:
-            if _plain(declared[field.name]) != _plain(field.type):
+            if _comparable(declared[field.name]) != _comparable(field.type):
                 raise InvalidPipeline(
                     f"types.{self.entity}: the column {field.name} is {field.type} in the table "
                     f"and {declared[field.name]} in the schema. Columns can be added, not changed. "
-                    f"{self._way_out('Change it back')}"
+                    f"{self._remedy('Change it back')}"
                 )
 
-    def _way_out(self, words: str) -> str:
-        return f"{words}; or delete {self.table.uri}, and the next run makes it anew from events."
+    def _remedy(self, advice: str) -> str:
+        return f"{advice}; or delete {self.table.uri}: the next run rebuilds it from events."
 
-    def files(self) -> list[File]:
+    def files(self) -> list[TableFile]:
         return self.table.files()
 
-    def commit(self, files: Iterable[Written], record: Record) -> None:
-        """Put these rows in the place of all that was stored, as of a batch."""
+    def commit(self, files: Iterable[ParquetFile], record: EventsCommit) -> None:
+        """Replace all stored rows by those of these files, as of a batch."""
         self.table.refuse_foreign()
         written = list(files)
         count = record.types.get(self.entity)
@@ -138,63 +140,66 @@ class StateTable:
             rows=sum(each.rows for each in written),
             schema=self._version,
         )
-        told = msgspec.to_builtins(folded)
         self.table.create({})
-        self.table.commit(written, told, {_FOLD: record.batch}, overwrite=True)
+        self.table.commit(
+            written, msgspec.to_builtins(folded), {_FOLD: record.batch}, overwrite=True
+        )
         self.folded = folded
         self.stored = self.schema
 
 
 def check_tables(warehouse: Warehouse, types: Mapping[str, TypeSchema]) -> None:
-    """Whether every state table can be written with these schemas, also those of types that have
-    none any more."""
+    """Raise an error unless every state table can be written with these schemas, including tables
+    of types that no longer have one."""
     for entity in sorted({*types, *warehouse.types()}):
         StateTable(warehouse, entity, types.get(entity)).check()
 
 
 class KeyRange(NamedTuple):
-    """Files that have all the rows with keys from `low` up to `high`; None is no bound."""
+    """Files with all rows of the keys from `low` up to, not including, `high`; None: no bound."""
 
-    files: list[File]
+    files: list[TableFile]
     low: str | None
     high: str | None
-    is_part: bool = False  # the files have rows with other keys, too
+    is_part: bool = False  # whether the files also have rows with other keys
 
     @property
     def rows(self) -> int:
-        """Of the files."""
+        """The number of rows in the files."""
         return sum(each.rows for each in self.files)
 
     def split(self, keys: Iterable[str]) -> list[KeyRange]:
-        """The range in pieces, each from one of these keys up to the next."""
-        chosen = {key for key in keys if "\0" not in key and key > (self.low or "")}
-        bounds = [self.low, *sorted(chosen), self.high]
+        """The range in parts, each from one of these keys up to the next."""
+        inner = {key for key in keys if "\0" not in key and key > (self.low or "")}
+        bounds = [self.low, *sorted(inner), self.high]
         return [KeyRange(self.files, low, high, is_part=True) for low, high in pairwise(bounds)]
 
 
-def key_ranges(files: Iterable[File], rows: int) -> list[KeyRange]:
-    """Files in the order of their keys, of about so many rows together; one range of all if their
-    keys are not known, or lie all over the place."""
-    given = list(files)
-    if not all("_key" in each.least and "_key" in each.most for each in given):
-        return [KeyRange(given, None, None)]
-    groups: list[list[File]] = []
+def key_ranges(files: Iterable[TableFile], rows: int) -> list[KeyRange]:
+    """Key ranges of about so many rows each, ordered by key; a single one if the keys of some file
+    are not known, or overlap in all files."""
+    files = list(files)
+    if not all("_key" in file.least and "_key" in file.most for file in files):
+        return [KeyRange(files, None, None)]
+    groups: list[list[TableFile]] = []
     most = ""
-    for file in sorted(given, key=lambda each: str(each.least["_key"])):
+    for file in sorted(files, key=lambda file: str(file.least["_key"])):
         low = file.least["_key"]
-        is_apart = bool(groups) and low > most and "\0" not in low  # SQL has no text for a NUL
+        is_apart = (
+            bool(groups) and low > most and "\0" not in low
+        )  # a literal in SQL cannot have a NUL
         if not groups or (is_apart and sum(each.rows for each in groups[-1]) >= rows):
             groups.append([])
         groups[-1].append(file)
         most = max(most, file.most["_key"])
     bounds = [None, *(group[0].least["_key"] for group in groups[1:]), None]
     return [
-        KeyRange(files, low, high)
-        for files, low, high in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)
+        KeyRange(group, low, high)
+        for group, low, high in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)
     ]
 
 
-def _plain(kind: pa.DataType) -> str:
-    """A type as it is compared: Delta calls the item of a list by another name."""
+def _comparable(kind: pa.DataType) -> str:
+    """A type in a spelling that can be compared: Delta names the item of a list differently."""
     text = re.sub(r"(list|large_list)<\w+: ", "list<", str(kind)).replace("large_", "")
     return text.replace(" not null", "").replace("string_view", "string")

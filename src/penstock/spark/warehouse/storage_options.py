@@ -1,5 +1,5 @@
-"""Options of object stores, called as delta-rs calls them, in the words of Arrow's file systems and
-of delta-rs itself. Values alone: nothing is opened or asked here.
+"""Options of object stores, under the names of delta-rs, as arguments of Arrow's file systems and
+as options of delta-rs. Pure functions: nothing is opened here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import InvalidPipeline
 
-# What Arrow calls it, and what delta-rs takes for it, in any case of letters.
+# Arguments of Arrow, and the options of delta-rs for each, in any case of letters.
 _S3: Final = {
     "access_key": ("aws_access_key_id", "access_key_id"),
     "secret_key": ("aws_secret_access_key", "secret_access_key"),
@@ -38,8 +38,8 @@ _AZURE: Final = {
     "client_secret": ("azure_storage_client_secret", "azure_client_secret", "client_secret"),
     "tenant_id": ("azure_storage_tenant_id", "azure_tenant_id", "tenant_id"),
 }
-# Credentials that delta-rs takes as an option and Arrow from the environment alone.
-_ENVIRONMENT_ALONE: Final = {
+# Credentials that delta-rs takes as options, and Arrow only from the environment.
+_ENVIRONMENT_ONLY: Final = {
     "s3": ("aws_profile", "aws_web_identity_token_file"),
     "gs": (
         "google_service_account",
@@ -56,115 +56,120 @@ _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
 
 
 def s3_arguments(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What Arrow's S3 file system is made with. Credentials that no option gives it finds by
-    itself, wherever it runs: environment, profile, role of the machine or pod."""
-    told = _told(options, "s3")
-    found: dict[str, Any] = _named(told, _S3)
-    if ("access_key" in found) != ("secret_key" in found):
+    """The arguments of Arrow's S3 file system. Without credentials in the options it looks for them
+    where it runs: environment, profile, role of the machine or pod."""
+    by_name = _lower(options, "s3")
+    arguments: dict[str, Any] = _named(by_name, _S3)
+    if ("access_key" in arguments) != ("secret_key" in arguments):
         raise InvalidPipeline(
-            "warehouse.options has one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: both or "
-            "neither are needed."
+            "warehouse.options has only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Set "
+            "both or neither."
         )
     endpoint = s3_endpoint(options, environ)
     if endpoint is not None:
         parts = urlsplit(endpoint)
-        found["scheme"], found["endpoint_override"] = parts.scheme, parts.netloc
-        found.setdefault("region", _region(environ) or "us-east-1")  # it is part of a signature
-    elif "region" not in found and _region(environ) is not None:
-        found["region"] = _region(environ)
-    if _is_true(_first(told, _VIRTUAL)):
-        found["force_virtual_addressing"] = True
-    if _is_true(_first(told, _ANONYMOUS)):
-        found["anonymous"] = True
-    return found
+        arguments["scheme"], arguments["endpoint_override"] = parts.scheme, parts.netloc
+        arguments.setdefault("region", _region(environ) or "us-east-1")  # it is part of a signature
+    elif "region" not in arguments and _region(environ) is not None:
+        arguments["region"] = _region(environ)
+    if _is_true(_first(by_name, _VIRTUAL)):
+        arguments["force_virtual_addressing"] = True
+    if _is_true(_first(by_name, _ANONYMOUS)):
+        arguments["anonymous"] = True
+    return arguments
 
 
 def s3_endpoint(options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
     """The URL of a store that is not Amazon's."""
-    found = _first(_told(options, "s3"), _ENDPOINT_NAMES)
-    found = found or _first({name.lower(): value for name, value in environ.items()}, _ENDPOINT)
-    if not found:
+    endpoint = _first(_lower(options, "s3"), _ENDPOINT_NAMES)
+    endpoint = endpoint or _first(
+        {name.lower(): value for name, value in environ.items()}, _ENDPOINT
+    )
+    if not endpoint:
         return None
-    parts = urlsplit(found)
+    parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
         raise InvalidPipeline(
-            f"The endpoint of the object store is {found!r}: it has to be http:// or https:// and "
-            "a host, with nothing behind it."
+            f"The endpoint of the object store is {endpoint!r}. It has to be http:// or https:// "
+            "and a host, with nothing after it."
         )
-    return found.rstrip("/")
+    return endpoint.rstrip("/")
 
 
-def s3_with_place(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Options for tasks: those given, and where the store is. Credentials of the driver's
-    environment stay there; tasks have their own."""
-    told, found = _told(options, "s3"), dict(options)
+def s3_with_endpoint(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Options for tasks: these, and the endpoint and region of the driver's environment.
+    Credentials of that environment stay there; tasks have their own."""
+    by_name, completed = _lower(options, "s3"), dict(options)
     endpoint, region = s3_endpoint(options, environ), _region(environ)
-    if endpoint is not None and _first(told, _ENDPOINT_NAMES[1:]) is None:
-        found["AWS_ENDPOINT_URL"] = endpoint
-    if region is not None and _first(told, _S3["region"]) is None:
-        found["AWS_REGION"] = region
-    return found
+    if endpoint is not None and _first(by_name, _ENDPOINT_NAMES[1:]) is None:
+        completed["AWS_ENDPOINT_URL"] = endpoint
+    if region is not None and _first(by_name, _S3["region"]) is None:
+        completed["AWS_REGION"] = region
+    return completed
 
 
 def s3_for_delta(
     options: Mapping[str, str], environ: Mapping[str, str], region: str | None
 ) -> dict[str, str]:
-    """The same for delta-rs, which has to be told that a store without TLS is meant."""
-    found = s3_with_place(options, environ)
-    told = _told(found, "s3")
-    if region is not None and _first(told, _S3["region"]) is None:
-        found["AWS_REGION"] = region
-    endpoint = _first(told, _ENDPOINT_NAMES) or ""
-    if endpoint.startswith("http:") and _first(told, _ALLOW_HTTP) is None:
-        found["AWS_ALLOW_HTTP"] = "true"
-    return found
+    """The same for delta-rs, which accepts a store without TLS only if an option says so."""
+    completed = s3_with_endpoint(options, environ)
+    by_name = _lower(completed, "s3")
+    if region is not None and _first(by_name, _S3["region"]) is None:
+        completed["AWS_REGION"] = region
+    endpoint = _first(by_name, _ENDPOINT_NAMES) or ""
+    if endpoint.startswith("http:") and _first(by_name, _ALLOW_HTTP) is None:
+        completed["AWS_ALLOW_HTTP"] = "true"
+    return completed
 
 
 def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    told = _told(options, "gs")
-    return {"anonymous": True} if _is_true(_first(told, ("google_skip_signature",))) else {}
+    """The arguments of Arrow's GCS file system."""
+    by_name = _lower(options, "gs")
+    return {"anonymous": True} if _is_true(_first(by_name, ("google_skip_signature",))) else {}
 
 
 def azure_arguments(
     account: str | None, options: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What Arrow's Azure file system is made with; `account` is the one that the path names."""
-    found: dict[str, Any] = _named(_told(options, "abfss"), _AZURE)
-    if not any(name in found for name in ("account_key", "sas_token", "client_secret")):
-        around = {name.lower(): value for name, value in environ.items()}
+    """The arguments of Arrow's Azure file system; `account` is the one in the path."""
+    arguments: dict[str, Any] = _named(_lower(options, "abfss"), _AZURE)
+    if not any(name in arguments for name in ("account_key", "sas_token", "client_secret")):
+        variables = {name.lower(): value for name, value in environ.items()}
         names = {
             name: tuple(each for each in many if each.startswith("azure"))
             for name, many in _AZURE.items()
         }
-        found = {**_named(around, names), **found}
+        arguments = {**_named(variables, names), **arguments}
     if account is not None:
-        found["account_name"] = account
-    if "account_name" not in found:
+        arguments["account_name"] = account
+    if "account_name" not in arguments:
         raise InvalidPipeline(
-            "The path names no storage account: spell it abfss://CONTAINER@ACCOUNT.dfs.core."
+            "The path names no storage account. Write it as abfss://CONTAINER@ACCOUNT.dfs.core."
             "windows.net/…, or set AZURE_STORAGE_ACCOUNT_NAME in warehouse.options."
         )
-    return found
+    return arguments
 
 
-def _told(options: Mapping[str, str], scheme: str) -> dict[str, str]:
-    told = {name.lower(): value for name, value in options.items()}
-    for name in _ENVIRONMENT_ALONE[scheme]:
-        if name in told:
+def _lower(options: Mapping[str, str], scheme: str) -> dict[str, str]:
+    """Options by their names in small letters; an error for one that not every engine takes."""
+    by_name = {name.lower(): value for name, value in options.items()}
+    for name in _ENVIRONMENT_ONLY[scheme]:
+        if name in by_name:
             raise InvalidPipeline(
-                f"warehouse.options.{name} is not known to everything that reads and writes the "
-                "files: set it as a variable in the environment of driver and executors instead."
+                f"warehouse.options.{name} is not accepted by every program that reads and writes "
+                "the files. Set it as a variable in the environment of driver and executors."
             )
-    return told
+    return by_name
 
 
-def _named(told: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    found = {argument: _first(told, known) for argument, known in names.items()}
-    return {argument: value for argument, value in found.items() if value}
+def _named(options: Mapping[str, str], arguments: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """The arguments that an option sets."""
+    values = {argument: _first(options, names) for argument, names in arguments.items()}
+    return {argument: value for argument, value in values.items() if value}
 
 
-def _first(told: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((told[name] for name in names if name in told), None)
+def _first(options: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((options[name] for name in names if name in options), None)
 
 
 def _region(environ: Mapping[str, str]) -> str | None:

@@ -219,8 +219,8 @@ def _cities(pipeline: Pipeline) -> dict[str, int]:
 def _tour(url: str, file: Path) -> None:
     query = "SELECT _key, name, city FROM state_user ORDER BY _key"
     history = (
-        "SELECT name, city, _from_ordinal, _to_ordinal, _current FROM history_user "
-        "WHERE _key = 'u1' ORDER BY _from_ordinal DESC LIMIT 5"
+        "SELECT name, city, _valid_from_ordinal, _valid_to_ordinal, _is_current FROM history_user "
+        "WHERE _key = 'u1' ORDER BY _valid_from_ordinal DESC LIMIT 5"
     )
     dead = "SELECT stream, ordinal, value, error FROM dead_letters ORDER BY ordinal DESC LIMIT 3"
     for title, arguments in (

@@ -162,7 +162,9 @@ def _rows(duck: Duck, name: str, clauses: str, *, past: bool, until: Until | Non
 def _order(name: str, *, past: bool) -> str:
     if name in ("events", "dead_letters"):
         return "x.stream, x.generation, x.ordinal"
-    return "x._key, x._stream, x._generation, x._from_ordinal" if past else "x._key, x._stream"
+    return (
+        "x._key, x._stream, x._generation, x._valid_from_ordinal" if past else "x._key, x._stream"
+    )
 
 
 def _until(*, at: str | None, stream: str | None, batch: int | None) -> Until | None:

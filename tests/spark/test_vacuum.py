@@ -21,8 +21,8 @@ from penstock.cli import main
 from penstock.clock import ManualClock
 from penstock.errors import WarehouseInUse
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import Record
-from penstock.spark.warehouse.vacuum import is_due, tidy_now_and_then
+from penstock.spark.warehouse.events import EventsCommit
+from penstock.spark.warehouse.vacuum import is_due, vacuum_if_due
 from penstock.spark.warehouse.warehouse import Warehouse
 from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 
@@ -40,9 +40,9 @@ def files(folder: Path) -> set[str]:
     return {each.name for each in folder.glob("*.parquet")}
 
 
-def tidy(kept: Kept, hours: int) -> int:
+def vacuum_all(kept: Kept, hours: int) -> int:
     keep = limits.PIPELINE_KEEP_HOURS
-    removed = sum(len(each.tidy(hours, keep=keep)) for each in kept.warehouse.tables())
+    removed = sum(len(each.vacuum(hours, keep=keep)) for each in kept.warehouse.tables())
     kept.duck.refresh()
     return removed
 
@@ -59,9 +59,9 @@ def test_only_files_of_the_newest_version_stay_if_nobody_reads_older_ones(kept: 
     kept.warehouse.events.compact()
     state, events = kept.path / "state" / "user", kept.path / "events"
     assert (len(files(state)), len(files(events))) == (8, 9)
-    assert tidy(kept, 1) == 0, "they are minutes old"
+    assert vacuum_all(kept, 1) == 0, "they are minutes old"
     assert (len(files(state)), len(files(events))) == (8, 9)
-    assert tidy(kept, 0) == 7 + 8
+    assert vacuum_all(kept, 0) == 7 + 8
     assert (len(files(state)), len(files(events))) == (1, 1)
     kept.agree()
     assert Warehouse(str(kept.path)).events.record == kept.warehouse.events.record
@@ -73,7 +73,7 @@ def test_only_files_of_the_newest_version_stay_if_nobody_reads_older_ones(kept: 
 def test_history_and_state_as_of_then_need_no_old_versions(kept: Kept) -> None:
     checks = list(as_of_everything(kept))
     kept.warehouse.events.compact()
-    tidy(kept, 0)
+    vacuum_all(kept, 0)
     assert len(files(kept.path / "events")) == 1
     for check in checks:
         check(lambda query: [tuple(row.values()) for row in kept.duck.table(query).to_pylist()])
@@ -87,7 +87,7 @@ def test_who_has_begun_to_read_reads_on(kept: Kept) -> None:
     kept.batch(put("a", '{"name":"new"}'))
     kept.fold()
     kept.warehouse.events.compact()
-    tidy(kept, 1)
+    vacuum_all(kept, 1)
     assert [row["name"] for row in reader.table(old).to_pylist()] == ["old"]
     reader.close()
 
@@ -110,7 +110,7 @@ def test_files_go_when_the_last_version_that_had_them_is_old_enough(kept: Kept) 
                     line["remove"]["deletionTimestamp"] = int((time.time() - hours * HOUR_S) * 1000)
             text = "\n".join(map(json.dumps, lines))
         log.write_text(text)
-    assert tidy(kept, 24) == 1
+    assert vacuum_all(kept, 24) == 1
     assert files(state) == {second.name, third.name}
     kept.agree()
 
@@ -130,7 +130,7 @@ def test_what_a_killed_task_has_left_goes_and_what_is_not_of_a_table_stays(kept:
         path.write_text("x")
         if path != young:
             age(path, 30)
-    assert tidy(kept, 24) == 2
+    assert vacuum_all(kept, 24) == 2
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in (young, *others))
     kept.agree()
@@ -147,7 +147,7 @@ def test_the_log_stays_short_and_still_says_where_the_tables_stand(kept: Kept) -
     for path in log.iterdir():
         age(path, 2)
     for table in kept.warehouse.tables():
-        table.tidy(24, keep=24)
+        table.vacuum(24, keep=24)
     assert len(list(log.glob("*.json"))) < 20
     assert len(list(log.glob("*.checkpoint.parquet"))) == 1
     again = Warehouse(str(kept.path))
@@ -171,7 +171,7 @@ def test_the_log_is_not_cut_off_below_what_it_says_last(kept: Kept) -> None:
     DeltaTable(table.uri).create_checkpoint()
     for path in log.iterdir():
         age(path, 2)
-    tidy(kept, 24)
+    vacuum_all(kept, 24)
     assert len(list(log.glob("*.json"))) == 2
     assert Warehouse(str(kept.path)).events.record == wanted
     kept.batch(put("b", '{"name":"Bob"}'))
@@ -194,7 +194,7 @@ def test_upkeep_of_a_run_that_was_taken_over_buries_nothing(kept: Kept) -> None:
     left.write_text("x")
     age(left, 30)
     for table in tables:
-        table.tidy(24, keep=limits.PIPELINE_KEEP_HOURS)
+        table.vacuum(24, keep=limits.PIPELINE_KEEP_HOURS)
     assert not left.exists()
     again = Warehouse(str(kept.path)).events
     assert again.record == wanted
@@ -210,7 +210,7 @@ def test_tables_of_earlier_versions_learn_how_long_files_are_kept(kept: Kept) ->
     [events] = [each for each in kept.warehouse.tables() if each.uri == kept.warehouse.events.uri]
     found = []
     for keep in (48, 48, 5):
-        events.tidy(48, keep=keep)
+        events.vacuum(48, keep=keep)
         name = "delta.deletedFileRetentionDuration"
         found.append((events.version, events.handle.metadata().configuration[name]))
     assert [words for _, words in found] == ["interval 48 hours"] * 2 + ["interval 5 hours"]
@@ -227,7 +227,7 @@ def test_a_table_that_another_engine_has_changed_is_left_alone(kept: Kept) -> No
     kept.fold()
     DeltaTable(f"{kept.path}/state/user").delete("_key = 'a'")
     with pytest.raises(WarehouseInUse, match="another engine"):
-        tidy(kept, 0)
+        vacuum_all(kept, 0)
     assert len(files(kept.path / "state" / "user")) == 1
 
 
@@ -243,7 +243,7 @@ def test_a_table_that_another_engine_has_changed_is_left_alone(kept: Kept) -> No
 def test_it_is_done_now_and_then_unless_it_is_switched_off(
     hours: int, passed_s: int, wanted: bool
 ) -> None:
-    record = Record(tidied_s=1000)
+    record = EventsCommit(tidied_s=1000)
     assert is_due(record, keep_hours=hours, now_s=1000 + passed_s) is wanted
 
 
@@ -253,16 +253,16 @@ def test_a_pipeline_tidies_up_when_it_is_time_and_then_not_for_a_while(kept: Kep
     left = kept.path / "events" / "00000009-left.parquet"
     left.write_text("x")
     age(left, 30)
-    assert not tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock), "it is new"
+    assert not vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock), "it is new"
     clock.advance(limits.PIPELINE_TIDY_INTERVAL_S + 1)
-    assert tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+    assert vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
     assert not left.exists()
-    assert not tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+    assert not vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
     other = Warehouse(str(kept.path))
     other.open()
     clock.advance(limits.PIPELINE_TIDY_INTERVAL_S + 1)
     with pytest.raises(WarehouseInUse, match="taken"):
-        tidy_now_and_then(kept.warehouse, keep_hours=24, clock=clock)
+        vacuum_if_due(kept.warehouse, keep_hours=24, clock=clock)
 
 
 def test_the_command_tells_what_it_removes_and_keeps_off_a_running_pipeline(

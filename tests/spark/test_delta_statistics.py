@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from penstock.spark.warehouse.file_statistics import TEXT_MAX, above, below
+from penstock.spark.warehouse.delta import TEXT_MAX, above, below
 from tests.spark.kept import Kept, put
 
 LAST = "\U0010ffff"

@@ -48,8 +48,8 @@ def test_a_batch_is_small_by_its_messages_and_its_bytes(
     start: dict[str, Any], end: dict[str, Any], small: bool
 ) -> None:
     options = source_options({"url": "http://127.0.0.1:1", "streams": "orders"})
-    assert SmallBatches(options, messages_max=10).are(start, end) == small
-    assert not SmallBatches(options, messages_max=0).are(start, end)
+    assert SmallBatches(options, messages_max=10).is_small(start, end) == small
+    assert not SmallBatches(options, messages_max=0).is_small(start, end)
 
 
 @pytest.mark.soak  # kill and cluster tests compare both with a replay

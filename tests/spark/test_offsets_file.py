@@ -10,11 +10,11 @@ import pytest
 from penstock import limits
 from penstock.errors import WarehouseBroken, WarehouseMismatch
 from penstock.spark.pipeline.checkpoint import Checkpoint, check_match
-from penstock.spark.warehouse.events import Appended, EventsTable
-from penstock.spark.warehouse.offsets_file import FOLDER, KeptPositions
+from penstock.spark.warehouse.events import BatchResult, EventsTable
+from penstock.spark.warehouse.offsets_file import FOLDER, PositionFiles
 from penstock.spark.warehouse.warehouse import Warehouse
 
-NOTHING = Appended([], 0, 0, {})
+NOTHING = BatchResult([], 0, 0, {})
 
 
 def place(streams: int, seq: int = 7) -> dict[str, Any]:
@@ -93,4 +93,4 @@ def test_without_the_file_nothing_is_known(warehouse: Warehouse) -> None:
 def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("a file where a folder should be")
     with pytest.raises(WarehouseBroken, match=f"{FOLDER} cannot be read or written"):
-        KeptPositions(str(tmp_path), {}).put(1, place(2000))
+        PositionFiles(str(tmp_path), {}).put(1, place(2000))
