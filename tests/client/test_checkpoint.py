@@ -95,6 +95,6 @@ def test_file_is_synced_before_it_is_named(tmp_path: Path, monkeypatch: pytest.M
 def test_file_that_is_no_checkpoint_is_not_overwritten(tmp_path: Path, content: str) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match="holds no checkpoint"):
+    with pytest.raises(ValueError, match="is no checkpoint"):
         FileCheckpoint(path).save("a", "1")
     assert path.read_text() == content

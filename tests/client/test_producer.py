@@ -472,7 +472,7 @@ def test_nothing_can_be_appended_after_closing(stream: Any) -> None:
     producer.append(1)
     producer.close()
     producer.close()
-    with pytest.raises(errors.ClientClosed, match="producer was closed"):
+    with pytest.raises(errors.ClientClosed, match="producer is closed"):
         producer.append(2)
     assert stream.read_json() == [1]
     assert stream.head().closed is False

@@ -40,7 +40,7 @@ def test_one_number_bounds_every_step_and_connecting_even_more() -> None:
         "write": 30,
         "pool": 30,
     }
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="above 0"):
         http.timeouts(0)
 
 

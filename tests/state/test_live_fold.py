@@ -48,7 +48,7 @@ def apply(core: LiveCore, number: int, taken: list[Any]) -> None:
     try:
         next(planning)
     except StopIteration as stop:
-        core.tell(core.commit(stop.value))
+        core.notify(core.commit(stop.value))
 
 
 def entities(core: LiveCore) -> dict[tuple[str, str], Any]:
