@@ -20,8 +20,8 @@ KINDS: list[Callable[[Path], Checkpoint]] = [
 
 @pytest.fixture(params=KINDS, ids=["memory", "file", "sqlite"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
-    made: Checkpoint = request.param(tmp_path)
-    return made
+    store: Checkpoint = request.param(tmp_path)
+    return store
 
 
 def test_last_offset_is_kept_for_each_key(checkpoint: Checkpoint) -> None:

@@ -124,9 +124,9 @@ def test_content_type_is_asked_for_once(client: Any, name: str) -> None:
     assert stream.content_type == "text/plain"
     with pytest.raises(TypeError):
         stream.append({"not": "text"})
-    known = client.stream(name, content_type="application/json")
+    typed = client.stream(name, content_type="application/json")
     with pytest.raises(errors.ContentTypeMismatch):
-        known.append({"wrong": "type"})
+        typed.append({"wrong": "type"})
 
 
 def test_conditional_append_sees_that_the_tail_has_moved(json_stream: Any) -> None:
