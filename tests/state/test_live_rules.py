@@ -268,7 +268,7 @@ def test_a_stream_made_anew_is_a_reset() -> None:
 
 @pytest.mark.parametrize("options", [{"on_invalid": "drop"}, {"on_reset": "keep"}])
 def test_unknown_policies_are_refused(options: Any) -> None:
-    with pytest.raises(ValueError, match=": use (raise, skip|clear, raise) or a function"):
+    with pytest.raises(ValueError, match=r": use (raise, skip|clear, raise) or a function"):
         Rules(**options)
 
 
