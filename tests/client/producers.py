@@ -55,8 +55,8 @@ class Face:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        return self._method(found) if callable(found) else found
+        attribute = getattr(self._target, name)
+        return self._method(attribute) if callable(attribute) else attribute
 
     def __enter__(self) -> Face:
         return self

@@ -31,8 +31,8 @@ def window(clock: Clock | None = None, **options: Any) -> Window:
     return Window(ProducerOptions(**options), clock or Clock())
 
 
-def taken(rules: Window) -> AppendBatch:
-    """The next batch to send; it has left, so that the one after it may follow."""
+def next_batch(rules: Window) -> AppendBatch:
+    """Return the next batch to send, and mark it as written, so that the next may follow."""
     batch = rules.take()
     assert isinstance(batch, AppendBatch), batch
     rules.written(batch)
@@ -42,12 +42,12 @@ def taken(rules: Window) -> AppendBatch:
 def in_flight(rules: Window, count: int) -> list[AppendBatch]:
     """An established producer with so many batches of one message each on their way."""
     rules.add(b"first")
-    rules.accepted(taken(rules))
-    found = []
+    rules.accepted(next_batch(rules))
+    batches = []
     for number in range(count):
         rules.add(b"%d" % number)
-        found.append(taken(rules))
-    return found
+        batches.append(next_batch(rules))
+    return batches
 
 
 def gap(expected: int, received: int) -> errors.SequenceGap:
@@ -150,14 +150,14 @@ def test_a_batch_waits_for_its_linger_and_no_longer() -> None:
     assert rules.add(b"b") == QUIET
     assert rules.take() == pytest.approx(clock.now + 0.005)
     clock.now += 0.005
-    assert taken(rules).messages == [b"a", b"b"]
+    assert next_batch(rules).messages == [b"a", b"b"]
 
 
 def test_flush_ends_the_waiting() -> None:
     rules = window(linger_ms=60_000)
     rules.add(b"a")
     assert rules.flush() == 1
-    assert taken(rules).messages == [b"a"]
+    assert next_batch(rules).messages == [b"a"]
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_five_messages_are_cut_into_batches(
     for _ in range(5):
         rules.add(b"a")
     rules.flush()
-    found = []
+    counts = []
     while (batch := rules.take()) is not None:
         assert isinstance(batch, AppendBatch)
-        found.append(len(batch.messages))
+        counts.append(len(batch.messages))
         rules.accepted(batch)
-    assert found == sizes
+    assert counts == sizes
     assert rules.next_seq == len(sizes)
 
 
@@ -194,14 +194,14 @@ def test_while_every_slot_is_taken_the_open_batch_grows() -> None:
     rules.add(b"b")
     assert rules.take() is None
     rules.accepted(first)
-    assert taken(rules).messages == [b"a", b"b"]
+    assert next_batch(rules).messages == [b"a", b"b"]
 
 
 def test_a_full_queue_takes_nothing_in_until_something_is_settled() -> None:
     rules = window(queue_bytes_max=100)
     assert rules.add(b"x" * 1000) == WAKE  # alone, even the largest has to fit
     assert rules.add(b"a") == FULL
-    rules.accepted(taken(rules))
+    rules.accepted(next_batch(rules))
     assert rules.add(b"a") == WAKE
     assert rules.pending_count == 1
 
@@ -210,17 +210,17 @@ def test_a_full_queue_does_not_wait_for_the_linger() -> None:
     rules = window(queue_bytes_max=100, linger_ms=60_000)
     rules.add(b"x" * 50)
     assert rules.add(b"x" * 50) == FULL
-    assert taken(rules).messages == [b"x" * 50]
+    assert next_batch(rules).messages == [b"x" * 50]
 
 
 def test_only_one_batch_is_sent_until_the_epoch_is_accepted() -> None:
     rules = window(batch_items_max=1)
     for _ in range(3):
         rules.add(b"a")
-    first = taken(rules)
+    first = next_batch(rules)
     assert rules.take() is None
     rules.accepted(first)
-    assert [taken(rules).seq, taken(rules).seq] == [1, 2]
+    assert [next_batch(rules).seq, next_batch(rules).seq] == [1, 2]
     assert rules.take() is None
 
 
@@ -233,7 +233,7 @@ def test_the_next_batch_leaves_when_the_one_before_it_has_been_written() -> None
     rules.add(b"b")
     assert rules.take() is None
     rules.written(batch)
-    assert taken(rules).messages == [b"b"]
+    assert next_batch(rules).messages == [b"b"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_several_messages_join_an_open_batch_that_has_room_for_all(
     assert rules.extend([b"b", b"c"]) is fits
     assert rules.pending_count == (3 if fits else 1)
     rules.flush()
-    assert taken(rules).messages == ([b"a", b"b", b"c"] if fits else [b"a"])
+    assert next_batch(rules).messages == ([b"a", b"b", b"c"] if fits else [b"a"])
 
 
 # -- outcomes
@@ -272,7 +272,7 @@ def test_a_batch_that_came_too_early_is_sent_again_after_the_one_before_it() -> 
     assert rules.failed(third, gap(expected=1, received=3)) == []
     assert rules.take() is None
     rules.accepted(first)
-    assert [taken(rules), taken(rules)] == [second, third]
+    assert [next_batch(rules), next_batch(rules)] == [second, third]
     assert (second.seq, third.seq) == (2, 3)
 
 
@@ -281,7 +281,7 @@ def test_an_early_batch_whose_refusal_comes_late_is_sent_again_at_once() -> None
     first, second = in_flight(rules, 2)
     rules.accepted(first)
     assert rules.failed(second, gap(expected=1, received=2)) == []
-    assert taken(rules) is second
+    assert next_batch(rules) is second
 
 
 def test_batches_that_overtake_each_other_make_fewer_leave_at_once() -> None:
@@ -290,14 +290,15 @@ def test_batches_that_overtake_each_other_make_fewer_leave_at_once() -> None:
     for batch in others:
         rules.failed(batch, gap(expected=1, received=batch.seq))
     rules.accepted(first)
-    assert [taken(rules), taken(rules)] == others[:2]  # half as many, though three were refused
+    # Half as many, though three were refused.
+    assert [next_batch(rules), next_batch(rules)] == others[:2]
     assert rules.take() is None
     for batch in others[:2]:
         rules.accepted(batch)
     assert rules.in_flight_count == 0
     for number in range(4):
         rules.add(b"%d" % number)
-        taken(rules)
+        next_batch(rules)
         if rules.in_flight_count == 3:
             break
     assert rules.in_flight_count == 3
@@ -332,11 +333,11 @@ def test_what_may_pass_is_repeated_under_the_same_number(error: errors.PenstockE
     moment = rules.take()
     assert isinstance(moment, float)
     clock.now = moment
-    assert taken(rules) is first
+    assert next_batch(rules) is first
     assert first.seq == 1
     assert rules.take() is None  # alone, until it is known that the server is back
     rules.accepted(first)
-    assert taken(rules) is second
+    assert next_batch(rules) is second
 
 
 def test_the_server_says_how_long_to_wait() -> None:
@@ -354,7 +355,7 @@ def test_repeating_ends_after_the_last_attempt() -> None:
     assert rules.failed(batch, lost()) == []
     clock.now += 1
     error = lost()
-    assert rules.failed(taken(rules), error) == [Failed(error, [b"0"])]
+    assert rules.failed(next_batch(rules), error) == [Failed(error, [b"0"])]
     assert "may be stored" in error.__notes__[0]
     with pytest.raises(errors.ConnectionFailed):
         rules.add(b"more")
@@ -397,7 +398,7 @@ def test_what_precedes_a_fatal_failure_is_still_repeated() -> None:
     rules.failed(second, errors.InvalidJson("no"))
     rules.failed(first, lost())
     clock.now += 10
-    assert taken(rules) is first
+    assert next_batch(rules) is first
     rules.accepted(first)
     assert rules.is_settled
 
@@ -410,11 +411,11 @@ def test_a_fenced_producer_claims_the_next_epoch_once_all_are_answered() -> None
     rules.accepted(first)  # under the old epoch
     assert rules.take() is None
     rules.failed(third, stale(5))
-    again = taken(rules)
+    again = next_batch(rules)
     assert (again.messages, again.epoch, again.seq) == ([b"1"], 6, 0)
     assert rules.take() is None
     rules.accepted(again)
-    again = taken(rules)
+    again = next_batch(rules)
     assert (again.messages, again.epoch, again.seq) == ([b"2"], 6, 1)
     assert (rules.epoch, rules.next_seq) == (6, 2)
 
@@ -436,16 +437,16 @@ def test_a_batch_that_certainly_is_not_stored_is_claimed_again() -> None:
     rules.failed(first, lost(sent=False))
     assert rules.failed(second, stale(5)) == []
     clock.now += 10
-    assert taken(rules).epoch == 6
+    assert next_batch(rules).epoch == 6
 
 
 def test_two_that_claim_from_each_other_for_ever_are_stopped() -> None:
     rules = window(auto_claim=True)
     rules.add(b"a")
-    found: list[Failed] = []
+    failures: list[Failed] = []
     for epoch in range(100):
-        found = rules.failed(taken(rules), stale(2 * epoch + 1))
-        if found:
+        failures = rules.failed(next_batch(rules), stale(2 * epoch + 1))
+        if failures:
             break
     assert isinstance(rules.error, errors.StaleEpoch)
 
@@ -454,7 +455,7 @@ def test_two_that_claim_from_each_other_for_ever_are_stopped() -> None:
 def test_a_duplicate_of_what_was_never_sent_is_an_epoch_used_before(last_seq: int) -> None:
     rules = window()
     rules.add(b"a")
-    ((error, messages),) = rules.accepted(taken(rules), duplicate=True, last_seq=last_seq)
+    ((error, messages),) = rules.accepted(next_batch(rules), duplicate=True, last_seq=last_seq)
     assert isinstance(error, errors.StaleEpoch)
     assert messages == [b"a"]
 
@@ -462,8 +463,8 @@ def test_a_duplicate_of_what_was_never_sent_is_an_epoch_used_before(last_seq: in
 def test_an_epoch_used_before_is_claimed_if_asked_for() -> None:
     rules = window(auto_claim=True, epoch=3)
     rules.add(b"a")
-    assert rules.accepted(taken(rules), duplicate=True, last_seq=0) == []
-    again = taken(rules)
+    assert rules.accepted(next_batch(rules), duplicate=True, last_seq=0) == []
+    again = next_batch(rules)
     assert (again.messages, again.epoch, again.seq) == ([b"a"], 4, 0)
 
 
@@ -471,9 +472,9 @@ def test_a_duplicate_after_a_lost_answer_is_stored() -> None:
     clock = Clock()
     rules = window(clock)
     rules.add(b"a")
-    rules.failed(taken(rules), lost())
+    rules.failed(next_batch(rules), lost())
     clock.now += 10
-    assert rules.accepted(taken(rules), duplicate=True, last_seq=0) == []
+    assert rules.accepted(next_batch(rules), duplicate=True, last_seq=0) == []
     assert rules.is_settled
 
 
@@ -481,9 +482,9 @@ def test_a_duplicate_beyond_all_that_was_sent_is_not_ours_even_after_a_lost_answ
     clock = Clock()
     rules = window(clock)
     rules.add(b"a")
-    rules.failed(taken(rules), lost())
+    rules.failed(next_batch(rules), lost())
     clock.now += 10
-    assert rules.accepted(taken(rules), duplicate=True, last_seq=1) != []
+    assert rules.accepted(next_batch(rules), duplicate=True, last_seq=1) != []
 
 
 def test_restart_begins_an_epoch_above_the_one_that_fenced_it() -> None:
@@ -492,7 +493,7 @@ def test_restart_begins_an_epoch_above_the_one_that_fenced_it() -> None:
     rules.failed(batch, stale(5))
     rules.restart()
     rules.add(b"a")
-    again = taken(rules)
+    again = next_batch(rules)
     assert (again.epoch, again.seq, rules.error) == (6, 0, None)
 
 
@@ -501,12 +502,12 @@ def test_closing_the_stream_goes_last_and_alone() -> None:
     (batch,) = in_flight(rules, 1)
     rules.add(b"open")
     closing = rules.close_stream(b"final")
-    last = taken(rules)
+    last = next_batch(rules)
     assert last.messages == [b"open"]
     assert rules.take() is None
     rules.accepted(batch)
     rules.accepted(last)
-    assert taken(rules) is closing
+    assert next_batch(rules) is closing
     assert (closing.messages, closing.close) == ([b"final"], True)
     rules.accepted(closing)
     assert rules.is_settled

@@ -20,8 +20,8 @@ KINDS: list[Callable[[Path], Checkpoint]] = [
 
 @pytest.fixture(params=KINDS, ids=["memory", "file", "sqlite"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
-    made: Checkpoint = request.param(tmp_path)
-    return made
+    store: Checkpoint = request.param(tmp_path)
+    return store
 
 
 def test_last_offset_is_kept_for_each_key(checkpoint: Checkpoint) -> None:
@@ -95,6 +95,6 @@ def test_file_is_synced_before_it_is_named(tmp_path: Path, monkeypatch: pytest.M
 def test_file_that_is_no_checkpoint_is_not_overwritten(tmp_path: Path, content: str) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match="holds no checkpoint"):
+    with pytest.raises(ValueError, match="is no checkpoint"):
         FileCheckpoint(path).save("a", "1")
     assert path.read_text() == content

@@ -32,16 +32,16 @@ JSON, TEXT, BINARY = "application/json", "text/plain", "application/octet-stream
 def messages_of(content_type: str, seed: int) -> list[Any]:
     """Messages of all sizes, none like another, some larger than a chunk."""
     chooser = random.Random(seed)
-    found: list[Any] = []
+    messages: list[Any] = []
     for number in range(200):
         size = chooser.choice([1, 10, 200, 3000 if number % 20 == 0 else 50])
         if content_type == JSON:
-            found.append({"n": number, "text": "é" * size})
+            messages.append({"n": number, "text": "é" * size})
         elif content_type == TEXT:
-            found.append(f"{number}: {'é€' * size}\n")
+            messages.append(f"{number}: {'é€' * size}\n")
         else:
-            found.append(number.to_bytes(4, "big") + chooser.randbytes(size))
-    return found
+            messages.append(number.to_bytes(4, "big") + chooser.randbytes(size))
+    return messages
 
 
 def whole(content_type: str, values: list[Any]) -> Any:

@@ -40,13 +40,13 @@ def test_catches_up_and_tails_until_the_stream_is_closed(
                 target.append(number)
             target.close("end")
 
-    found: list[Any] = []
+    messages: list[Any] = []
     thread = None
     for batch in stream.follow(mode=mode):
-        found += batch.messages
+        messages += batch.messages
         if thread is None and batch.up_to_date:
             thread = in_background(more)
-    assert found == [*range(1050), "end"]
+    assert messages == [*range(1050), "end"]
     assert thread is not None
     thread.join()
 
@@ -138,8 +138,8 @@ def test_stops_when_up_to_date(json_stream: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_ends_when_it_is_idle(json_stream: Any, mode: str) -> None:
     json_stream.append(1)
-    found = list(json_stream.follow(mode=mode, idle_timeout_s=0.2))
-    assert [batch.messages for batch in found] == [[1]]
+    batches = list(json_stream.follow(mode=mode, idle_timeout_s=0.2))
+    assert [batch.messages for batch in batches] == [[1]]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -64,9 +64,9 @@ def name() -> str:
 
 @pytest.fixture
 def stream(connect: Connect, server: Server, name: str) -> Any:
-    found = connect(server.url).stream(name)
-    found.create()
-    return found
+    new_stream = connect(server.url).stream(name)
+    new_stream.create()
+    return new_stream
 
 
 # -- what is stored
@@ -141,15 +141,15 @@ def test_what_was_appended_last_is_not_left_behind(stream: Any) -> None:
     with stream.producer("p", linger_ms=50) as producer:
         for number in range(3):
             producer.append(number)
-        found: list[int] = []
+        numbers: list[int] = []
         offset = "-1"
-        while len(found) < 3:
+        while len(numbers) < 3:
             params = {"offset": offset, "live": "long-poll"}
             answer = httpx2.get(stream.url, params=params, timeout=WAIT_S)
             assert answer.status_code == 200, "it never came"
-            found += answer.json()
+            numbers += answer.json()
             offset = answer.headers["stream-next-offset"]
-    assert found == [0, 1, 2]
+    assert numbers == [0, 1, 2]
 
 
 def test_an_append_that_a_close_overtakes_is_told(server: Server, name: str) -> None:
@@ -181,17 +181,17 @@ def test_many_threads_share_one_producer(stream: Any) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(append, range(6)))
     producer.close()
-    found = stream.read_json()
-    assert len(found) == 300
+    messages = stream.read_json()
+    assert len(messages) == 300
     for thread in range(6):
-        assert [number for t, number in found if t == thread] == list(range(50))
+        assert [number for t, number in messages if t == thread] == list(range(50))
 
 
 def told_of(stream: Any, count: int, interrupt: Callable[[Any], None]) -> None:
     """Many threads append while something ends the producer: each message is stored once, or
     somebody was told."""
-    told: list[bytes] = []
-    producer = stream.producer("p", on_error=lambda _, messages: told.extend(messages))
+    reported: list[bytes] = []
+    producer = stream.producer("p", on_error=lambda _, messages: reported.extend(messages))
     producer.append("first")
     producer.flush()
     started = threading.Barrier(5)
@@ -216,7 +216,7 @@ def told_of(stream: Any, count: int, interrupt: Callable[[Any], None]) -> None:
         producer.close()
     except errors.PenstockError:
         pass
-    failed = {msgspec.json.decode(message) for message in told}
+    failed = {msgspec.json.decode(message) for message in reported}
     stored = stream.read_json()
     everything = {f"{thread}-{number}" for thread in range(4) for number in range(count)}
     assert set(stored) | failed | refused == {"first", *everything}
@@ -350,15 +350,15 @@ def test_flush_gives_up_waiting_but_not_sending(
 def test_a_fatal_error_is_told_raised_and_ends_the_producer(
     connect: Connect, server: Server, name: str
 ) -> None:
-    told: list[tuple[Exception, list[bytes]]] = []
+    failures: list[tuple[Exception, list[bytes]]] = []
     stream = connect(server.url).stream(name)
     stream.create()
-    producer = stream.producer("p", on_error=lambda *failure: told.append(failure))
+    producer = stream.producer("p", on_error=lambda *failure: failures.append(failure))
     stream.delete()
     producer.append({"n": 1})
     with pytest.raises(errors.StreamNotFound):
         producer.flush()
-    assert [(type(error), messages) for error, messages in told] == [
+    assert [(type(error), messages) for error, messages in failures] == [
         (errors.StreamNotFound, [b'{"n":1}'])
     ]
     with pytest.raises(errors.StreamNotFound):
@@ -372,7 +372,7 @@ def test_everything_that_is_given_up_is_told(
     connect: Connect, server: Server, stream: Any, name: str
 ) -> None:
     asked, free, all_told = threading.Event(), threading.Event(), threading.Event()
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def hold() -> str:
         asked.set()
@@ -380,8 +380,8 @@ def test_everything_that_is_given_up_is_told(
         return PASS
 
     def on_error(_: Exception, messages: list[bytes]) -> None:
-        told.extend(messages)
-        if len(told) == 5:
+        reported.extend(messages)
+        if len(reported) == 5:
             all_told.set()
 
     slow = connect(server.url, rule=Verdicts(hold)).stream(name)
@@ -394,7 +394,7 @@ def test_everything_that_is_given_up_is_told(
     stream.delete()
     free.set()
     assert all_told.wait(WAIT_S)
-    assert told == [b"0", b"1", b"2", b"3", b"4"]
+    assert reported == [b"0", b"1", b"2", b"3", b"4"]
     assert producer.pending_count == 0
 
 
@@ -447,9 +447,9 @@ def test_restart_after_an_error_begins_the_next_epoch(stream: Any) -> None:
 def test_giving_up_after_the_last_attempt_raises_what_the_network_said(
     connect: Connect, server: Server, stream: Any, name: str
 ) -> None:
-    found = connect(server.url, rule=Verdicts(lambda: LOSE_REQUEST)).stream(name)
-    found.head()
-    producer = found.producer("p", retry=Retry(attempts_max=3, first_s=0.001))
+    lossy = connect(server.url, rule=Verdicts(lambda: LOSE_REQUEST)).stream(name)
+    lossy.head()
+    producer = lossy.producer("p", retry=Retry(attempts_max=3, first_s=0.001))
     producer.append(1)
     with pytest.raises(errors.ConnectionFailed) as failure:
         producer.flush()
@@ -472,7 +472,7 @@ def test_nothing_can_be_appended_after_closing(stream: Any) -> None:
     producer.append(1)
     producer.close()
     producer.close()
-    with pytest.raises(errors.ClientClosed, match="producer was closed"):
+    with pytest.raises(errors.ClientClosed, match="producer is closed"):
         producer.append(2)
     assert stream.read_json() == [1]
     assert stream.head().closed is False
@@ -607,9 +607,9 @@ def test_detach_stops_at_once_and_tells_how_much_it_leaves(stream: Any) -> None:
 
 def test_a_closed_client_ends_the_producer(connect: Connect, server: Server, stream: Any) -> None:
     client = connect(server.url)
-    found = client.stream(stream.url)
-    found.head()
-    producer = found.producer("p", linger_ms=NEVER_MS)
+    target = client.stream(stream.url)
+    target.head()
+    producer = target.producer("p", linger_ms=NEVER_MS)
     producer.append(1)
     client.close()
     with pytest.raises(errors.ClientClosed):

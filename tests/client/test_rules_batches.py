@@ -85,8 +85,8 @@ def test_half_a_character_is_forgotten_on_restart() -> None:
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "image/png"])
 def test_without_decoding_there_are_only_the_bytes(content_type: str) -> None:
-    found = batch(Decoder(decode=False), b"[1]", content_type)
-    assert (found.data, found.messages, found.text) == (b"[1]", [], "")
+    raw = batch(Decoder(decode=False), b"[1]", content_type)
+    assert (raw.data, raw.messages, raw.text) == (b"[1]", [], "")
 
 
 def test_batches_are_joined_into_one_read() -> None:

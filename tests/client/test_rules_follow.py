@@ -326,7 +326,7 @@ def test_cursor_is_echoed() -> None:
 
 
 def test_live_answer_without_cursor_breaks_the_protocol() -> None:
-    with pytest.raises(ProtocolError, match="cursor"):
+    with pytest.raises(ProtocolError, match="Stream-Cursor"):
         Script(chunk(b"[1]", "1"), mode="long-poll", protocol_errors_max=0).run()
 
 

@@ -40,15 +40,15 @@ def test_one_number_bounds_every_step_and_connecting_even_more() -> None:
         "write": 30,
         "pool": 30,
     }
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="above 0"):
         http.timeouts(0)
 
 
 def _pools(**options: Any) -> tuple[http.Pools[Any], list[dict[str, Any]]]:
-    made: list[dict[str, Any]] = []
+    options_used: list[dict[str, Any]] = []
 
     def make(**given: Any) -> Any:
-        made.append(given)
+        options_used.append(given)
         return object()
 
     defaults: dict[str, Any] = {
@@ -58,31 +58,31 @@ def _pools(**options: Any) -> tuple[http.Pools[Any], list[dict[str, Any]]]:
         "transport": None,
         "connections_max": 7,
     }
-    return http.Pools(make, **{**defaults, **options}), made
+    return http.Pools(make, **{**defaults, **options}), options_used
 
 
 def test_certificates_are_checked_for_https_and_not_loaded_for_http() -> None:
-    pools, made = _pools()
+    pools, options_used = _pools()
     plain = pools.of(Request("GET", "http://host/x"))
     secure = pools.of(Request("GET", "https://host/x"))
     assert plain is pools.of(Request("GET", "http://other/y"))
     assert secure is not plain
-    assert [given["verify"] for given in made] == [False, True]
-    assert made[0]["limits"].max_connections == 7
+    assert [given["verify"] for given in options_used] == [False, True]
+    assert options_used[0]["limits"].max_connections == 7
     assert pools.close() == [plain, secure]
 
 
 def test_certificate_of_an_https_proxy_is_checked() -> None:
-    pools, made = _pools(proxy="https://proxy")
+    pools, options_used = _pools(proxy="https://proxy")
     pools.of(Request("GET", "http://host/x"))
-    assert made[0]["verify"] is True
+    assert options_used[0]["verify"] is True
 
 
 @pytest.mark.parametrize("secure_first", ["HTTPS://host/x", "ftp://host/x"])
 def test_whatever_is_not_plain_http_is_checked(secure_first: str) -> None:
-    pools, made = _pools()
+    pools, options_used = _pools()
     pools.of(Request("GET", secure_first))
-    assert made[0]["verify"] is True
+    assert options_used[0]["verify"] is True
 
 
 @pytest.mark.parametrize(

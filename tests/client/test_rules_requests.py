@@ -170,9 +170,9 @@ def test_live_read_echoes_the_cursor_and_waits_longer() -> None:
 def test_redirect_within_the_origin_is_followed(
     method: str, status: int, location: str | None, url: str | None
 ) -> None:
-    found = redirected(Request(method, URL, body=b"x"), status, location)
-    assert (None if found is None else found.url) == url
-    assert found is None or found.body == b"x"
+    request = redirected(Request(method, URL, body=b"x"), status, location)
+    assert (None if request is None else request.url) == url
+    assert request is None or request.body == b"x"
 
 
 @pytest.mark.parametrize(

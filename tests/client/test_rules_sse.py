@@ -71,8 +71,8 @@ def test_what_the_server_sends_as_text_arrives(texts: list[str], data: st.DataOb
         text.encode("utf-8", "replace").decode().replace("\r\n", "\n").replace("\r", "\n")
         for text in texts
     ]
-    found = [payload.decode() for kind, payload in parse(*pieces) if kind == "data"]
-    assert found == expected
+    payloads = [payload.decode() for kind, payload in parse(*pieces) if kind == "data"]
+    assert payloads == expected
 
 
 @pytest.mark.parametrize("space", [b"", b" "])

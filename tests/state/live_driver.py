@@ -17,8 +17,8 @@ QUICK = Retry(first_s=0.001, max_s=0.01, attempts_max=4)
 WAIT_S = 20.0  # for what comes at once; only a failing test waits that long
 
 
-class Told:
-    """A callback that can be waited for."""
+class Recorder:
+    """A callback that records its calls, and can be waited for."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -38,9 +38,9 @@ class NpmState:
     def entries(self, what: str, **arguments: Any) -> dict[tuple[str, str], Any]:
         """The entities that it answers with."""
         answer = self.ask(what, **arguments)
-        found = {(type, key): value for type, key, value in answer["entries"]}
-        assert len(found) == len(answer["entries"])
-        return found
+        entries = {(type, key): value for type, key, value in answer["entries"]}
+        assert len(entries) == len(answer["entries"])
+        return entries
 
 
 @contextmanager

@@ -48,14 +48,14 @@ def served(stream: Stream) -> State:
 
 def ours(stream: Stream) -> State:
     """What all of ours say of a stream, which is the same."""
-    found = materialized(stream)
-    assert lived(stream) == found
-    assert served(stream) == found
-    return found
+    state = materialized(stream)
+    assert lived(stream) == state
+    assert served(stream) == state
+    return state
 
 
 def answer(stream: Stream, **params: str) -> Any:
     """What /v1/state says."""
-    found = httpx2.get(stream.url.replace("/v1/stream/", "/v1/state/"), params=params)
-    found.raise_for_status()
-    return json.loads(found.content)
+    response = httpx2.get(stream.url.replace("/v1/stream/", "/v1/state/"), params=params)
+    response.raise_for_status()
+    return json.loads(response.content)

@@ -84,9 +84,9 @@ async def test_what_an_event_says_beside_its_operation_stays(client: Client) -> 
     event = {"type": "a", "key": "ü/,\n", "value": 1.50, "old_value": {"was": 1}}
     await post(client, "s", {**event, "headers": headers, "more": None})
     await compacted(client)
-    (found,) = (await client.get("s")).json()[1:-1]
+    (inserted,) = (await client.get("s")).json()[1:-1]
     del event["old_value"]
-    assert found == {**event, "headers": {**headers, "operation": "insert"}, "more": None}
+    assert inserted == {**event, "headers": {**headers, "operation": "insert"}, "more": None}
 
 
 @with_app()
@@ -121,8 +121,8 @@ async def test_a_snapshot_that_is_much_is_taken_piece_by_piece(client: Client) -
     await live.until(lambda sink: '"end"' in "".join(sink.data))
     assert not live.closed
     assert max(map(len, live.data)) < 300_000
-    found = [event for data in live.data for event in json.loads(data)]
-    assert [event.get("key") for event in found] == [None, *map(str, range(15)), None, "end"]
+    received = [event for data in live.data for event in json.loads(data)]
+    assert [event.get("key") for event in received] == [None, *map(str, range(15)), None, "end"]
 
 
 @with_app()

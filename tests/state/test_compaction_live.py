@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client.sync.stream import Stream
 from penstock.state import MaterializedState, SqliteBackend
-from tests.state.live_driver import WAIT_S, Lives, Told
+from tests.state.live_driver import WAIT_S, Lives, Recorder
 
 WRITES = 120
 
@@ -128,17 +128,17 @@ def test_callbacks_at_the_tail_hear_of_nothing_that_stays_as_it_is(
 ) -> None:
     declared.append_many(numbered(300))
     backend = None if kind == "memory" else SqliteBackend(tmp_path / "state")
-    told, controls = Told(), Told()
+    recorder, controls = Recorder(), Recorder()
     with live(name, backend=backend) as state:
         state.wait_up_to_date(WAIT_S)
         before = state.to_dict()
-        state.on_change(told)
+        state.on_change(recorder)
         state.on_control(lambda event: controls(event.control))
         for number in range(3):
             declared.compact()
             declared.append({**numbered(1)[0], "value": number})
         declared.append({**numbered(1)[0], "type": "end"})
-        changes = told.until("end")
+        changes = recorder.until("end")
         assert [call[1:] for call in changes[:-1]] == [
             ("0000", {"n": 0}, 0), ("0000", 0, 1), ("0000", 1, 2),
         ]  # fmt: skip
@@ -155,8 +155,8 @@ def test_transactions_are_waited_for_through_a_compaction(
     with live(name) as state:
         state.wait_txid("early", WAIT_S)
         assert len(state.collection("n")) == 200
-        told = Told()
-        state.on_change(told)
+        recorder = Recorder()
+        state.on_change(recorder)
         transaction = state.transaction()
         transaction.update("n", "0001", "mine")
         declared.compact()
@@ -165,7 +165,7 @@ def test_transactions_are_waited_for_through_a_compaction(
         # The snapshot has the old value, and the old txid; what was changed here stays shown.
         assert state.get("n", "0001") == "mine"
         transaction.commit(WAIT_S)
-        assert [call[1:] for call in told.calls] == [
+        assert [call[1:] for call in recorder.calls] == [
             ("0001", {"n": 1}, "mine"), ("after", None, {"n": 0}),
         ]  # fmt: skip
         with pytest.raises(TimeoutError):

@@ -307,9 +307,9 @@ def test_unknown_fields_and_headers_are_kept(event: dict[str, Any]) -> None:
     parsed = parse(json.dumps(event))
     assert json.loads(parsed.to_json()) == event
     assert parse_many(json.dumps([INSERT, event])) == [parse(INSERT), parsed]
-    known = {"type", "key", "value", "old_value"} if "operation" in event["headers"] else set()
-    assert parsed.extra == without(event, "headers", *known)
-    headers = {"operation", "txid", "timestamp"} if known else {"control", "offset"}
+    named = {"type", "key", "value", "old_value"} if "operation" in event["headers"] else set()
+    assert parsed.extra == without(event, "headers", *named)
+    headers = {"operation", "txid", "timestamp"} if named else {"control", "offset"}
     assert parsed.extra_headers == without(event["headers"], *headers)
 
 
@@ -356,16 +356,19 @@ def test_events_are_frozen_and_show_themselves() -> None:
 
 
 def test_invalid_events_can_be_left_out() -> None:
-    found: list[InvalidEvent] = []
+    failures: list[InvalidEvent] = []
     array = json.dumps([INSERT, headed(INSERT, operation="x"), RESET, 5, DELETE])
-    assert parse_many(array, on_invalid=found.append) == [
+    assert parse_many(array, on_invalid=failures.append) == [
         parse(INSERT),
         parse(RESET),
         parse(DELETE),
     ]
-    assert [(error.index, error.field) for error in found] == [(1, "headers.operation"), (3, None)]
+    assert [(error.index, error.field) for error in failures] == [
+        (1, "headers.operation"),
+        (3, None),
+    ]
     with pytest.raises(InvalidEvent, match="not JSON"):
-        parse_many(b"[1,", on_invalid=found.append)
+        parse_many(b"[1,", on_invalid=failures.append)
 
 
 # Building
@@ -436,23 +439,25 @@ def test_encoded_json_is_taken_as_it_is() -> None:
 
 
 @given(st.lists(changes() | controls(), max_size=5))
-def test_valid_events_round_trip_one_by_one_and_together(found: list[dict[str, Any]]) -> None:
-    parsed = parse_many(json.dumps(found))
-    assert [json.loads(event.to_json()) for event in parsed] == found
-    assert parsed == [parse(event) for event in found]
+def test_valid_events_round_trip_one_by_one_and_together(documents: list[dict[str, Any]]) -> None:
+    parsed = parse_many(json.dumps(documents))
+    assert [json.loads(event.to_json()) for event in parsed] == documents
+    assert parsed == [parse(event) for event in documents]
     assert parse_many(msgspec.json.encode(parsed)) == parsed
 
 
 @given(st.lists(mutated(), max_size=4), st.booleans())
-def test_the_fast_way_agrees_with_the_reader_that_explains(found: list[Any], strict: bool) -> None:
+def test_the_fast_way_agrees_with_the_reader_that_explains(
+    documents: list[Any], strict: bool
+) -> None:
     expected, refused = [], []
-    for index, event in enumerate(found):
+    for index, event in enumerate(documents):
         try:
             expected.append(read_event(json.dumps(event).encode(), strict_timestamp=strict))
         except InvalidEvent as error:
             refused.append((index, error.field, error.rule))
     errors: list[InvalidEvent] = []
-    array = json.dumps(found)
+    array = json.dumps(documents)
     parsed = parse_many(array, strict_timestamp=strict, on_invalid=errors.append)
     assert [event.to_json() for event in parsed] == [event.to_json() for event in expected]
     assert [(error.index, error.field, error.rule) for error in errors] == refused

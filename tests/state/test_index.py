@@ -37,16 +37,16 @@ FOLDER = {"disk_reserve_bytes": 0, "journal_file_bytes": 256 * 1024, "checkpoint
 
 def fold(messages: list[Any]) -> dict[tuple[str, str], Any]:
     """The state after events: a reset clears, a delete removes, the rest sets."""
-    found: dict[tuple[str, str], Any] = {}
+    state: dict[tuple[str, str], Any] = {}
     for event in messages:
         headers = event.get("headers", {}) if isinstance(event, dict) else {}
         if headers.get("control") == "reset":
-            found.clear()
+            state.clear()
         elif headers.get("operation") == "delete":
-            found.pop((event["type"], event["key"]), None)
+            state.pop((event["type"], event["key"]), None)
         elif "operation" in headers:
-            found[event["type"], event["key"]] = event["value"]
-    return found
+            state[event["type"], event["key"]] = event["value"]
+    return state
 
 
 class Rig:
@@ -68,30 +68,30 @@ class Rig:
 
     async def state(self, path: str, at: int | None = None) -> dict[tuple[str, str], Any]:
         stream = self.engine.find(path, touch=False)
-        wanted = StateQuery(stream.id, stream.tail if at is None else at, limit=10**6)
-        page = await self.indexer.answer(stream, wanted.at, lambda index: index.page(wanted))
-        found = {}
+        query = StateQuery(stream.id, stream.tail if at is None else at, limit=10**6)
+        page = await self.indexer.answer(stream, query.at, lambda index: index.page(query))
+        values = {}
         for entry in page.entities:
             end = entry.position + entry.length
             wire = await self.engine.read(stream, entry.position, end)
-            found[entry.type, entry.key] = json.loads(wire[:-2])["value"]
+            values[entry.type, entry.key] = json.loads(wire[:-2])["value"]
             assert entry.value is None or json.loads(entry.value) == json.loads(wire[:-2])["value"]
-        return found
+        return values
 
     async def progress(self, path: str) -> int | None:
         stream = self.engine.find(path, touch=False)
-        found = await self.indexer._ask(lambda index: index.progress(stream.id))
-        return None if found is None else found.position
+        progress = await self.indexer._ask(lambda index: index.progress(stream.id))
+        return None if progress is None else progress.position
 
 
 @asynccontextmanager
 async def rig(folder: Path | None, *, crash: bool = False, **options: Any) -> AsyncIterator[Rig]:
     """With `crash` the engine and its indexer are abandoned at the end."""
     kind: dict[str, Any] = {"memory": True} if folder is None else {"data_dir": folder, **FOLDER}
-    wanted = Settings(**{**kind, **options})
-    engine = open_engine(wanted)
+    settings = Settings(**{**kind, **options})
+    engine = open_engine(settings)
     await engine.start()
-    indexer = StateIndexer(engine, wanted)
+    indexer = StateIndexer(engine, settings)
     engine.add_check(META, lambda proposal: indexer.accepted(proposal.stream))
     indexer.start()
     try:
@@ -123,24 +123,24 @@ def on_stores(test: Callable[[Path | None], Awaitable[None]]) -> Callable[..., N
 def test_the_state_at_every_offset_is_the_fold_of_what_is_before_it(batches: list[Any]) -> None:
     index = StateIndex(None)
     index.begin(1, "s")
-    places: list[tuple[int, list[Any]]] = [(0, [])]
-    position, told = 0, []
+    checkpoints: list[tuple[int, list[Any]]] = [(0, [])]
+    position, events = 0, []
     for batch in batches:
         wire = b""
         for message in batch:
             line = json.dumps(message).encode() + b",\n"
             wire += line
             if _is_event(line[:-2]):
-                told.append(message)
-            places.append((position + len(wire), list(told)))
+                events.append(message)
+            checkpoints.append((position + len(wire), list(events)))
         index.apply(1, position, wire)
         position += len(wire)
         last = index.page(StateQuery(1, 0, latest=True, limit=10**6))
         assert last is not None
         assert last.at == position
         values = {(e.type, e.key): json.loads(e.value or b"") for e in last.entities}
-        assert values == fold(told)
-    for at, messages in places:
+        assert values == fold(events)
+    for at, messages in checkpoints:
         page = index.page(StateQuery(1, at, limit=10**6))
         assert page is not None
         expected = fold(messages)
@@ -150,9 +150,9 @@ def test_the_state_at_every_offset_is_the_fold_of_what_is_before_it(batches: lis
         for type, key in expected:
             one = index.page(StateQuery(1, at, type=type, key=key))
             assert one is not None
-            places_of = [e[:4] for e in page.entities if (e.type, e.key) == (type, key)]
-            assert [entry[:4] for entry in one.entities] == places_of
-    assert index.skipped(1) == len(places) - 1 - len(told)
+            locations = [e[:4] for e in page.entities if (e.type, e.key) == (type, key)]
+            assert [entry[:4] for entry in one.entities] == locations
+    assert index.skipped(1) == len(checkpoints) - 1 - len(events)
     assert index.page(StateQuery(1, position + 1)) is None
     index.close()
 
@@ -228,8 +228,8 @@ async def test_many_streams_move_at_once_while_they_are_read(folder: Path | None
             for _ in range(20):
                 stream = server.engine.find(path, touch=False)
                 at, count = stream.tail, stream.count
-                told = [change("n", str(number % 5), number) for number in range(count)]
-                assert await server.state(path, at) == fold(told)
+                events = [change("n", str(number % 5), number) for number in range(count)]
+                assert await server.state(path, at) == fold(events)
 
         await asyncio.gather(*map(write, paths), *map(read, paths))
 
@@ -379,8 +379,8 @@ async def test_rows_of_deleted_streams_go(folder: Path | None) -> None:
             await server.append(f"s{number}", change("user", "1", 1))
             assert len(await server.state(f"s{number}")) == 1
             await server.engine.delete(f"s{number}")
-        known = await server.indexer._ask(lambda index: index.streams())
-        assert len(known) <= 2
+        streams = await server.indexer._ask(lambda index: index.streams())
+        assert len(streams) <= 2
 
 
 def test_streams_that_were_deleted_before_a_start_are_dropped_by_it(tmp_path: Path) -> None:
@@ -394,8 +394,8 @@ def test_streams_that_were_deleted_before_a_start_are_dropped_by_it(tmp_path: Pa
 
     async def second() -> None:
         async with rig(tmp_path) as server:
-            known = await server.indexer._ask(lambda index: index.streams())
-            assert [path for _, path in known] == ["kept"]
+            streams = await server.indexer._ask(lambda index: index.streams())
+            assert [path for _, path in streams] == ["kept"]
 
     asyncio.run(first())
     asyncio.run(second())
@@ -403,10 +403,10 @@ def test_streams_that_were_deleted_before_a_start_are_dropped_by_it(tmp_path: Pa
 
 def test_a_server_without_state_streams_makes_no_database(tmp_path: Path) -> None:
     async def run() -> None:
-        wanted = Settings(data_dir=tmp_path, **FOLDER)  # type: ignore[arg-type]
-        engine = open_engine(wanted)
+        settings = Settings(data_dir=tmp_path, **FOLDER)  # type: ignore[arg-type]
+        engine = open_engine(settings)
         await engine.start()
-        App(engine, wanted).close()
+        App(engine, settings).close()
         await engine.stop()
 
     asyncio.run(run())

@@ -170,7 +170,7 @@ def _read(url: str) -> Log:
         ]
 
 
-def _replay(log: Log, wanted: set[str]) -> dict[str, State]:
+def _replay(log: Log, offsets: set[str]) -> dict[str, State]:
     """The states at some offsets."""
     state: State = {}
     states = {}
@@ -182,24 +182,24 @@ def _replay(log: Log, wanted: set[str]) -> dict[str, State]:
                 state[event["type"], event["key"]] = event.get("value")
                 if event["headers"]["operation"] == "delete":
                     del state[event["type"], event["key"]]
-        if offset in wanted:
+        if offset in offsets:
             states[offset] = dict(state)
     return states
 
 
 def _state(http: httpx2.Client, **params: str) -> dict[str, Any]:
     """All pages of a state as one."""
-    found: dict[str, Any] = {"types": {}}
+    state: dict[str, Any] = {"types": {}}
     params = {"limit": "7", **params}
     while True:
         answer = http.get("/v1/state/s", params=params)
         assert answer.status_code == 200, answer.text
         page = answer.json()
-        assert found.setdefault("offset", page["offset"]) == page["offset"]
+        assert state.setdefault("offset", page["offset"]) == page["offset"]
         for type, values in page["types"].items():
-            found["types"].setdefault(type, {}).update(values)
+            state["types"].setdefault(type, {}).update(values)
         if page["next"] is None:
-            return found
+            return state
         params = {**params, "offset": page["offset"], "after": page["next"]}
 
 
@@ -212,10 +212,10 @@ def _flat(answer: dict[str, Any]) -> State:
 def _check_history(http: httpx2.Client, log: Log, chance: random.Random) -> None:
     type, key = chance.choice(["user", "flag"]), f"k{chance.randrange(40)}"
     params = {"type": type, "key": key, "history": "true", "limit": "10000"}
-    found: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     while True:
         page = http.get("/v1/state/s", params=params).json()
-        found += page["history"]
+        steps += page["history"]
         if page["next"] is None:
             break
         params = {**params, "offset": page["offset"], "after": page["next"]}
@@ -230,4 +230,4 @@ def _check_history(http: httpx2.Client, log: Log, chance: random.Random) -> None
         elif (event["type"], event["key"]) == (type, key):
             step["operation"] = event["headers"]["operation"]
             expected.append({**step, **({"value": event["value"]} if "value" in event else {})})
-    assert found == expected
+    assert steps == expected

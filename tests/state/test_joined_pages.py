@@ -28,14 +28,14 @@ def upsert(type: str, key: str, value: Any) -> dict[str, Any]:
 
 
 def pages(index: StateIndex, **options: Any) -> list[Page]:
-    found: list[Page] = []
+    all_pages: list[Page] = []
     after: tuple[str, str] | None = None
     while True:
         page = index.page(StateQuery(1, 0, latest=True, as_json=True, after=after, **options))
         assert page is not None
-        found.append(page)
+        all_pages.append(page)
         if not page.more:
-            return found
+            return all_pages
         after = entities(page)[-1][0]
 
 
@@ -48,14 +48,14 @@ def entities(page: Page) -> list[tuple[tuple[str, str], Any]]:
 
 @given(st.lists(changes() | controls(), max_size=30), st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_the_pages_together_are_the_fold_of_the_events(told: list[Any], limit: int) -> None:
-    index = indexed(*told)
-    found = pages(index, limit=limit)
-    together = [entity for page in found for entity in entities(page)]
-    assert dict(together) == fold(told)
-    assert [entity for entity, _ in together] == sorted(fold(told))
-    assert all(page.joined is not None for page in found)
-    assert all(len(entities(page)) == limit for page in found[:-1])
+def test_the_pages_together_are_the_fold_of_the_events(events: list[Any], limit: int) -> None:
+    index = indexed(*events)
+    all_pages = pages(index, limit=limit)
+    together = [entity for page in all_pages for entity in entities(page)]
+    assert dict(together) == fold(events)
+    assert [entity for entity, _ in together] == sorted(fold(events))
+    assert all(page.joined is not None for page in all_pages)
+    assert all(len(entities(page)) == limit for page in all_pages[:-1])
     index.close()
 
 
@@ -96,9 +96,9 @@ def test_values_that_only_the_log_has_are_not_left_out() -> None:
     large = "x" * (VALUE_BYTES_MAX + 1)
     events = [upsert("t", f"{number:04}", number) for number in range(3 * CHUNK_ENTITIES)]
     events[CHUNK_ENTITIES + 5] = upsert("t", f"{CHUNK_ENTITIES + 5:04}", large)
-    first, second, *_ = found = pages(indexed(*events), limit=10**6)
+    first, second, *_ = all_pages = pages(indexed(*events), limit=10**6)
     assert first.joined is not None
     assert second.joined is None
-    assert [key for page in found for (_, key), _ in entities(page)] == [
+    assert [key for page in all_pages for (_, key), _ in entities(page)] == [
         event["key"] for event in events
     ]

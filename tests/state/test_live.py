@@ -31,7 +31,7 @@ from penstock.state import (
     update,
     upsert,
 )
-from tests.state.live_driver import WAIT_S, Lives, Told
+from tests.state.live_driver import WAIT_S, Lives, Recorder
 
 
 def append(stream: Stream, *events: Any) -> str:
@@ -112,35 +112,35 @@ def test_changes_are_told_in_order_with_old_and_new(
     append(stream, insert("user", "1", 1), insert("user", "2", 1))
     with live.client() as client, live.not_started(client, name, backend=backend) as state:
         state.wait_up_to_date(WAIT_S)
-        told = Told()
-        end = state.on_change(told)
+        recorder = Recorder()
+        end = state.on_change(recorder)
         append(stream, update("user", "1", 2), update("user", "1", 2), delete("user", "1"),
                delete("user", "9"), insert("user", "1", 3), reset(), insert("user", "2", 4),
                insert("last", "x", 0))  # fmt: skip
-        found = told.until("last")
-        assert found[:3] == [("user", "1", 1, 2), ("user", "1", 2, None), ("user", "1", None, 3)]
-        assert sorted(found[3:5]) == [("user", "1", 3, None), ("user", "2", 1, None)]
-        assert found[5:] == [("user", "2", None, 4), ("last", "x", None, 0)]
+        calls = recorder.until("last")
+        assert calls[:3] == [("user", "1", 1, 2), ("user", "1", 2, None), ("user", "1", None, 3)]
+        assert sorted(calls[3:5]) == [("user", "1", 3, None), ("user", "2", 1, None)]
+        assert calls[5:] == [("user", "2", None, 4), ("last", "x", None, 0)]
         end()
         append(stream, insert("user", "5", 5))
         state.wait_up_to_date(WAIT_S)
-        assert len(told.calls) == 7
+        assert len(recorder.calls) == 7
 
 
 def test_a_listener_that_fails_harms_nobody(live: Lives, name: str, stream: Stream) -> None:
     with live(name) as state:
-        told = Told()
+        recorder = Recorder()
         state.on_change(lambda *_: 1 / 0)
-        state.on_change(told)
+        state.on_change(recorder)
         append(stream, insert("user", "1", 1))
-        assert told.until("user") == [("user", "1", None, 1)]
+        assert recorder.until("user") == [("user", "1", None, 1)]
         assert state.ended is None
 
 
 def test_control_events_are_heard_and_hints_change_nothing(
     live: Lives, name: str, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Told()
+    heard = Recorder()
     with live(name) as state:
         state.on_control(lambda event: heard(event.control))
         append(stream, snapshot_end(), snapshot_start(), insert("user", "1", 1), up_to_date())
@@ -291,11 +291,11 @@ def test_closing_ends_waiting_and_can_be_done_again(live: Lives, name: str, stre
 def test_it_has_to_be_started_once(live: Lives, name: str) -> None:
     with live.client() as client:
         state = live.not_started(client, name)
-        with pytest.raises(RuntimeError, match="start it"):
+        with pytest.raises(RuntimeError, match="call start first"):
             state.wait_txid("x", WAIT_S)
         tx = state.transaction()
         tx.insert("user", "1", 1)
-        with pytest.raises(RuntimeError, match="start it"):
+        with pytest.raises(RuntimeError, match="call start first"):
             tx.commit()
         state.start()
         tx.commit()
@@ -306,7 +306,7 @@ def test_it_has_to_be_started_once(live: Lives, name: str) -> None:
 
 def test_names_that_hide_methods_are_refused(live: Lives, name: str) -> None:
     schema = StateSchema(transaction=Collection(type="t", schema=True))
-    with live.client() as client, pytest.raises(ValueError, match="not free"):
+    with live.client() as client, pytest.raises(ValueError, match="another name"):
         live.not_started(client, name, schema=schema)
 
 
@@ -319,15 +319,15 @@ def test_it_can_start_from_the_state_that_the_server_has(
             client, name, backend=backend, schema=schema, bootstrap="state",
             indexes={"users": ["city"]},
         )  # fmt: skip
-        told, heard = Told(), Told()
-        state.on_change(told)
+        recorder, heard = Recorder(), Recorder()
+        state.on_change(recorder)
         state.on_control(lambda event: heard(event.control))
         with state:
             state.wait_up_to_date(WAIT_S)
             assert sorted(state.users.keys_where(city="Oslo")) == ["1", "2", "3"]
             assert state.skipped == 1
             append(stream, delete("user", "1"), insert("flag", "on", True))
-            assert [call[1] for call in told.until("flag")] == ["1", "2", "3", "1", "on"]
+            assert [call[1] for call in recorder.until("flag")] == ["1", "2", "3", "1", "on"]
             assert heard.calls == []
 
 

@@ -48,7 +48,7 @@ def apply(core: LiveCore, number: int, taken: list[Any]) -> None:
     try:
         next(planning)
     except StopIteration as stop:
-        core.tell(core.commit(stop.value))
+        core.notify(core.commit(stop.value))
 
 
 def entities(core: LiveCore) -> dict[tuple[str, str], Any]:
@@ -68,21 +68,21 @@ def test_both_backends_and_the_listeners_agree_with_the_fold(batches: list[list[
 
 def check(backend: Backend, batches: list[list[Any]], expected: dict[Any, Any]) -> None:
     core = LiveCore("stream", backend, Rules(), {"user": ("city",)})
-    told: dict[tuple[str, str], Any] = {}
+    reported: dict[tuple[str, str], Any] = {}
 
     wrong: list[Any] = []  # what a listener raises is only logged
 
     def listen(type: str, key: str, old: Any, new: Any) -> None:
-        if told.get((type, key)) != old:
+        if reported.get((type, key)) != old:
             wrong.append((type, key, old, new))
-        told[type, key] = new
+        reported[type, key] = new
 
     core.on_change.append(listen)
     for number, taken in enumerate(batches):
         apply(core, number, taken)
     assert wrong == []
     assert entities(core) == expected
-    assert {entity: value for entity, value in told.items() if value is not None} == expected
+    assert {entity: value for entity, value in reported.items() if value is not None} == expected
     for city in ("Oslo", "Rome", 1, True, None):
         keys = {key for key, _ in core.find("user", "city", token(city))}
         assert keys == {

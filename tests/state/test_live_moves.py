@@ -16,7 +16,7 @@ from penstock.client.sync.stream import Stream
 from penstock.errors import StateMoved, StateReset, StreamClosed
 from penstock.state import SqliteBackend, delete, insert, reset, snapshot_end, snapshot_start
 from penstock.state.live.moves import relative, resolved
-from tests.state.live_driver import WAIT_S, Lives, Told
+from tests.state.live_driver import WAIT_S, Lives, Recorder
 
 _numbers = itertools.count()
 
@@ -31,14 +31,14 @@ def path_of(stream: Stream) -> str:
 
 @pytest.fixture
 def make(stream: Stream) -> Callable[..., Stream]:
-    def made(*events: Any) -> Stream:
+    def create(*events: Any) -> Stream:
         created = stream.client.stream(f"moved-{next(_numbers)}")
         created.create()
         if events:
             append(created, *events)
         return created
 
-    return made
+    return create
 
 
 Make = Callable[..., Stream]
@@ -61,9 +61,9 @@ def first(stream: Stream) -> None:
     append(stream, insert("a", "1", 1), insert("a", "2", 2), insert("a", "3", 3))
 
 
-def moved(state: Any, told: Told) -> None:
+def moved(state: Any, recorder: Recorder) -> None:
     """Wait until it is where the last change says."""
-    told.until("b")
+    recorder.until("b")
     state.wait_up_to_date(WAIT_S)
 
 
@@ -72,17 +72,17 @@ def test_a_state_at_the_tail_is_told_of_the_differences_alone(
 ) -> None:
     first(stream)
     other = rewritten(make)
-    told = Told()
+    recorder = Recorder()
     with live(name, backend=backend) as state:
         state.wait_up_to_date(WAIT_S)
-        state.on_change(told)
+        state.on_change(recorder)
         stream.close(reset(location=path_of(other)).to_json())
         append(other, insert("b", "end", 0))
-        moved(state, told)
+        moved(state, recorder)
         assert state.to_dict() == {"a": {"1": 1, "2": 2, "4": 4}, "b": {"end": 0}}
         assert state.ended is None
         assert state.offset == other.head().offset
-    changes = [call for call in told.calls if call[0] == "a"]
+    changes = [call for call in recorder.calls if call[0] == "a"]
     assert changes == [("a", "3", 3, None), ("a", "4", None, 4)]
 
 
@@ -92,11 +92,11 @@ def test_a_state_that_begins_after_the_switch_ends_equal(
     first(stream)
     other = rewritten(make)
     stream.close(reset(location=other.url).to_json())
-    told = Told()
+    recorder = Recorder()
     with live(name, backend=backend) as state:
-        state.on_change(told)
+        state.on_change(recorder)
         append(other, insert("b", "end", 0))
-        moved(state, told)
+        moved(state, recorder)
         assert state.to_dict() == {"a": {"1": 1, "2": 2, "4": 4}, "b": {"end": 0}}
 
 
@@ -104,18 +104,18 @@ def test_what_stands_before_the_reset_in_its_batch_is_shown_and_after_it_is_not(
     live: Lives, name: str, stream: Stream, make: Make
 ) -> None:
     other = make(snapshot_start(), insert("b", "end", 0))
-    told, controls = Told(), Told()
+    recorder, controls = Recorder(), Recorder()
     with live(name) as state:
-        state.on_change(told)
+        state.on_change(recorder)
         state.on_control(lambda event: controls(event.control))
         state.wait_up_to_date(WAIT_S)
         append(stream, insert("a", "1", 1), reset(location=path_of(other)), insert("a", "2", 2))
-        assert told.until("a") == [("a", "1", None, 1)]
+        assert recorder.until("a") == [("a", "1", None, 1)]
         controls.until("snapshot-start")
         # The snapshot has no end yet: there is no state to take over.
         assert state.to_dict() == {"a": {"1": 1}}
         append(other, snapshot_end())
-        told.until("b")
+        recorder.until("b")
         assert state.to_dict() == {"b": {"end": 0}}
 
 
@@ -124,28 +124,28 @@ def test_a_state_on_disk_goes_on_where_it_was_led(
 ) -> None:
     first(stream)
     other = rewritten(make)
-    told = Told()
+    recorder = Recorder()
     with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
-        state.on_change(told)
+        state.on_change(recorder)
         stream.close(reset(location=path_of(other)).to_json())
         append(other, insert("b", "end", 0))
-        moved(state, told)
+        moved(state, recorder)
     stream.delete()  # nothing of it is needed any more
-    told = Told()
+    recorder = Recorder()
     with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
         assert state.get("a", "4") == 4
-        state.on_change(told)
+        state.on_change(recorder)
         append(other, delete("a", "4"))
-        told.until("a")
+        recorder.until("a")
         assert state.to_dict() == {"a": {"1": 1, "2": 2}, "b": {"end": 0}}
     # Known by the name of the new stream as well, and from then on by that alone.
     new_name = other.url.rpartition("/")[2]
-    told = Told()
+    recorder = Recorder()
     with live(new_name, backend=SqliteBackend(tmp_path / "state")) as state:
         assert state.get("b", "end") == 0
-        state.on_change(told)
+        state.on_change(recorder)
         append(other, delete("b", "end"))
-        told.until("b")
+        recorder.until("b")
         assert state.to_dict() == {"a": {"1": 1, "2": 2}}
     with (
         pytest.raises(ValueError, match="holds the state of"),
@@ -159,17 +159,17 @@ def test_a_state_on_disk_that_ends_on_its_way_finds_it_again(
 ) -> None:
     first(stream)
     other = make(snapshot_start(), insert("a", "1", 1))
-    controls = Told()
+    controls = Recorder()
     with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
         state.on_control(lambda event: controls(event.control))
         append(stream, insert("a", "4", 4), reset(location=path_of(other)))
         controls.until("snapshot-start")
-    told = Told()
+    recorder = Recorder()
     with live(name, backend=SqliteBackend(tmp_path / "state")) as state:
         assert state.get_type("a") == {"1": 1, "2": 2, "3": 3, "4": 4}
-        state.on_change(told)
+        state.on_change(recorder)
         append(other, insert("b", "end", 0), snapshot_end())
-        moved(state, told)
+        moved(state, recorder)
         assert state.to_dict() == {"a": {"1": 1}, "b": {"end": 0}}
 
 
@@ -197,11 +197,11 @@ def test_streams_that_have_moved_in_turn_are_followed(
     middle = make(insert("a", "9", 9), reset(location=path_of(last)))
     first(stream)
     append(stream, reset(location=path_of(middle)))
-    told = Told()
+    recorder = Recorder()
     with live(name) as state:
-        state.on_change(told)
+        state.on_change(recorder)
         append(last, insert("b", "end", 0))
-        moved(state, told)
+        moved(state, recorder)
         assert state.to_dict() == {"a": {"1": 1, "2": 2, "4": 4}, "b": {"end": 0}}
 
 
@@ -371,7 +371,7 @@ def test_a_hold_ends_by_itself(stream: Stream, make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "location", "wanted"),
+    ("url", "location", "expected"),
     [
         ("http://h/v1/stream/a", "/v1/stream/b/c", "http://h/v1/stream/b/c"),
         ("http://h/v1/stream/a", "http://H/v1/stream/b", "http://H/v1/stream/b"),
@@ -384,10 +384,10 @@ def test_a_hold_ends_by_itself(stream: Stream, make: Make) -> None:
         ("http://h/v1/stream/a", "/metrics", None),
     ],
 )
-def test_locations(url: str, location: str, wanted: str | None) -> None:
-    if wanted is None:
+def test_locations(url: str, location: str, expected: str | None) -> None:
+    if expected is None:
         with pytest.raises(StateMoved):
             resolved(url, location)
     else:
-        assert resolved(url, location) == wanted
-        assert wanted.endswith(relative(wanted))
+        assert resolved(url, location) == expected
+        assert expected.endswith(relative(expected))

@@ -49,53 +49,53 @@ def batch(*events: StateEvent | bytes, tail: bool = True) -> Batch:
 
 def plan(
     rules: Rules,
-    taken: Batch,
+    incoming: Batch,
     *,
     position: Position = Position(B),  # noqa: B008 - frozen
     open_txid: str | None = None,
-    answer: Callable[[Question], Any] = lambda _: pytest.fail("nothing was to be asked"),
+    answer: Callable[[Question], Any] = lambda _: pytest.fail("there must be no question"),
 ) -> Plan:
-    planning = rules.plan(taken, position, open_txid, trace=True)
+    planning = rules.plan(incoming, position, open_txid, trace=True)
     reply: Any = None
     while True:
         try:
             question = planning.send(reply)
         except StopIteration as stop:
-            found: Plan = stop.value
-            return found
+            outcome: Plan = stop.value
+            return outcome
         reply = answer(question)
 
 
-def noting(asked: list[Question], answer: Any) -> Callable[[Question], Any]:
+def noting(questions: list[Question], answer: Any) -> Callable[[Question], Any]:
     def note(question: Question) -> Any:
-        asked.append(question)
+        questions.append(question)
         return answer
 
     return note
 
 
 def test_events_fold_into_one_write_an_entity() -> None:
-    found = plan(
+    outcome = plan(
         Rules(),
         batch(insert("user", "1", 1), insert("user", "2", 2), update("user", "1", 3),
               delete("user", "2")),
     )  # fmt: skip
-    assert found.writes == {("user", "1"): b"3", ("user", "2"): None}
-    assert found.position == Position(C)
-    assert not found.clears
-    assert not found.skips
+    assert outcome.writes == {("user", "1"): b"3", ("user", "2"): None}
+    assert outcome.position == Position(C)
+    assert not outcome.clears
+    assert not outcome.skips
 
 
 def test_a_batch_without_data_only_moves_on() -> None:
-    found = plan(Rules(), batch())
-    assert found.writes == {}
-    assert found.position.offset == C
+    outcome = plan(Rules(), batch())
+    assert outcome.writes == {}
+    assert outcome.position.offset == C
 
 
 def test_a_reset_clears_what_was_before_it_in_stream_order() -> None:
-    found = plan(Rules(), batch(insert("user", "1", 1), reset(), insert("user", "2", 2)))
-    assert found.clears
-    assert found.writes == {("user", "2"): b"2"}
+    outcome = plan(Rules(), batch(insert("user", "1", 1), reset(), insert("user", "2", 2)))
+    assert outcome.clears
+    assert outcome.writes == {("user", "2"): b"2"}
 
 
 def test_a_reset_is_raised_if_asked_for() -> None:
@@ -105,88 +105,88 @@ def test_a_reset_is_raised_if_asked_for() -> None:
 
 @pytest.mark.parametrize(("choice", "clears"), [("clear", True), (None, True), ("keep", False)])
 def test_a_function_decides_about_a_reset(choice: Any, clears: bool) -> None:
-    asked: list[Any] = []
+    questions: list[Any] = []
 
     def decide(event: Any) -> Any:
-        asked.append(event)
+        questions.append(event)
         return choice
 
-    found = plan(Rules(on_reset=decide), batch(insert("user", "1", 1), reset()))
-    assert found.clears is clears
-    assert isinstance(asked[0], ControlEvent)
+    outcome = plan(Rules(on_reset=decide), batch(insert("user", "1", 1), reset()))
+    assert outcome.clears is clears
+    assert isinstance(questions[0], ControlEvent)
 
 
 def test_a_reset_that_is_kept_away_does_not_skip_either() -> None:
-    found = plan(Rules(on_reset=lambda _: "keep"), batch(reset(offset=D), insert("user", "1", 1)))
-    assert found.writes == {("user", "1"): b"1"}
-    assert found.position.offset == C
+    outcome = plan(Rules(on_reset=lambda _: "keep"), batch(reset(offset=D), insert("user", "1", 1)))
+    assert outcome.writes == {("user", "1"): b"1"}
+    assert outcome.position.offset == C
 
 
 def test_a_reset_to_an_offset_beyond_the_batch_skips_there() -> None:
-    asked: list[Question] = []
-    found = plan(
+    questions: list[Question] = []
+    outcome = plan(
         Rules(),
         batch(insert("user", "1", 1), reset(offset=D), insert("user", "2", 2)),
-        answer=noting(asked, True),
+        answer=noting(questions, True),
     )
-    assert asked == [Exists(D)]
-    assert found.clears
-    assert found.skips
-    assert found.writes == {}
-    assert found.position.offset == D
+    assert questions == [Exists(D)]
+    assert outcome.clears
+    assert outcome.skips
+    assert outcome.writes == {}
+    assert outcome.position.offset == D
 
 
 def test_a_reset_to_where_the_stream_cannot_be_read_only_warns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = plan(Rules(), batch(reset(offset=D), insert("user", "2", 2)), answer=lambda _: False)
+    outcome = plan(Rules(), batch(reset(offset=D), insert("user", "2", 2)), answer=lambda _: False)
     assert "cannot be read" in caplog.text
-    assert found.writes == {("user", "2"): b"2"}
-    assert found.position.offset == C
+    assert outcome.writes == {("user", "2"): b"2"}
+    assert outcome.position.offset == C
 
 
 def test_a_reset_to_the_end_of_the_batch_drops_the_rest_of_it() -> None:
-    found = plan(Rules(), batch(reset(offset=C), insert("user", "2", 2)))
-    assert found.writes == {}
-    assert not found.skips
-    assert found.position.offset == C
+    outcome = plan(Rules(), batch(reset(offset=C), insert("user", "2", 2)))
+    assert outcome.writes == {}
+    assert not outcome.skips
+    assert outcome.position.offset == C
 
 
 @pytest.mark.parametrize(
-    ("count", "kept"),
+    ("count", "expected"),
     [(1, "234"), (2, "234"), (3, "34"), (4, "4"), (None, "234")],
 )
-def test_a_reset_into_its_own_batch_skips_only_forward(count: int | None, kept: str) -> None:
+def test_a_reset_into_its_own_batch_skips_only_forward(count: int | None, expected: str) -> None:
     """Messages before the offset: up to two are the reset itself and what was before it."""
-    asked: list[Question] = []
+    questions: list[Question] = []
     inside = B + "5"
     events = [insert("user", each, 1) for each in "1234"]
-    found = plan(
+    outcome = plan(
         Rules(),
         batch(events[0], reset(offset=inside), *events[1:]),
-        answer=noting(asked, count),
+        answer=noting(questions, count),
     )
-    assert asked == [Count(B, inside)]
-    assert [key for _, key in found.writes] == list(kept)
+    assert questions == [Count(B, inside)]
+    assert [key for _, key in outcome.writes] == list(expected)
 
 
 def test_places_count_events_that_were_left_out() -> None:
-    found = plan(
+    outcome = plan(
         Rules(),
         batch(BAD, reset(offset=B + "5"), BAD, insert("user", "1", 1), insert("user", "2", 2)),
         answer=lambda _: 4,
     )
-    assert [key for _, key in found.writes] == ["2"]
-    assert found.skipped == 2
+    assert [key for _, key in outcome.writes] == ["2"]
+    assert outcome.skipped == 2
 
 
 @pytest.mark.parametrize("offset", [A, B])
 def test_a_reset_to_an_offset_behind_it_only_warns(
     offset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = plan(Rules(), batch(reset(offset=offset), insert("user", "2", 2)))
+    outcome = plan(Rules(), batch(reset(offset=offset), insert("user", "2", 2)))
     assert "behind" in caplog.text
-    assert found.writes == {("user", "2"): b"2"}
+    assert outcome.writes == {("user", "2"): b"2"}
 
 
 def test_snapshot_ranges_are_kept_track_of_and_change_nothing(
@@ -208,16 +208,16 @@ def test_snapshot_ranges_are_kept_track_of_and_change_nothing(
 def test_snapshot_bounds_that_do_not_match_are_warned_of(
     event: ControlEvent, inside: bool, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = plan(
+    outcome = plan(
         Rules(), batch(event, insert("user", "1", 1)), position=Position(B, in_snapshot=inside)
     )
     assert words in caplog.text
-    assert found.writes == {("user", "1"): b"1"}
+    assert outcome.writes == {("user", "1"): b"1"}
 
 
 def test_controls_are_handed_on_in_order() -> None:
-    found = plan(Rules(), batch(snapshot_start(), up_to_date(), snapshot_end()))
-    assert [each.control for each in found.controls] == [
+    outcome = plan(Rules(), batch(snapshot_start(), up_to_date(), snapshot_end()))
+    assert [each.control for each in outcome.controls] == [
         "snapshot-start", "up-to-date", "snapshot-end",
     ]  # fmt: skip
 
@@ -230,9 +230,9 @@ def test_invalid_events_do_not_hold_up_others(bad: Any) -> None:
     dead: list[InvalidEvent] = []
     taken = batch(bad, insert("flag", "x", True))
     for rules in (Rules(schema=SCHEMA), Rules(schema=SCHEMA, on_invalid=dead.append)):
-        found = plan(rules, taken)
-        assert found.writes == {("flag", "x"): b"true"}
-        assert found.skipped == 1
+        outcome = plan(rules, taken)
+        assert outcome.writes == {("flag", "x"): b"true"}
+        assert outcome.skipped == 1
     assert [(error.index, bool(error.raw)) for error in dead] == [(0, True)]
     with pytest.raises(InvalidEvent):
         plan(Rules(schema=SCHEMA, on_invalid="raise"), taken)
@@ -256,10 +256,10 @@ def test_a_transaction_that_a_chunk_may_have_cut_stays_open() -> None:
 
 def test_a_stream_made_anew_is_a_reset() -> None:
     error = StreamRecreated("made anew")
-    found = Rules().gone(error, Position(C, in_snapshot=True))
-    assert found.clears
-    assert found.skips
-    assert found.position == Position(START)
+    outcome = Rules().gone(error, Position(C, in_snapshot=True))
+    assert outcome.clears
+    assert outcome.skips
+    assert outcome.position == Position(START)
     for rules, at in ((Rules(on_reset="raise"), C), (Rules(on_reset=lambda _: "keep"), C),
                       (Rules(), START)):  # fmt: skip
         with pytest.raises(StreamRecreated):
@@ -268,7 +268,7 @@ def test_a_stream_made_anew_is_a_reset() -> None:
 
 @pytest.mark.parametrize("options", [{"on_invalid": "drop"}, {"on_reset": "keep"}])
 def test_unknown_policies_are_refused(options: Any) -> None:
-    with pytest.raises(ValueError, match="it can be"):
+    with pytest.raises(ValueError, match=r": use (raise, skip|clear, raise) or a function"):
         Rules(**options)
 
 

@@ -28,11 +28,11 @@ from penstock.state import (
 from penstock.state.live.plan import Position
 from penstock.state.lookup import token
 from tests.helpers.server import ROOT, Server
-from tests.state.live_driver import WAIT_S, Lives, Told
+from tests.state.live_driver import WAIT_S, Lives, Recorder
 
 KILLS = 8
 
-# Says where it stands after each batch, which is when its callers may be told.
+# Says where it stands after each batch, after which its listeners may be called.
 FOLLOWER = """
 import sys, penstock
 from penstock.state import LiveState, SqliteBackend
@@ -65,17 +65,17 @@ def following(server: Server, name: str, path: Path) -> Iterator[subprocess.Pope
 
 def changes(chance: random.Random, count: int) -> list[bytes]:
     """Changes of few entities, so that each of them counts; now and then everything goes."""
-    found = []
+    messages = []
     for _ in range(count):
         key, kind = str(chance.randrange(40)), chance.random()
         if kind < 0.005:
-            found.append(reset().to_json())
+            messages.append(reset().to_json())
         elif kind < 0.2:
-            found.append(delete("user", key).to_json())
+            messages.append(delete("user", key).to_json())
         else:
             value = {"city": chance.choice(["Oslo", "Rome"]), "n": chance.randrange(1000)}
-            found.append(upsert("user", key, value).to_json())
-    return found
+            messages.append(upsert("user", key, value).to_json())
+    return messages
 
 
 def fold(data: bytes) -> dict[str, Any]:
@@ -154,10 +154,10 @@ def test_a_restart_has_the_state_at_once_and_reads_only_what_is_new(
         assert state.offset == offset
         assert state.in_snapshot
         assert len(state.collection("user")) == 100
-        told = Told()
-        state.on_change(told)
+        recorder = Recorder()
+        state.on_change(recorder)
         with state:
-            assert told.until("new") == [("new", "x", None, 1)]
+            assert recorder.until("new") == [("new", "x", None, 1)]
 
 
 def test_a_commit_that_fails_half_way_leaves_everything_as_it_was(tmp_path: Path) -> None:

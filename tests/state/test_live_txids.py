@@ -28,6 +28,6 @@ def test_the_last_transactions_are_remembered_and_memory_is_bounded() -> None:
         assert is_remembered(core, "again")  # seen just before these, as often as need be
         see(core, "again")
         assert len(core._seen) <= 2 * limits.LIVE_TXIDS_MAX + 1
-    kept = range(total - limits.LIVE_TXIDS_MAX + 1, total)
-    assert all(is_remembered(core, str(number)) for number in kept)
+    remembered = range(total - limits.LIVE_TXIDS_MAX + 1, total)
+    assert all(is_remembered(core, str(number)) for number in remembered)
     assert not is_remembered(core, "0")

@@ -221,8 +221,8 @@ def test_an_array_with_something_invalid_is_refused_whole() -> None:
 
 
 def reset_json() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(reset().to_json())
-    return found
+    document: dict[str, Any] = json.loads(reset().to_json())
+    return document
 
 
 def test_invalid_events_can_be_skipped_or_collected() -> None:

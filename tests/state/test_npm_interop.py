@@ -95,9 +95,9 @@ def test_its_stream_db_agrees_with_ours_and_follows(
     if declared:
         declare(stream, SCHEMA)
     stream.append_many(random_events(9, 400, resets=False))
-    found = npm.entries("open", url=stream.url, types=TYPES)
-    assert len(found) > 4
-    assert found == ours(stream)
+    entries = npm.entries("open", url=stream.url, types=TYPES)
+    assert len(entries) > 4
+    assert entries == ours(stream)
     for number in range(3):
         stream.append_many(random_events(number, 50, resets=False))
         stream.append(change("upsert", "user", "last", number, txid=f"tx-{number}"))
@@ -118,8 +118,8 @@ def test_ours_reads_what_its_helpers_wrote(stream: Stream, npm: NpmState) -> Non
         {"type": "message", "operation": "insert", "value": {"id": "é 👍", "n": 4}},
         {"type": "message", "operation": "delete", "key": "never"},
     ]
-    made = npm.ask("write", url=stream.url, changes=changes)["events"]
-    assert stream.read_json() == made
+    written = npm.ask("write", url=stream.url, changes=changes)["events"]
+    assert stream.read_json() == written
     assert ours(stream) == {
         ("user", "1"): two,
         ("user", "2"): one,

@@ -110,7 +110,7 @@ def test_a_type_has_at_most_one_schema() -> None:
 
 @pytest.mark.parametrize("name", ["check", "valid", "types", "collection", "_private", "__init__"])
 def test_names_that_are_taken_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not free"):
+    with pytest.raises(ValueError, match="cannot be the name of a collection"):
         StateSchema(**{name: Collection(type="t", schema=str)})  # type: ignore[arg-type]
 
 

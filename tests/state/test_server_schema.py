@@ -75,10 +75,10 @@ async def test_a_declaration_is_read_back_and_can_be_sent_again(client: Client) 
     missing = await client.send("GET", "/v1/schema/s")
     assert (missing.status, missing.json()["code"]) == (404, "schema-not-found")
     await declare(client, "s")
-    found = await client.send("GET", "/v1/schema/s")
-    assert (found.status, found.json()["mode"]) == (200, "reject")
-    assert (await declare(client, "s", found.json())).json()["version"] == 1
-    seen = await client.send("GET", "/v1/schema/s", if_none_match=found.headers["etag"])
+    answer = await client.send("GET", "/v1/schema/s")
+    assert (answer.status, answer.json()["mode"]) == (200, "reject")
+    assert (await declare(client, "s", answer.json())).json()["version"] == 1
+    seen = await client.send("GET", "/v1/schema/s", if_none_match=answer.headers["etag"])
     assert (seen.status, seen.body) == (304, b"")
 
 

@@ -112,8 +112,8 @@ async def test_history_tells_what_was_written_and_goes_on_page_by_page(client: C
     assert [step.get("value", {}).get("n") for step in steps] == [0, 1, 2, 3, 4, 5, None]
     assert steps[-1]["operation"] == "delete"
     for step in steps[:-1]:
-        found = await types(client, "s", f"type=user&key=1&offset={step['offset']}")
-        assert found == {"user": {"1": step["value"]}}
+        current = await types(client, "s", f"type=user&key=1&offset={step['offset']}")
+        assert current == {"user": {"1": step["value"]}}
     empty = await state(client, "s", "type=user&key=none&history=true")
     assert empty.json()["history"] == []
 
@@ -292,10 +292,10 @@ async def test_answers_while_appends_go_on_are_each_of_one_moment(client: Client
     writing = asyncio.create_task(write())
     seen = []
     while not writing.done():
-        found = await types(client, "s")
-        if found:
-            assert found["a"]["x"] == found["b"]["y"]
-            seen.append(found["a"]["x"])
+        state = await types(client, "s")
+        if state:
+            assert state["a"]["x"] == state["b"]["y"]
+            seen.append(state["a"]["x"])
         await asyncio.sleep(0)
     await writing
     assert seen == sorted(seen)
@@ -306,9 +306,9 @@ async def test_answers_while_appends_go_on_are_each_of_one_moment(client: Client
 async def test_odd_timestamps_from_before_the_declaration_are_tolerated_with_a_warning(
     client: Client,
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("penstock.state")
     logger.addHandler(handler)
     try:
@@ -317,10 +317,10 @@ async def test_odd_timestamps_from_before_the_declaration_are_tolerated_with_a_w
         old["headers"]["timestamp"] = "yesterday"
         await post(client, "s", old, change("user", "2", 2))
         assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
-        assert told == []  # who asks for the state of any stream cannot fill the log
+        assert messages == []  # who asks for the state of any stream cannot fill the log
         await declare(client, "s", ANY)
         assert await types(client, "s") == {"user": {"1": 1, "2": 2}}
-        assert told == ["s: timestamps of 1 events are not RFC 3339"]
+        assert messages == ["s: timestamps of 1 events are not RFC 3339"]
         assert (await post(client, "s", old)).status == 422
     finally:
         logger.removeHandler(handler)

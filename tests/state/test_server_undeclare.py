@@ -91,8 +91,8 @@ async def test_declaring_and_undeclaring_while_the_state_is_read_never_gives_a_w
         for answer in (answers[1], answers[3]):
             assert answer.status in (200, 503)
             if answer.status == 200:
-                found = answer.json()["types"].get("user", {})
-                assert found.items() <= expected.items()
+                users = answer.json()["types"].get("user", {})
+                assert users.items() <= expected.items()
         assert await types(client, "s") == {"user": expected}
         await undeclare(client, "s")
     assert await indexed(client) == []

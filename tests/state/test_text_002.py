@@ -127,14 +127,14 @@ def test_4_1_5_a_consumer_that_resumes_processes_each_event_once(
     stream: Stream, tmp_path: Path
 ) -> None:
     """A consumer that counts what it is told of, stopped and started again and again."""
-    told: list[Any] = []
+    changes: list[Any] = []
     for number in range(5):
         stream.append(update("t", "k", number))
         state = LiveState(stream, backend=SqliteBackend(tmp_path / "state.db"))
-        state.on_change(lambda type, key, old, new: told.append((old, new)))
+        state.on_change(lambda type, key, old, new: changes.append((old, new)))
         with state:
             state.wait_up_to_date(WAIT_S)
-    assert told == [(None, 0), (0, 1), (1, 2), (2, 3), (3, 4)]
+    assert changes == [(None, 0), (0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 def test_4_1_5_what_is_sent_twice_is_deduplicated_below_the_state(stream: Stream) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import (
     ValidationFailed,
 )
 from penstock.state import StateSchema, insert, update
-from tests.state.live_driver import WAIT_S, Lives, Told
+from tests.state.live_driver import WAIT_S, Lives, Recorder
 
 
 class Faults:
@@ -74,8 +74,8 @@ def test_changes_show_at_once_and_are_stored_together_under_one_txid(
     live: Lives, name: str, stream: Stream, schema: StateSchema
 ) -> None:
     with live(name, schema=schema, indexes={"users": ["city"]}) as state:
-        told = Told()
-        state.on_change(told)
+        recorder = Recorder()
+        state.on_change(recorder)
         with state.transaction() as tx:
             tx.users.insert(alice("Oslo"))
             tx.flags.insert(True, key="on")
@@ -101,7 +101,7 @@ def test_changes_show_at_once_and_are_stored_together_under_one_txid(
             "update", "upsert", "delete",
         ]  # fmt: skip
         # The echo shows nobody anything new.
-        assert told.calls == [
+        assert recorder.calls == [
             ("user", "alice", None, alice("Oslo")), ("flag", "on", None, True),
             ("other", "x", None, 1), ("user", "alice", alice("Oslo"), alice("Rome")),
             ("user", "alice", alice("Rome"), alice("Paris")),
@@ -113,14 +113,14 @@ def test_an_error_in_the_block_takes_the_changes_back(
     live: Lives, name: str, stream: Stream, schema: StateSchema
 ) -> None:
     with live(name, schema=schema) as state:
-        told = Told()
-        state.on_change(told)
+        recorder = Recorder()
+        state.on_change(recorder)
         with pytest.raises(ValidationFailed), state.transaction() as tx:  # noqa: PT012 - a block
             tx.users.insert(alice("Oslo"))
             tx.users.insert({"id": "bob"})
         assert state.to_dict() == {}
         assert events(stream) == []
-        assert told.calls[1:] == [("user", "alice", alice("Oslo"), None)]
+        assert recorder.calls[1:] == [("user", "alice", alice("Oslo"), None)]
         with pytest.raises(RuntimeError, match="has ended"):
             tx.users.insert(alice("Rome"))
 
@@ -253,15 +253,15 @@ def test_what_came_under_an_overlay_shows_when_it_is_taken_back(
     live: Lives, name: str, stream: Stream
 ) -> None:
     with live(name) as state:
-        told = Told()
-        state.on_change(told)
+        recorder = Recorder()
+        state.on_change(recorder)
         tx = state.transaction()
         tx.insert("user", "1", "mine")
         stream.append(insert("user", "1", "theirs").to_json())
         state.wait_up_to_date(WAIT_S)
         tx.rollback()
         assert state.get("user", "1") == "theirs"
-        assert told.calls == [
+        assert recorder.calls == [
             ("user", "1", None, "mine"), ("user", "1", "mine", "theirs"),
         ]  # fmt: skip
 
@@ -276,11 +276,11 @@ def test_many_threads_can_have_transactions_at_once(live: Lives, name: str, stre
             return state.get("user", str(number))
 
         assert list(pool.map(change, range(40))) == list(range(40))
-        found = events(stream)
-        assert len(found) == 80
+        messages = events(stream)
+        assert len(messages) == 80
         assert all(
             one["headers"]["txid"] == two["headers"]["txid"]
-            for one, two in zip(found[::2], found[1::2], strict=True)
+            for one, two in zip(messages[::2], messages[1::2], strict=True)
         )
 
 
@@ -325,14 +325,14 @@ def test_a_callback_cannot_wait_for_what_comes_after_it(
     live: Lives, name: str, stream: Stream
 ) -> None:
     with live(name) as state:
-        found = Told()
+        recorder = Recorder()
 
         def wait(event: Any) -> None:
             try:
                 state.wait_txid("x")
             except RuntimeError as error:
-                found("raised", str(error))
+                recorder("raised", str(error))
 
         state.on_control(wait)
         stream.append(b'{"headers":{"control":"up-to-date"}}')
-        assert "cannot wait" in found.until("raised")[0][1]
+        assert "cannot wait" in recorder.until("raised")[0][1]

@@ -103,7 +103,7 @@ def test_an_instance_that_was_spoiled_later_is_refused() -> None:
 @pytest.mark.parametrize("value", [False, True])
 def test_a_function_may_return_booleans_that_are_values(value: bool) -> None:
     raw = json.dumps(value).encode()
-    assert validator_for(lambda found: found).load(raw) is value
+    assert validator_for(lambda same: same).load(raw) is value
 
 
 def test_builtin_types_are_schemas() -> None:

@@ -14,8 +14,8 @@ QUICK = Retry(first_s=0.001, max_s=0.01)
 def table_of(client: Any, path_or_url: str, **options: Any) -> Any:
     """The table, of the kind that belongs to the client."""
     if isinstance(client, Blocking):
-        found = AsyncTable(_target(client), path_or_url, **options)
-        return Blocking(found, client._runner)
+        table = AsyncTable(_target(client), path_or_url, **options)
+        return Blocking(table, client._runner)
     return Table(client, path_or_url, **options)
 
 

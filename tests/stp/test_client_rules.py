@@ -49,13 +49,13 @@ def numbers(rows: Any) -> list[int]:
 def test_read_gives_the_rows_and_what_they_are(client: Any) -> None:
     body = line(1, key="a", record="x y\tz") + line(2, "-", "a", "")
     with scripted_server(Scripted(body)) as (url, script):
-        found = table_of(client, url).read()
-    assert [(row.seqno, row.timestamp, row.action, row.key, row.record) for row in found] == [
+        result = table_of(client, url).read()
+    assert [(row.seqno, row.timestamp, row.action, row.key, row.record) for row in result] == [
         (1, TIME, "+", "a", "x y\tz"),
         (2, TIME, "-", "a", ""),
     ]
-    assert (found.last_seqno, found.schema, found.version) == (2, "test", 1)
-    assert (len(found), found.truncated, found.conflicts) == (2, False, [])
+    assert (result.last_seqno, result.schema, result.version) == (2, "test", 1)
+    assert (len(result), result.truncated, result.conflicts) == (2, False, [])
     assert script.asked[0]["since_id"] == "0"
     assert script.headers[0]["accept"].startswith("text/sequence; charset=utf-8")
 
@@ -77,16 +77,16 @@ def test_an_unterminated_last_line_is_dropped_and_asked_for_again(client: Any) -
     # The answer is whole for HTTP; only the missing line end says that the row is not.
     cut = Scripted(line(1) + line(2, record="hidden")[:-4])
     with scripted_server(cut, Scripted(line(2, record="hidden"))) as (url, script):
-        found = table_of(client, url).read()
-    assert [row.record for row in found] == ["v", "hidden"]
+        result = table_of(client, url).read()
+    assert [row.record for row in result] == ["v", "hidden"]
     assert script.since == [0, 1]
 
 
 def test_a_last_line_that_never_ends_is_left_out_and_said(client: Any) -> None:
     endless = Scripted(line(2)[:-1])
     with scripted_server(Scripted(line(1) + line(2)[:-1]), endless) as (url, _):
-        found = table_of(client, url).read()
-    assert (numbers(found), found.truncated, found.last_seqno) == ([1], True, 1)
+        result = table_of(client, url).read()
+    assert (numbers(result), result.truncated, result.last_seqno) == ([1], True, 1)
 
 
 def test_a_tail_that_breaks_goes_on_from_the_rows_it_has(client: Any) -> None:
@@ -202,18 +202,18 @@ def test_a_row_that_contradicts_an_earlier_one_is_reported_and_left_out(
 ) -> None:
     body = line(1) + line(2) + line(4) + again + line(5)
     with scripted_server(Scripted(body)) as (url, _), caplog.at_level(logging.WARNING):
-        found = table_of(client, url).read()
-    assert numbers(found) == [1, 2, 4, 5]
-    assert [row.record for row in found] == ["v"] * 4
-    assert [conflict.kind for conflict in found.conflicts] == [kind]
-    assert f"SeqNo {found.conflicts[0].row.seqno}" in caplog.text
+        result = table_of(client, url).read()
+    assert numbers(result) == [1, 2, 4, 5]
+    assert [row.record for row in result] == ["v"] * 4
+    assert [conflict.kind for conflict in result.conflicts] == [kind]
+    assert f"SeqNo {result.conflicts[0].row.seqno}" in caplog.text
 
 
 def test_a_duplicate_with_another_timestamp_is_no_contradiction(client: Any) -> None:
     later = line(1).replace("2026", "2027")
     with scripted_server(Scripted(line(1) + later)) as (url, _):
-        found = table_of(client, url, on_conflict="raise").read()
-    assert (numbers(found), found.rows[0].timestamp) == ([1], TIME)
+        result = table_of(client, url, on_conflict="raise").read()
+    assert (numbers(result), result.rows[0].timestamp) == ([1], TIME)
 
 
 def test_conflicts_can_be_raised_or_handed_to_a_function(client: Any) -> None:

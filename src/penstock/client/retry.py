@@ -1,4 +1,4 @@
-"""When a request is sent again, and after how long: the rules, without a clock or a socket."""
+"""The retry policy: which failures are retried, and the pause before each retry. No I/O."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import msgspec
 from penstock.errors import ConnectionFailed, PenstockError
 
 STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-# These say that the server has done nothing, so that even a plain append may be sent again.
+# The server has done nothing, so that even a plain append may be sent again.
 REFUSED_STATUSES: Final = frozenset({408, 425, 429, 503})
 
 _EXPONENT_MAX: Final = 64  # far beyond any sensible longest pause, and no float overflows
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How failures that may pass are retried: exponential back-off with full jitter.
+    """The retry policy for failures that may pass: exponential backoff with full jitter.
 
-    Each pause is drawn evenly between nothing and `first_s * factor ** (attempt - 1)`, at most
-    `max_s`; a `Retry-After` of the server is waited for instead, also at most `max_s`.
+    Each pause is uniform between 0 and `first_s * factor ** (attempt - 1)`, at most `max_s`; a
+    `Retry-After` of the server replaces it, also at most `max_s`.
 
-    A plain append whose fate is unknown (the connection broke after it was sent, or a 500, 502 or
-    504) is not sent again, since it might be stored twice; `resend_appends` does it all the same.
-    Appends of a producer are always safe to repeat.
+    A plain append with an unknown outcome (the connection broke after it was sent, or the status is
+    500, 502 or 504) is not sent again, because it might be stored twice; `resend_appends` allows
+    it. Appends of a producer are always safe to repeat.
     """
 
     attempts_max: int | None = 6
@@ -39,16 +39,16 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.attempts_max is not None and self.attempts_max < 1:
-            raise ValueError("attempts_max must be at least 1, or None for no limit")
+            raise ValueError("attempts_max must be at least 1, or None for no limit.")
         if not self.first_s > 0:
-            raise ValueError("first_s must be above 0: pauses grow from it")
+            raise ValueError("first_s must be above 0, because pauses grow from it.")
         if not self.max_s >= self.first_s:
-            raise ValueError("max_s must not be less than the first pause")
+            raise ValueError("max_s must be at least first_s.")
         if not self.factor >= 1:
-            raise ValueError("factor must be at least 1")
+            raise ValueError("factor must be at least 1.")
 
     def applies(self, error: PenstockError, *, repeatable: bool) -> bool:
-        """Whether sending again is right: the failure may pass, and nothing can be done twice."""
+        """Whether to retry: the failure may pass, and nothing can happen twice."""
         if isinstance(error, ConnectionFailed):
             return repeatable or not error.sent or self.resend_appends
         if error.status not in self.statuses:
@@ -70,7 +70,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return jitter(0.0, min(longest, self.max_s))
 
     def exhausted(self, attempt: int) -> bool:
-        """Whether the given attempt was the last one."""
+        """Whether an attempt was the last one."""
         return self.attempts_max is not None and attempt >= self.attempts_max
 
 
@@ -78,7 +78,7 @@ NO_RETRY: Final = Retry(attempts_max=1)
 
 
 def retry_after_s(text: str | None, now: datetime | None = None) -> float | None:
-    """The seconds a Retry-After header asks for, given as a number or as a date."""
+    """Return the seconds of a Retry-After header, which is a number or a date."""
     if text is None:
         return None
     text = text.strip()

@@ -1,6 +1,7 @@
-"""The State Protocol: change and control events on a JSON stream, and the state they stand for.
+"""The State Protocol: change and control events on a JSON stream, and the state that they build.
 
-Names are loaded when first used, so that taking one does not load the client or a schema library.
+Names are loaded at their first use, so that one of them does not load the client or a schema
+library.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One event, field by field: slower than the typed decoder, but it keeps what the protocol does
-not name, and says which field breaks which rule.
+"""The careful parser of one event: slower than the typed decoder, but it preserves unknown fields
+and names the field that breaks a rule.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decode_object: Final = msgspec.json.Decoder(_Fields).decode
 
 
 def read_event(raw: bytes | Raw, *, strict_timestamp: bool) -> StateEvent:
-    """The event in valid JSON bytes, or an InvalidEvent that says what is wrong with it."""
+    """Return the event in valid JSON; raise InvalidEvent with the field and the rule it breaks."""
     fields = _object(raw, None)
     if "headers" not in fields:
         raise _broken("headers", "required", "is missing: every event has headers")
@@ -59,9 +59,9 @@ def _read_change(fields: _Fields, headers: _Fields, *, strict_timestamp: bool) -
     type_, key = _required(fields, "type"), _required(fields, "key")
     value, old_value = fields.pop("value", ABSENT), fields.pop("old_value", ABSENT)
     if not value and operation != "delete":
-        raise _broken("value", "required", f"is missing: {operation} needs one, be it null")
-    for field, found in ("value", value), ("old_value", old_value):
-        check_depth(found, field)
+        raise _broken("value", "required", f"is missing: {operation} needs one, which may be null")
+    for field, raw in ("value", value), ("old_value", old_value):
+        check_depth(raw, field)
     return ChangeEvent(
         headers=Headers(
             operation=operation, txid=txid, timestamp=timestamp, unknown=_unknown(headers)
@@ -79,10 +79,10 @@ def _read_control(fields: _Fields, headers: _Fields) -> ControlEvent:
     offset = _optional(headers, "offset")
     location: str | UnsetType = UNSET
     if "location" in headers:
-        found = decode_value(headers["location"])
-        # Anything else that somebody calls a location is theirs, and was there before ours.
-        if isinstance(found, str) and found:
-            location = found
+        text = decode_value(headers["location"])
+        # A location that is no text is an unknown header: writers may use the name for their own.
+        if isinstance(text, str) and text:
+            location = text
             del headers["location"]
     return ControlEvent(
         headers=Headers(
@@ -96,10 +96,10 @@ def _object(raw: bytes | Raw, field: str | None) -> _Fields:
     try:
         return _decode_object(raw)
     except msgspec.ValidationError:
-        found = _kind(decode_value(raw))
+        kind = _kind(decode_value(raw))
     if field is None:
-        raise InvalidEvent(f"An event is a JSON object, not {found}.", rule="type")
-    raise _broken(field, "type", f"must be an object, not {found}")
+        raise InvalidEvent(f"An event is a JSON object, not {kind}.", rule="type")
+    raise _broken(field, "type", f"must be an object, not {kind}")
 
 
 def _required(fields: _Fields, field: str) -> str:
@@ -150,7 +150,7 @@ def _one_of(raw: Raw, field: str, allowed: tuple[Any, ...]) -> Any:
 
 
 def _unknown(fields: Mapping[str, Raw]) -> UnknownFields | UnsetType:
-    # Copied: a few bytes that nobody asked for should not keep a whole array in memory.
+    # Copied, so that a few unknown bytes do not keep a whole array in memory.
     return UnknownFields({name: bytes(raw) for name, raw in fields.items()}) if fields else UNSET
 
 

@@ -1,4 +1,4 @@
-"""One type of entity: builds its events from values, and checks the values of its events."""
+"""A collection: the events and the schema of one type of entity."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Collection(Generic[T]):
-    """The entities of one type, and what their values look like.
+    """The entities of one type, and the schema of their values.
 
-    `schema` is anything that `validator_for` takes. With a `primary_key` the events' keys are
-    taken from that field of the value. `key_pattern` is a regular expression for whole keys.
+    `schema` is anything that `validator_for` takes. With a `primary_key` the key of an event is
+    that field of its value. `key_pattern` is a regular expression for whole keys.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Collection(Generic[T]):
         key_pattern: str | None = None,
     ) -> None:
         if not type:
-            raise ValueError("type must not be empty")
+            raise ValueError("The type of a collection must not be empty.")
         self.type = type
         self.primary_key = primary_key
         self.validator: Validator[T] = validator_for(schema)
@@ -49,7 +49,7 @@ class Collection(Generic[T]):
         timestamp: Timestamp = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent:
-        """The event that creates an entity; what is sent is the value as given, once checked."""
+        """Return the event that creates an entity; the value is checked and sent unchanged."""
         return self._change("insert", key, value, UNSET, txid, timestamp, headers)
 
     def update(
@@ -62,7 +62,7 @@ class Collection(Generic[T]):
         timestamp: Timestamp = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent:
-        """The event that replaces an entity's value."""
+        """Return the event that replaces an entity's value."""
         return self._change("update", key, value, old_value, txid, timestamp, headers)
 
     def upsert(
@@ -75,7 +75,7 @@ class Collection(Generic[T]):
         timestamp: Timestamp = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent:
-        """The event that sets an entity's value, new or not."""
+        """Return the event that sets an entity's value, new or not."""
         return self._change("upsert", key, value, old_value, txid, timestamp, headers)
 
     def delete(
@@ -87,34 +87,34 @@ class Collection(Generic[T]):
         timestamp: Timestamp = None,
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent:
-        """The event that removes an entity, named by its key or by its old value."""
+        """Return the event that removes an entity, by its key or its old value."""
         return self._change("delete", key, UNSET, old_value, txid, timestamp, headers)
 
     def load(self, event: ChangeEvent) -> T | None:
-        """The checked value of an event of this type; None for a delete, which has none."""
+        """Return the checked value of an event of this type; None for a delete."""
         self._check_key(event.key)
         raw = event.raw_value
         if event.operation == "delete" or raw is None:
             return None
-        return self._load(raw, event.key, "value")
+        return self.load_value(raw, event.key)
 
     @overload
     def get(self, state: MaterializedState, key: str) -> T | None: ...
     @overload
     def get(self, state: MaterializedState, key: str, default: T) -> T: ...
     def get(self, state: MaterializedState, key: str, default: T | None = None) -> T | None:
-        """An entity of a state, as the schema's own kind of value."""
+        """Return an entity of a state, as the schema's type."""
         raw = state.get_raw(self.type, key)
-        return default if raw is None else self._load(raw, key, "value")
+        return default if raw is None else self.load_value(raw, key)
 
     def all(self, state: MaterializedState) -> dict[str, T]:
-        """Every entity of this type in a state, by key."""
-        found = {}
+        """Return every entity of this type in a state, by key."""
+        entities = {}
         for key in state.get_type(self.type):
             raw = state.get_raw(self.type, key)
             if raw is not None:
-                found[key] = self._load(raw, key, "value")
-        return found
+                entities[key] = self.load_value(raw, key)
+        return entities
 
     def _change(
         self,
@@ -130,14 +130,14 @@ class Collection(Generic[T]):
         raw_old = self._dump(old_value, "old_value")
         for field, encoded in (("value", raw), ("old_value", raw_old)):
             if encoded is not UNSET:
-                self._load(bytes(encoded), key or "", field)
-        found = self._key(key, raw_old if operation == "delete" else raw)
-        self._check_key(found)
-        return change(operation, self.type, found, raw, old_value=raw_old, txid=txid,
+                self.load_value(bytes(encoded), key or "", field)
+        event_key = self._key(key, raw_old if operation == "delete" else raw)
+        self._check_key(event_key)
+        return change(operation, self.type, event_key, raw, old_value=raw_old, txid=txid,
                       timestamp=timestamp, headers=headers)  # fmt: skip
 
     def _key(self, key: str | None, raw: Any) -> str:
-        """The event's key: given, or found in the value under its primary key."""
+        """Return the event's key: `key`, or the primary key of the value."""
         own = None
         if self.primary_key is not None and raw is not UNSET:
             value = decode_value(raw)
@@ -151,9 +151,9 @@ class Collection(Generic[T]):
         if key is not None:
             problem = f"is {key!r}, but the value's {self.primary_key} is {own!r}"
         elif self.primary_key is None:
-            problem = "is missing: the collection has no primary_key to find it by"
+            problem = "is missing: pass key, since the collection has no primary_key"
         else:
-            problem = f"is missing: give key, or a value whose {self.primary_key} is text"
+            problem = f"is missing: pass key, or a value whose {self.primary_key} is text"
         raise self._failed(f"key {problem}", key or "", field="key", rule="primary-key")
 
     def _check_key(self, key: str) -> None:
@@ -169,13 +169,14 @@ class Collection(Generic[T]):
             return Raw(self.validator.dump(value))
         except InvalidEvent as error:
             raise self._failed(error.detail, "", field=field, rule="json") from error
-        except Exception as error:  # whatever it raises is one error of ours
+        except Exception as error:  # a validator may raise anything
             raise self._refusal(error, "", field) from error
 
-    def _load(self, raw: bytes, key: str, field: str) -> T:
+    def load_value(self, raw: bytes, key: str, field: str = "value") -> T:
+        """Return the checked value in JSON; raise ValidationFailed for that key and field."""
         try:
             return self.validator.load(raw)
-        except Exception as error:  # whatever it raises is one error of ours
+        except Exception as error:  # a validator may raise anything
             raise self._refusal(error, key, field) from error
 
     def _refusal(self, error: Exception, key: str, field: str) -> ValidationFailed:

@@ -1,7 +1,7 @@
-"""The declaration of a state stream: a JSON Schema a type, and what becomes of what breaks it.
+"""The declaration of a state stream: a JSON Schema per type, and the mode for invalid events.
 
-Pure rules: the document that clients send, the form that is kept with the stream, and the check of
-what is appended. Knows neither HTTP nor the log.
+Pure rules: the document that clients send, the form that is stored with the stream, and the check
+of appends. Knows neither HTTP nor the log.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
 
 META: Final = "state"
-"""The name under which a stream keeps its declaration."""
+"""The name of the stream's metadata that holds the declaration."""
 
 Mode = Literal["reject", "warn"]
 
 _MODES: Final = ("reject", "warn")
-# What GET adds to a document may come back in a PUT, and means nothing there.
-_GIVEN_BACK: Final = frozenset({"version", "offset", "ordinal"})
+# Fields that GET adds to a document; a PUT may repeat them, and ignores them.
+_READ_ONLY: Final = frozenset({"version", "offset", "ordinal"})
 _COMPILED_MAX: Final = 1024
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream keeps: the document, its version, and where in the stream that began."""
+    """A stored declaration: the document, its version, and the offset where that version began."""
 
     version: int
     mode: Mode
@@ -45,7 +45,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
 
     def says(self, mode: Mode, types: dict[str, Any]) -> bool:
-        """Whether a document would change nothing."""
+        """Whether a document is the same as this declaration."""
         return self.mode == mode and same_json(self.types, types)
 
 
@@ -58,25 +58,25 @@ def decode(value: bytes) -> Declaration:
 
 
 def parse_document(body: bytes) -> tuple[Mode, dict[str, Any]]:
-    """The mode and types of a document that a client sent; every schema in it is usable."""
+    """Return the mode and types of a client's document; every schema in it is valid."""
     if len(body) > limits.SCHEMA_BYTES_MAX:
         raise BodyTooLarge(f"A declaration has at most {limits.SCHEMA_BYTES_MAX} bytes.")
-    frame(body, allow_empty=True)  # says what is wrong with the JSON itself
+    frame(body, allow_empty=True)  # its error names what is wrong with the JSON
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise InvalidSchema(f"The document cannot be used: {error}.") from None
     if not isinstance(document, dict):
-        raise InvalidSchema('The document is an object: {"types": {"user": {"schema": {…}}}}.')
+        raise InvalidSchema('The document must be an object: {"types": {"user": {"schema": {…}}}}.')
     for name in document:
-        if name not in {"types", "mode"} | _GIVEN_BACK:
+        if name not in {"types", "mode"} | _READ_ONLY:
             raise InvalidSchema(f"{name[:64]!r} is unknown: use types and mode.", field=name)
     mode = document.get("mode", "reject")
     if mode not in _MODES:
-        raise InvalidSchema("mode is reject or warn.", field="mode")
+        raise InvalidSchema("mode must be reject or warn.", field="mode")
     types = document.get("types")
     if not isinstance(types, dict):
-        raise InvalidSchema("types is an object with an entry for each type.", field="types")
+        raise InvalidSchema("types must be an object with an entry for each type.", field="types")
     for name, entry in types.items():
         _check_type(name, entry)
     return cast("Mode", mode), types
@@ -87,19 +87,23 @@ def _check_type(name: str, entry: Any) -> None:
     if not name:
         raise InvalidSchema("The name of a type must not be empty.", field="types")
     if not isinstance(entry, dict) or entry.keys() != {"schema"}:
-        raise InvalidSchema(f'{field} is an object with one member: {{"schema": …}}.', field=field)
+        raise InvalidSchema(
+            f'{field} must be an object with one member: {{"schema": …}}.', field=field
+        )
     schema = entry["schema"]
     field = f"{field}.schema"
     if not isinstance(schema, dict | bool):
-        raise InvalidSchema(f"{field} is a JSON Schema: an object, true or false.", field=field)
+        raise InvalidSchema(
+            f"{field} must be a JSON Schema: an object, true or false.", field=field
+        )
     try:
         JsonSchema(schema)
     except ValueError as error:
-        raise InvalidSchema(f"{field}: {error}.", field=field) from error
+        raise InvalidSchema(f"{field}: {error}", field=field) from error
 
 
 class Compiled:
-    """A declaration that is ready to check events."""
+    """A declaration whose schemas are compiled, to check events."""
 
     __slots__ = ("_collections", "mode")
 
@@ -111,7 +115,7 @@ class Compiled:
         }
 
     def check(self, array: bytes) -> None:
-        """Refuse an array that has an invalid event, naming the first."""
+        """Raise the error of the first invalid event of an array."""
         try:
             events = parse_many(array)
         except InvalidEvent as error:
@@ -121,6 +125,7 @@ class Compiled:
             raise failure
 
     def count_invalid(self, array: bytes) -> int:
+        """Return the number of invalid events of an array."""
         invalid: list[InvalidEvent] = []
         events = parse_many(array, on_invalid=invalid.append)
         return len(invalid) + sum(1 for _ in self._failures(events))
@@ -136,13 +141,13 @@ class Compiled:
             try:
                 collection.load(event)
             except ValidationFailed as error:
-                found = in_array(error, index, event.to_json())
-                found.path = _pointer(found)
-                yield found
+                failure = in_array(error, index, event.to_json())
+                failure.path = _pointer(failure)
+                yield failure
 
 
 class Checks:
-    """Checks what is appended to declared streams, and tells of what may be appended."""
+    """The check of appends to declared streams. Calls `accepted` for each stream that passes."""
 
     def __init__(self, accepted: Callable[[Stream], None]) -> None:
         self._accepted = accepted
@@ -165,10 +170,10 @@ class Checks:
         self._accepted(stream)
 
     def _of(self, stream_id: int, value: bytes) -> Compiled:
-        """Compiled once a version: another version is another value."""
-        known = self._compiled.get(stream_id)
-        if known is not None and known[0] == value:
-            return known[1]
+        """Return the compiled declaration, which is compiled once per version."""
+        cached = self._compiled.get(stream_id)
+        if cached is not None and cached[0] == value:
+            return cached[1]
         if len(self._compiled) >= _COMPILED_MAX:
             self._compiled.clear()
         compiled = Compiled(decode(value))
@@ -177,7 +182,7 @@ class Checks:
 
 
 def _pointer(error: InvalidEvent) -> str:
-    """Where in its item an event is wrong, as a JSON Pointer."""
+    """Return the invalid field of an event as a JSON Pointer."""
     steps: list[Any] = (error.field or "").split(".") if error.field else []
     cause = error.__cause__
     if cause is not None and hasattr(cause, "instance_path"):

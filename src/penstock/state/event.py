@@ -1,4 +1,4 @@
-"""The two kinds of state event as values; how bytes become them is the parser's business."""
+"""The two kinds of state event as values. Parsing bytes into them is in `state/parsing`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = ("insert", "update", "upsert", "delet
 CONTROLS: Final[tuple[Control, ...]] = ("snapshot-start", "snapshot-end", "reset", "up-to-date")
 
 NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
-# Told from every value by being empty: JSON is not. Only this object is left out when encoding.
+# Empty, as no JSON value is. The encoder leaves out this very object.
 ABSENT: Final = Raw(b"")
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -25,8 +25,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class UnknownFields:
     """Fields that the protocol does not name, as raw JSON.
 
-    The general encoder refuses it on purpose: an event that has unknown fields is written by its
-    `to_json`, which keeps them.
+    msgspec cannot encode it, on purpose: an event with unknown fields is written by its `to_json`,
+    which preserves them.
     """
 
     __slots__ = ("raw",)
@@ -38,7 +38,7 @@ class UnknownFields:
 class Headers(
     msgspec.Struct,
     frozen=True,
-    gc=False,  # holds no containers, and a million of them must not slow the collector down
+    gc=False,  # it holds no containers, and a million of them must not slow the collector down
     omit_defaults=True,
     forbid_unknown_fields=True,
     rename={"from_": "from"},
@@ -56,40 +56,41 @@ class Headers(
 
 
 class _Event(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What both kinds share. The layout is that of the JSON, so any msgspec encoder writes it."""
+    """The common part of both kinds. Its layout is that of the JSON, so any msgspec encoder writes
+    it."""
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Fields beside those of the protocol."""
+        """The fields that the protocol does not name."""
         return _decoded(self._unknown())
 
     @property
     def extra_headers(self) -> dict[str, Any]:
-        """Headers beside those of the protocol, and `location` of control events."""
+        """The headers that the protocol does not name."""
         return _decoded(self._unknown_headers())
 
     def to_json(self) -> bytes:
-        """The event as one JSON object, unknown fields and the spelling of values included."""
+        """Return the event as one JSON object, with unknown fields and values as they were sent."""
         unknown, unknown_headers = self._unknown(), self._unknown_headers()
-        headers = {**self._known_headers(), **_raw(unknown_headers)}
-        return _encode({**self._known(), "headers": headers, **_raw(unknown)})
+        headers = {**self._own_headers(), **_raw(unknown_headers)}
+        return _encode({**self._own_fields(), "headers": headers, **_raw(unknown)})
 
     def __eq__(self, other: object) -> bool:
-        """Events are equal that mean the same: spelling and order of fields do not count."""
+        """Events are equal if they mean the same: spelling and order of fields do not count."""
         if not isinstance(other, _Event):
             return NotImplemented
         return same_raw(self.to_json(), other.to_json())
 
     def __hash__(self) -> int:
-        return hash(tuple(self._known_headers().items()))
+        return hash(tuple(self._own_headers().items()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.to_json().decode()})"
 
-    def _known(self) -> dict[str, Any]:
+    def _own_fields(self) -> dict[str, Any]:
         return {}
 
-    def _known_headers(self) -> dict[str, Any]:
+    def _own_headers(self) -> dict[str, Any]:
         return {}
 
     def _unknown(self) -> dict[str, bytes]:
@@ -110,8 +111,8 @@ class ChangeEvent(
 ):
     """An insert, update, upsert or delete of the entity `(type, key)`.
 
-    Made by `insert`, `update`, `upsert`, `delete` or `parse`, which check it. An event that came
-    out of an array holds on to the bytes of that array.
+    `insert`, `update`, `upsert`, `delete` and `parse` make and check events. An event of an array
+    keeps the bytes of the whole array in memory.
     """
 
     headers: Headers
@@ -127,17 +128,17 @@ class ChangeEvent(
 
     @property
     def value(self) -> Any:
-        """The new value, decoded anew each time; None also if there is none (see `raw_value`)."""
+        """The new value, decoded at each access; None also if there is none (see `raw_value`)."""
         return decode_value(self._value) if self._value else None
 
     @property
     def old_value(self) -> Any:
-        """What the producer says the value was before: never needed, never checked."""
+        """The value before, as the producer says; it is never checked."""
         return decode_value(self._old_value) if self._old_value else None
 
     @property
     def raw_value(self) -> bytes | None:
-        """The JSON of the value as it was sent, or None if it was left out."""
+        """The JSON of the value as it was sent, or None if there is none."""
         return bytes(self._value) if self._value else None
 
     @property
@@ -150,35 +151,35 @@ class ChangeEvent(
 
     @property
     def timestamp(self) -> str | None:
-        """Advisory: it orders nothing."""
+        """The time of the change. It has no effect on the order."""
         return None if self.headers.timestamp is UNSET else self.headers.timestamp
 
-    def _known(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"type": self.type, "key": self.key}
+    def _own_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"type": self.type, "key": self.key}
         if self._value:
-            known["value"] = self._value
+            fields["value"] = self._value
         if self._old_value:
-            known["old_value"] = self._old_value
-        return known
+            fields["old_value"] = self._old_value
+        return fields
 
-    def _known_headers(self) -> dict[str, Any]:
+    def _own_headers(self) -> dict[str, Any]:
         headers = self.headers
-        known = {"operation": headers.operation, "txid": headers.txid}
-        known["timestamp"] = headers.timestamp
-        return {name: value for name, value in known.items() if value is not UNSET}
+        own = {"operation": headers.operation, "txid": headers.txid}
+        own["timestamp"] = headers.timestamp
+        return {name: value for name, value in own.items() if value is not UNSET}
 
     def _unknown(self) -> dict[str, bytes]:
         return self.unknown.raw if self.unknown else {}
 
     def _unknown_headers(self) -> dict[str, bytes]:
         headers = self.headers
-        found = {"from": headers.from_, "offset": headers.offset, "location": headers.location}
-        named = {name: _encode(value) for name, value in found.items() if value is not UNSET}
+        foreign = {"from": headers.from_, "offset": headers.offset, "location": headers.location}
+        named = {name: _encode(value) for name, value in foreign.items() if value is not UNSET}
         return {**named, **(headers.unknown.raw if headers.unknown else {})}
 
 
 class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
-    """A mark in the stream: the bounds of a snapshot, a reset, or that all is told for now."""
+    """A mark in the stream: the start or end of a snapshot, a reset, or up-to-date."""
 
     headers: Headers
     unknown: UnknownFields | UnsetType = UNSET
@@ -189,27 +190,27 @@ class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
 
     @property
     def offset(self) -> str | None:
-        """The position in the stream that the event speaks of."""
+        """The offset in the stream that the event refers to."""
         return self.headers.offset or None
 
     @property
     def location(self) -> str | None:
-        """Of a reset: the stream that has the state from here on, as a path or a URL."""
+        """Of a reset: the path or URL of the stream that continues the state."""
         return self.headers.location or None
 
-    def _known_headers(self) -> dict[str, Any]:
+    def _own_headers(self) -> dict[str, Any]:
         headers = self.headers
-        known = {"control": headers.control, "offset": headers.offset}
-        known["location"] = headers.location
-        return {name: value for name, value in known.items() if value is not UNSET}
+        own = {"control": headers.control, "offset": headers.offset}
+        own["location"] = headers.location
+        return {name: value for name, value in own.items() if value is not UNSET}
 
     def _unknown(self) -> dict[str, bytes]:
         return self.unknown.raw if self.unknown else {}
 
     def _unknown_headers(self) -> dict[str, bytes]:
         headers = self.headers
-        found = {"txid": headers.txid, "timestamp": headers.timestamp, "from": headers.from_}
-        named = {name: _encode(value) for name, value in found.items() if value is not UNSET}
+        foreign = {"txid": headers.txid, "timestamp": headers.timestamp, "from": headers.from_}
+        named = {name: _encode(value) for name, value in foreign.items() if value is not UNSET}
         return {**named, **(headers.unknown.raw if headers.unknown else {})}
 
 

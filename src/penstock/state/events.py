@@ -1,7 +1,7 @@
 """Events of the State Protocol: parsing and building them.
 
-Knows JSON only: no stream, no client, no server. `parse` and `parse_many` read what others wrote;
-the builders make what can be appended, already checked: `stream.append(insert("user", "1", …))`.
+Knows JSON only: no stream, no client, no server. `parse` and `parse_many` read events; the builders
+make checked events to append: `stream.append(insert("user", "1", …))`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def insert(
     timestamp: Timestamp = None,
     headers: _Headers = None,
 ) -> ChangeEvent:
-    """The event that creates an entity. `headers` adds headers of your own."""
+    """Return the event that creates an entity. `headers` adds headers of your own."""
     return change("insert", type, key, value, txid=txid, timestamp=timestamp, headers=headers)
 
 
@@ -76,7 +76,7 @@ def update(
     timestamp: Timestamp = None,
     headers: _Headers = None,
 ) -> ChangeEvent:
-    """The event that replaces an entity's value as a whole; `old_value` is for the record."""
+    """Return the event that replaces an entity's value; `old_value` is for information."""
     return change("update", type, key, value, old_value=old_value, txid=txid,
                   timestamp=timestamp, headers=headers)  # fmt: skip
 
@@ -91,7 +91,8 @@ def upsert(
     timestamp: Timestamp = None,
     headers: _Headers = None,
 ) -> ChangeEvent:
-    """The event that sets an entity's value, new or not. Not in the texts, but widely spoken."""
+    """Return the event that sets an entity's value, new or not. It is not in the protocol's text,
+    but in wide use."""
     return change("upsert", type, key, value, old_value=old_value, txid=txid,
                   timestamp=timestamp, headers=headers)  # fmt: skip
 
@@ -105,7 +106,7 @@ def delete(
     timestamp: Timestamp = None,
     headers: _Headers = None,
 ) -> ChangeEvent:
-    """The event that removes an entity; `old_value` preserves what it was."""
+    """Return the event that removes an entity; `old_value` is for information."""
     return change("delete", type, key, old_value=old_value, txid=txid,
                   timestamp=timestamp, headers=headers)  # fmt: skip
 
@@ -121,7 +122,7 @@ def change(
     timestamp: Timestamp = None,
     headers: _Headers = None,
 ) -> ChangeEvent:
-    """A change event of any operation, checked like one that was read."""
+    """Return a change event of any operation, checked like one that was read."""
     fields: dict[str, Any] = {"type": type, "key": key}
     if value is not UNSET:
         fields["value"] = encode_value(value)
@@ -136,25 +137,26 @@ def change(
 
 
 def snapshot_start(*, offset: str | None = None) -> ControlEvent:
-    """What follows, up to the matching end, is a consistent snapshot."""
+    """Return the event that begins a consistent snapshot."""
     return _control("snapshot-start", offset)
 
 
 def snapshot_end(*, offset: str | None = None) -> ControlEvent:
-    """The snapshot that was started is complete."""
+    """Return the event that completes a snapshot."""
     return _control("snapshot-end", offset)
 
 
 def reset(*, offset: str | None = None, location: str | None = None) -> ControlEvent:
-    """What came before no longer holds; readers start afresh, from `offset` if it lies ahead.
+    """Return the event that invalidates the state before it; readers begin again, at `offset` if
+    it is ahead.
 
-    With a `location`, the path or URL of another stream, they find the state there from now on.
+    With a `location`, the path or URL of another stream, they continue there.
     """
     return _control("reset", offset, {} if location is None else {"location": location})
 
 
 def up_to_date() -> ControlEvent:
-    """The producer has sent all that it knows for now."""
+    """Return the event that says that the producer has sent everything for now."""
     return _control("up-to-date", None)
 
 
@@ -177,7 +179,7 @@ def _own(headers: _Headers) -> Mapping[str, Any]:
     for name in headers or ():
         if name in _NAMED:
             raise InvalidEvent(
-                f"headers.{name} is the protocol's own: it cannot be given as an extra header.",
+                f"headers.{name} is a header of the protocol: it cannot be an extra header.",
                 field=f"headers.{name}",
                 rule="reserved",
             )

@@ -1,6 +1,6 @@
-"""JSON values as the State Protocol needs them: raw bytes to values, back, and compared.
+"""JSON values of the State Protocol: decoding, encoding and comparing them.
 
-The log keeps every valid JSON value as it was sent, so whatever it can hold can be decoded here.
+The log stores every valid JSON value as it was sent, so every valid JSON value can be decoded here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock import limits
 from penstock.errors import InvalidEvent, InvalidJson
 from penstock.protocol import json_mode
 
-# Closed brackets come in pairs: a value this short cannot be nested too deep.
+# Brackets come in pairs: a value this short cannot be nested too deep.
 SHALLOW_BYTES_MAX: Final = 2 * limits.JSON_DEPTH_MAX
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -24,29 +24,29 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def decode_value(raw: bytes | msgspec.Raw) -> Any:
-    """The Python value of valid JSON; a number too large for a float is infinite, as in Node."""
+    """Return the Python value of valid JSON; a number too large for a float is infinite."""
     try:
         return _decode(raw)
-    except msgspec.ValidationError:  # valid JSON, but a number that msgspec has no type for
+    except msgspec.ValidationError:  # valid JSON with a number that msgspec has no type for
         return json.loads(bytes(raw), parse_int=_integer)
 
 
 def _integer(text: str) -> int | float:
     try:
         return int(text)
-    except ValueError:  # more digits than Python converts by default, since that is slow
+    except ValueError:  # it has more digits than Python converts by default
         return float(text)
 
 
 def encode_value(value: Any, field: str = "value") -> msgspec.Raw:
-    """The JSON of a value; `msgspec.Raw` is taken for JSON that is encoded already."""
+    """Return the JSON of a value; `msgspec.Raw` counts as encoded JSON."""
     if isinstance(value, msgspec.Raw):
         check_encoded(value, field)
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         raise InvalidEvent(
-            f"{field} is bytes, which JSON has no form for: give text, or msgspec.Raw(...) for "
-            "JSON that is encoded already.",
+            f"{field} is bytes, which JSON cannot represent: pass text, or msgspec.Raw(...) for "
+            "encoded JSON.",
             field=field,
             rule="json",
         )
@@ -56,10 +56,10 @@ def encode_value(value: Any, field: str = "value") -> msgspec.Raw:
 
 
 def write_json(value: Any, field: str) -> bytes:
-    """The JSON of anything that has such a form, of any depth."""
+    """Return the JSON of a value, of any depth."""
     try:
         data = _encode(value)
-        # The encoder writes null for what JSON has no number for.
+        # The encoder writes null for numbers that JSON cannot represent.
         if b"null" in data:
             _check_finite(msgspec.to_builtins(value, enc_hook=_nothing))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -79,7 +79,7 @@ def check_encoded(raw: msgspec.Raw, field: str) -> None:
 
 
 def check_depth(raw: msgspec.Raw, field: str) -> None:
-    """Refuse valid JSON that is nested deeper than any reader has to bear."""
+    """Refuse valid JSON that is nested too deep."""
     if len(raw) <= SHALLOW_BYTES_MAX:
         return
     try:
@@ -93,7 +93,7 @@ def check_depth(raw: msgspec.Raw, field: str) -> None:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Equality of JSON values: as in Python, but true is not 1 and false is not 0."""
+    """Whether JSON values are equal: as in Python, but true is not 1 and false is not 0."""
     if isinstance(one, dict):
         return (
             isinstance(other, dict)
@@ -110,7 +110,7 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 def same_raw(one: bytes | msgspec.Raw, other: bytes | msgspec.Raw) -> bool:
-    """Whether two pieces of JSON, either of them possibly empty, mean the same."""
+    """Whether two JSON texts mean the same; either may be empty."""
     if one == other:
         return True
     if not one or not other:
@@ -121,7 +121,7 @@ def same_raw(one: bytes | msgspec.Raw, other: bytes | msgspec.Raw) -> bool:
 def _check_finite(value: Any) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"JSON has no number {value}")
+            raise ValueError(f"JSON cannot represent {value}")
     elif isinstance(value, dict):
         for each in value.values():
             _check_finite(each)
@@ -131,4 +131,4 @@ def _check_finite(value: Any) -> None:
 
 
 def _nothing(_: msgspec.Raw) -> None:
-    """What stands for JSON that is encoded already: it has been checked."""
+    """Stand in for encoded JSON, which is checked elsewhere."""

@@ -1,4 +1,4 @@
-"""Finding entities by the fields of their values: the same notion of equality everywhere."""
+"""Finding entities by the fields of their values, with one definition of equality."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ABSENT: Final = object()
 
 
 def as_json(value: Any) -> Any:
-    """What a value is in JSON: an enum its text, a date its spelling."""
+    """Return a value as its JSON decodes: an enum or a date becomes text."""
     return decode_value(encode_value(value))
 
 
 def token(value: Any) -> bytes:
-    """Text that equal JSON values share; different ones may, too, if they are lists or objects."""
+    """Return the index key of a JSON value. Equal values share it; lists share one, and objects."""
     if value is None:
         return b"null"
     if isinstance(value, bool):
@@ -30,7 +30,7 @@ def token(value: Any) -> bytes:
 
 
 def tokens(raw: bytes, fields: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """The fields of an object that an index keeps; a field that is not there has no token."""
+    """Yield the indexed fields that an object has, each with its token."""
     value = decode_value(raw)
     if isinstance(value, dict):
         for field in fields:
@@ -38,11 +38,11 @@ def tokens(raw: bytes, fields: Iterable[str]) -> Iterator[tuple[str, bytes]]:
                 yield field, token(value[field])
 
 
-def matches(raw: bytes, wanted: Mapping[str, Any]) -> bool:
-    """Whether every wanted field is there, with the wanted JSON value."""
-    if not wanted:
+def matches(raw: bytes, fields: Mapping[str, Any]) -> bool:
+    """Whether an object has all the fields, with these JSON values."""
+    if not fields:
         return True
     value = decode_value(raw)
     return isinstance(value, dict) and all(
-        same_json(value.get(field, ABSENT), each) for field, each in wanted.items()
+        same_json(value.get(field, ABSENT), expected) for field, expected in fields.items()
     )

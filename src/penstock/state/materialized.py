@@ -1,7 +1,7 @@
-"""The state that a sequence of events stands for: (type, key) → value.
+"""The state that a sequence of events builds: (type, key) → value.
 
-Values are kept as the JSON they were sent as, and decoded each time they are asked for: cheaper to
-build, a fraction of the memory, and nobody who changes what `get` returned can change the state.
+Values are stored as the JSON that was sent, and decoded at each access: that is cheaper to build,
+takes a fraction of the memory, and callers cannot change the state through a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OnInvalid: TypeAlias = Literal["raise", "skip"] | Callable[[InvalidEvent], None]
 
 
 class Checks(Protocol):
-    """What can refuse an event before it changes anything: a StateSchema."""
+    """Checks an event before it is applied: a StateSchema."""
 
     def check(self, event: ChangeEvent) -> Any:
         """Raise ValidationFailed for an event that must not be applied."""
@@ -27,13 +27,12 @@ class Checks(Protocol):
 class MaterializedState:
     """State in memory.
 
-    With a `schema` every event is checked before it changes anything. `on_invalid` says what
-    happens to one that fails, and to what is no event at all in `apply_json`: `"raise"`, `"skip"`,
-    or a function that is given the error (a dead-letter box). A skipped event is counted in
-    `skipped` and never holds up the others.
+    With a `schema` every event is checked before it is applied. `on_invalid` is the policy for one
+    that fails, and for messages of `apply_json` that are no events: `"raise"`, `"skip"`, or a
+    function that gets the error (a dead-letter box). `skipped` counts the skipped events; the
+    others are applied.
 
-    Control events change nothing here: what a reset means is for the application to say, and
-    `clear()` is there for it.
+    Control events change nothing here: at a reset the application may call `clear()`.
     """
 
     __slots__ = ("_on_invalid", "_schema", "_types", "skipped")
@@ -56,17 +55,17 @@ class MaterializedState:
         self._set_all((event,), None)
 
     def apply_batch(self, events: Iterable[StateEvent]) -> int:
-        """Apply events in order, as one `apply` each would; the number of changes applied."""
+        """Apply events in order; return the number of changes applied."""
         return self._apply_all(events, None)
 
     def apply_json(
         self, array: bytes | str, *, on_control: Callable[[ControlEvent], None] | None = None
     ) -> int:
-        """Apply the events of a JSON array, as a read of a stream returns it: the fast way.
+        """Apply the events of a JSON array, as a read of a stream returns it; the fastest way.
 
         `on_control` is called with each control event, when all changes before it are applied and
-        none after it. Timestamps may be any text. An array with something that is no event is
-        refused whole, unless `on_invalid` says otherwise.
+        none after it. Timestamps may be any text. Unless `on_invalid` says otherwise, an array
+        with an invalid event is refused whole.
         """
         data = array.encode() if isinstance(array, str) else bytes(array)
         events = decode_exactly(data, strict_timestamp=False)
@@ -78,21 +77,21 @@ class MaterializedState:
         return self._apply_all(events, on_control)
 
     def get(self, type: str, key: str, default: Any = None) -> Any:
-        """The value of an entity, or `default` if there is none."""
+        """Return the value of an entity, or `default` if there is none."""
         raw = self.get_raw(type, key)
         return default if raw is None else decode_value(raw)
 
     def get_raw(self, type: str, key: str) -> bytes | None:
-        """The JSON of an entity's value."""
+        """Return the JSON of an entity's value, or None if there is none."""
         keys = self._types.get(type)
         return None if keys is None else keys.get(key)
 
     def get_type(self, type: str) -> Mapping[str, Any]:
-        """All entities of a type, as a live view: key → value."""
+        """Return all entities of a type as a live view: key → value."""
         return _View(self._types, type)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entities."""
         self._types.clear()
 
     @property
@@ -105,15 +104,15 @@ class MaterializedState:
         return len(self._types)
 
     def count(self, type: str) -> int:
-        """How many entities of a type there are."""
+        """Return the number of entities of a type."""
         return len(self._types.get(type, ()))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """A copy of everything: type → key → value."""
+        """Return a copy of the state: type → key → value."""
         return {type: dict(self.get_type(type)) for type in self._types}
 
     def copy(self) -> MaterializedState:
-        """An independent state with the same entities, schema and policy."""
+        """Return an independent state with the same entities, schema and policy."""
         other = MaterializedState(self._schema, on_invalid=self._on_invalid)
         other._types = {type: dict(keys) for type, keys in self._types.items()}
         return other
@@ -128,13 +127,13 @@ class MaterializedState:
         return key in self._types.get(type, ())
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
-        """Every entity as (type, key, value)."""
+        """Iterate over the entities as (type, key, value)."""
         for type, keys in self._types.items():
             for key, raw in keys.items():
                 yield type, key, decode_value(raw)
 
     def __eq__(self, other: object) -> bool:
-        """States are equal that have the same entities with the same values, in any order."""
+        """States are equal if they have the same entities with the same values, in any order."""
         if not isinstance(other, MaterializedState):
             return NotImplemented
         mine, theirs = self._types, other._types
@@ -172,7 +171,7 @@ class MaterializedState:
             type = event.type
             keys = types.get(type)
             if operation == "delete":
-                # A type without entities is no type: names must not pile up for ever.
+                # A type without entities is removed, so that names do not accumulate.
                 if keys is not None and keys.pop(event.key, None) is not None and not keys:
                     del types[type]
             else:
@@ -184,7 +183,7 @@ class MaterializedState:
         return applied
 
     def _checked(self, schema: Checks, events: Iterable[StateEvent]) -> Iterator[StateEvent]:
-        """The events that may be applied, each checked when those before it have been."""
+        """Yield the valid events, each checked after those before it were applied."""
         for index, event in enumerate(events):
             if isinstance(event, ChangeEvent):
                 try:
@@ -203,7 +202,7 @@ class MaterializedState:
 
 
 class _View(Mapping[str, Any]):
-    """The entities of one type, now and later."""
+    """A live view of the entities of one type."""
 
     __slots__ = ("_type", "_types")
 

@@ -1,5 +1,6 @@
-"""From JSON bytes to checked events, fast: one typed decoding of a whole array, then one look at
-each event. Only where that fails are events read one by one, by the reader that explains.
+"""The fast parser of events: one typed decoding of a whole array, then one check of each event.
+
+Where that fails `careful_parsing` reads the events one by one and names the error.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ class _LooseHeaders(Headers, frozen=True, gc=False, forbid_unknown_fields=False)
 
 
 class _LooseEvent(ChangeEvent, frozen=True, eq=False, gc=False, forbid_unknown_fields=False):
-    """An event whose unknown fields are dropped: enough for the state, which has no place for
-    them."""
+    """An event whose unknown fields are dropped: a state does not need them."""
 
     headers: _LooseHeaders
 
@@ -38,10 +38,10 @@ _split: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 def parse(data: Any, *, strict_timestamp: bool = True) -> StateEvent:
-    """The event in JSON bytes or text, or in the dict that it was decoded to.
+    """Return the event in JSON bytes or text, or in a dict.
 
-    Without `strict_timestamp` a timestamp may be any text: right for reading, where an advisory
-    field is no reason to lose an event; what is written should be strict.
+    Without `strict_timestamp` a timestamp may be any text. Read that way, because an advisory field
+    is no reason to lose an event; write strictly.
     """
     raw = _bytes(data) if _is_json(data) else write_json(data, "event")
     _need_json(raw)
@@ -58,10 +58,10 @@ def parse_many(
     strict_timestamp: bool = True,
     on_invalid: Callable[[InvalidEvent], None] | None = None,
 ) -> list[StateEvent]:
-    """The events of a JSON array, as a read of a stream returns it.
+    """Return the events of a JSON array, as a read of a stream returns it.
 
-    An invalid event makes it raise, with its `index` in the error; with `on_invalid` that is
-    called instead, and the event left out.
+    An invalid event raises InvalidEvent, which has its `index`; with `on_invalid` that function is
+    called instead, and the event is left out.
     """
     data = _bytes(array)
     events = decode_exactly(data, strict_timestamp=strict_timestamp)
@@ -69,12 +69,12 @@ def parse_many(
 
 
 def decode_exactly(array: bytes, *, strict_timestamp: bool) -> list[StateEvent] | None:
-    """The events of an array without unknown fields; None if it is anything else."""
+    """Return the events of an array without unknown fields; None for any other input."""
     return _decode(_decode_array, array, strict_timestamp=strict_timestamp)
 
 
 def decode_loosely(array: bytes) -> list[StateEvent] | None:
-    """The change events of an array, without their unknown fields; None if it is anything else."""
+    """Return the change events of an array, without unknown fields; None for any other input."""
     events = _decode(_decode_loosely, array, strict_timestamp=False)
     if events is None or any(type(event) is ControlEvent for event in events):
         return None
@@ -85,7 +85,7 @@ def _decode(
     decode: Callable[[bytes], list[Any]], array: bytes, *, strict_timestamp: bool
 ) -> list[StateEvent] | None:
     try:
-        # The decoder does not look at the bytes of raw strings, so UTF-8 is checked apart.
+        # The decoder does not check the bytes of raw strings, so UTF-8 is checked here.
         array.isascii() or array.decode()
         events = decode(array)
         return events if _check(events, strict_timestamp=strict_timestamp) else None
@@ -94,7 +94,7 @@ def _decode(
 
 
 def _check(events: list[Any], *, strict_timestamp: bool) -> bool:
-    """Whether typed events obey the rules that types cannot say; control events become such."""
+    """Whether typed events obey the rules that types cannot express. Replaces control events."""
     for index, event in enumerate(events):
         headers, value = event.headers, event._value
         if headers.control or not event.type or not event.key:
@@ -119,7 +119,7 @@ def _check(events: list[Any], *, strict_timestamp: bool) -> bool:
 
 
 def odd_timestamps(events: Iterable[Any]) -> int:
-    """How many events have a timestamp that a strict reader would refuse."""
+    """Return the number of events whose timestamp is not RFC 3339."""
     odd = 0
     for event in events:
         timestamp = event.headers.timestamp
@@ -136,15 +136,15 @@ def _read_one_by_one(
         try:
             events.append(_read(raw, strict_timestamp=strict_timestamp))
         except InvalidEvent as error:
-            found = in_array(error, index, bytes(raw))
+            failure = in_array(error, index, bytes(raw))
             if on_invalid is None:
-                raise found from None
-            on_invalid(found)
+                raise failure from None
+            on_invalid(failure)
     return events
 
 
 def _read(raw: bytes | Raw, *, strict_timestamp: bool) -> StateEvent:
-    """The event in bytes that are known to be JSON."""
+    """Return the event in valid JSON."""
     try:
         events: list[Any] = [_decode_one(raw)]
         if _check(events, strict_timestamp=strict_timestamp):
@@ -155,11 +155,11 @@ def _read(raw: bytes | Raw, *, strict_timestamp: bool) -> StateEvent:
 
 
 def in_array(error: InvalidEvent, index: int, raw: bytes) -> InvalidEvent:
-    """The same error, saying which event of an array it is about."""
+    """Return the error with the index of its event in an array."""
     detail = f"Event {index}: {error.detail}"
-    found = type(error)(detail, field=error.field, rule=error.rule, index=index, raw=raw)
-    found.__cause__ = error.__cause__
-    return found
+    failure = type(error)(detail, field=error.field, rule=error.rule, index=index, raw=raw)
+    failure.__cause__ = error.__cause__
+    return failure
 
 
 def _elements(data: bytes) -> list[Raw]:
@@ -168,7 +168,7 @@ def _elements(data: bytes) -> list[Raw]:
         return _split(data)
     except msgspec.DecodeError:
         raise InvalidEvent(
-            "Events come as a JSON array: for a single one use parse.", rule="array"
+            "This is not a JSON array: use parse for a single event.", rule="array"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The schema of a state stream: at most one collection a type, and one answer to bad events."""
+"""The schema of a state stream: its collections, and the policy for invalid events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Collection", "OnInvalid", "StateSchema"]
 class StateSchema:
     """The collections of a stream, by name: `StateSchema(users=Collection(type="user", …))`.
 
-    Events of other types are left alone, unless `unknown_types="refuse"`.
+    Events of other types are valid, unless `unknown_types="refuse"`.
     """
 
     def __init__(
@@ -28,20 +28,20 @@ class StateSchema:
         self._by_type: dict[str, Collection[Any]] = {}
         for name, collection in collections.items():
             if name.startswith("_") or hasattr(type(self), name):
-                raise ValueError(f"{name!r} is not free as the name of a collection")
+                raise ValueError(f"{name!r} cannot be the name of a collection: choose another.")
             if collection.type in self._by_type:
-                raise ValueError(f"type {collection.type!r} has two collections; one is enough")
+                raise ValueError(f"The type {collection.type!r} has two collections: remove one.")
             self._by_type[collection.type] = collection
 
     def __getattr__(self, name: str) -> Collection[Any]:
         try:
-            # Not by attribute: that would ask this very method again.
+            # Not by attribute: that would call this method again.
             return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
         except KeyError:
-            raise AttributeError(f"the schema has no collection {name!r}") from None
+            raise AttributeError(f"The schema has no collection {name!r}.") from None
 
     def __iter__(self) -> Iterator[tuple[str, Collection[Any]]]:
-        """Every collection with its name."""
+        """Iterate over the collections, each with its name."""
         return iter(self._collections.items())
 
     @property
@@ -49,11 +49,11 @@ class StateSchema:
         return list(self._by_type)
 
     def collection(self, type: str) -> Collection[Any] | None:
-        """The collection of a type."""
+        """Return the collection of a type."""
         return self._by_type.get(type)
 
     def check(self, event: ChangeEvent) -> Any:
-        """The checked value of an event, as its collection's own kind; ValidationFailed if wrong.
+        """Return the checked value of an event, as its collection's type; else ValidationFailed.
 
         None for a delete; the plain value for a type without a collection.
         """
@@ -61,9 +61,9 @@ class StateSchema:
         if collection is not None:
             return collection.load(event)
         if self._refuse_unknown:
-            known = ", ".join(self._by_type)
+            types = ", ".join(self._by_type)
             raise ValidationFailed(
-                f"type {event.type[:64]!r} is not one of the schema's: {known}.",
+                f"type {event.type[:64]!r} is not one of the schema's: {types}.",
                 field="type",
                 rule="unknown-type",
             )
@@ -72,16 +72,16 @@ class StateSchema:
     def valid(
         self, events: Iterable[StateEvent], *, on_invalid: OnInvalid = "raise"
     ) -> Iterator[StateEvent]:
-        """The events that pass, control events included, in order; the others by the policy."""
+        """Yield the valid events and control events, in order; `on_invalid` handles the rest."""
         for index, event in enumerate(events):
             if isinstance(event, ChangeEvent):
                 try:
                     self.check(event)
                 except ValidationFailed as error:
-                    found = in_array(error, index, event.to_json())
+                    failure = in_array(error, index, event.to_json())
                     if on_invalid == "raise":
-                        raise found from error
+                        raise failure from error
                     if on_invalid != "skip":
-                        on_invalid(found)
+                        on_invalid(failure)
                     continue
             yield event

@@ -1,8 +1,8 @@
-"""One way to check values, whatever library describes them: the `Validator` protocol.
+"""The `Validator` protocol: one interface to check values, whatever library describes them.
 
-`validator_for` takes what an application already has: a pydantic model or TypeAdapter, a
-msgspec.Struct, a dataclass, an attrs class, any type that msgspec knows, a JSON Schema document, or
-a function. None of those libraries is imported before it is needed.
+`validator_for` takes a pydantic model or TypeAdapter, a msgspec.Struct, a dataclass, an attrs
+class, any other type that msgspec supports, a JSON Schema document, or a function. Each library is
+imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Validator(Protocol[T_co]):
     """Checks the values of one type of entity."""
 
     def load(self, raw: bytes) -> T_co:
-        """The checked value in valid JSON; raises anything at all if it is not acceptable."""
+        """Return the checked value in valid JSON; raise any exception if it is not acceptable."""
 
     def dump(self, value: Any) -> bytes:
-        """The JSON of a value, be it of the library's own kind or plain."""
+        """Return the JSON of a value, which is of the library's own type or plain."""
 
 
 class Reason(NamedTuple):
-    """Why a value was refused: where in it, by which rule, in words."""
+    """Why a value was refused: its path, the rule, and a message."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -41,7 +41,7 @@ class Reason(NamedTuple):
 
 
 def validator_for(schema: Any) -> Validator[Any]:
-    """The validator for anything that describes values."""
+    """Return the validator for a schema of any supported kind."""
     if isinstance(schema, Mapping | bool):
         return JsonSchema(schema)
     is_class = isinstance(schema, type)
@@ -53,18 +53,18 @@ def validator_for(schema: Any) -> Validator[Any]:
         return _Pydantic(TypeAdapter(schema))
     if not is_class and hasattr(schema, "validate_json") and hasattr(schema, "dump_json"):
         return _Pydantic(schema)
-    if _is_known_type(schema):
+    if _is_msgspec_type(schema):
         return _Typed(schema)
     if callable(schema):
         return _Function(schema)
     raise TypeError(
-        f"{schema!r} cannot check values: give a pydantic, msgspec, dataclass or attrs type, a "
+        f"{schema!r} cannot check values: pass a pydantic, msgspec, dataclass or attrs type, a "
         "JSON Schema, a function, or an object with load and dump."
     )
 
 
 def reason_of(error: Any) -> Reason:
-    """What a library's error says, in the same three parts for all of them."""
+    """Return the path, rule and message of the error of any library."""
     if hasattr(error, "instance_path") and hasattr(error, "schema_path"):  # jsonschema-rs
         keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
         return Reason(tuple(error.instance_path), keyword, _short(getattr(error, "message", error)))
@@ -103,7 +103,7 @@ class JsonSchema:
             where = "/".join(map(str, getattr(error, "instance_path", ())))
             message = _short(getattr(error, "message", error))
             raise ValueError(
-                f"this is not a usable JSON Schema{where and f' at /{where}'}: {message}"
+                f"This is not a usable JSON Schema{where and f' at /{where}'}: {message}."
             ) from error
         self._check = validator.validate
 
@@ -117,7 +117,7 @@ class JsonSchema:
 
 
 class _Typed:
-    """Types that msgspec reads and writes: structs, dataclasses, attrs, typed dicts, built-ins."""
+    """Types that msgspec supports: structs, dataclasses, attrs, typed dicts, built-ins."""
 
     __slots__ = ("_decode",)
 
@@ -145,15 +145,15 @@ class _Pydantic:
     def dump(self, value: Any) -> bytes:
         if isinstance(value, Mapping | list | str | int | float | None):
             return bytes(encode_value(value))
-        # Written through its aliases, since that is how it is read.
+        # Written with its aliases, as it is read.
         data: bytes = self._adapter.dump_json(value, by_alias=True, warnings="error")
         return data
 
 
 class _Function:
-    """A plain function that returns the value to use, or raises.
+    """A function that returns the value to use, or raises.
 
-    One that only checks may return None or True, which keep the value as it is; False refuses it.
+    A function that only checks returns None or True to accept the value, and False to refuse it.
     """
 
     __slots__ = ("_function",)
@@ -167,14 +167,14 @@ class _Function:
         if result is None or result is True:
             return value
         if result is False and value is not False:
-            raise ValueError("the check returned False")
+            raise ValueError("The check returned False.")
         return result
 
     def dump(self, value: Any) -> bytes:
         return bytes(encode_value(value))
 
 
-def _is_known_type(schema: Any) -> bool:
+def _is_msgspec_type(schema: Any) -> bool:
     if schema is None:
         return False
     try:
@@ -185,13 +185,13 @@ def _is_known_type(schema: Any) -> bool:
 
 
 def _path(text: str) -> tuple[str | int, ...]:
-    """The steps of a path as msgspec writes it: `.tags[0]`, and `[...]` for any key of a dict."""
+    """Return the steps of a path as msgspec writes it: `.tags[0]`, and `[...]` for a dict's key."""
     steps = (match[1] or match[2] for match in _STEP.finditer(text))
     return tuple(int(step) if step.isdigit() else step for step in steps)
 
 
 def path_text(path: Iterable[str | int]) -> str:
-    """A path as text that can be put behind `value`: `.tags[0]`."""
+    """Return a path as text to append to `value`: `.tags[0]`."""
     return "".join(
         f"[{step}]" if isinstance(step, int) or step == "..." else f".{step}" for step in path
     )

@@ -1,4 +1,4 @@
-"""Where a live state keeps its entities, together with the position they stand at."""
+"""The storage of a live state: its entities, and their position in the stream."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 from penstock.state.live.plan import Entity, Position
 from penstock.state.lookup import tokens
 
-Indexes = Mapping[str, Sequence[str]]  # type → the fields that entities are found by
-Found = list[tuple[str, bytes]]  # keys, with their values as JSON
+Indexes = Mapping[str, Sequence[str]]  # type → indexed fields
+Entities = list[tuple[str, bytes]]  # keys, with their values as JSON
 
 
 class Backend(Protocol):
-    """Keeps entities. One writer; readers on any thread, who never see half a commit."""
+    """Stores entities, for one writer, and readers on any thread that never see half a commit."""
 
     blocking: bool  # whether a commit waits for a disk
 
     def open(self, stream: str, indexes: Indexes) -> Position:
-        """Make ready for a stream, named by its URL: the position that the entities stand at."""
+        """Prepare for the stream at a URL; return the position of the entities."""
 
     def commit(
         self,
@@ -29,14 +29,14 @@ class Backend(Protocol):
         *,
         clear: bool,
     ) -> None:
-        """Forget everything if `clear`, then set and remove, and move on: all of it or nothing."""
+        """Remove everything if `clear`, then apply the writes and the position, atomically."""
 
     def get(self, type: str, key: str) -> bytes | None: ...
 
-    def items(self, type: str) -> Found: ...
+    def items(self, type: str) -> Entities: ...
 
-    def find(self, type: str, field: str, token: bytes) -> Found:
-        """The entities with that token in an indexed field."""
+    def find(self, type: str, field: str, token: bytes) -> Entities:
+        """Return the entities with a token in an indexed field."""
 
     def count(self, type: str) -> int: ...
 
@@ -54,11 +54,11 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._types: dict[str, dict[str, bytes]] = {}
         self._indexes: Indexes = {}
-        self._found: dict[tuple[str, str, bytes], dict[str, None]] = {}
+        self._keys: dict[tuple[str, str, bytes], dict[str, None]] = {}  # by indexed token
 
     def open(self, stream: str, indexes: Indexes) -> Position:
         if self._types or self._indexes:
-            raise ValueError("this MemoryBackend has been used: every live state needs its own")
+            raise ValueError("This MemoryBackend is in use: make one for each live state.")
         self._indexes = {type: tuple(fields) for type, fields in indexes.items()}
         return Position()
 
@@ -73,7 +73,7 @@ class MemoryBackend:
         with self._lock:
             if clear:
                 self._types.clear()
-                self._found.clear()
+                self._keys.clear()
             for (type, key), value in writes.items():
                 keys = self._types.setdefault(type, {})
                 if type in self._indexes:
@@ -89,14 +89,14 @@ class MemoryBackend:
         with self._lock:
             return self._types.get(type, {}).get(key)
 
-    def items(self, type: str) -> Found:
+    def items(self, type: str) -> Entities:
         with self._lock:
             return list(self._types.get(type, {}).items())
 
-    def find(self, type: str, field: str, token: bytes) -> Found:
+    def find(self, type: str, field: str, token: bytes) -> Entities:
         with self._lock:
             keys = self._types.get(type, {})
-            return [(key, keys[key]) for key in self._found.get((type, field, token), ())]
+            return [(key, keys[key]) for key in self._keys.get((type, field, token), ())]
 
     def count(self, type: str) -> int:
         with self._lock:
@@ -107,14 +107,14 @@ class MemoryBackend:
             return list(self._types)
 
     def close(self) -> None:
-        """Nothing to do: what was read stays readable."""
+        """Do nothing: the entities stay readable."""
 
     def _index(self, type: str, key: str, old: bytes | None, new: bytes | None) -> None:
         fields = self._indexes[type]
         for field, token in tokens(old, fields) if old is not None else ():
-            place = (type, field, token)
-            del self._found[place][key]
-            if not self._found[place]:
-                del self._found[place]
+            slot = (type, field, token)
+            del self._keys[slot][key]
+            if not self._keys[slot]:
+                del self._keys[slot]
         for field, token in tokens(new, fields) if new is not None else ():
-            self._found.setdefault((type, field, token), {})[key] = None
+            self._keys.setdefault((type, field, token), {})[key] = None

@@ -1,7 +1,7 @@
-"""Starting from the state that a Penstock server keeps, instead of from the stream's beginning.
+"""Starting from the state that a Penstock server has, instead of from the stream's beginning.
 
-A flow without I/O, like those of the clients. Whatever goes wrong, the stream has it all: reading
-that is always the other way, and shows what is wrong if that fails too.
+A flow without I/O, like those of the clients. If it fails, the state is read from the stream, which
+has all of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bootstrap: TypeAlias = Literal["stream", "state"]
 
 
 class Loaded(NamedTuple):
-    """All entities, and the offset to follow from, in the stream at a URL."""
+    """All entities of a state, and the stream and offset to follow from."""
 
     offset: str
     entities: dict[Entity, bytes]
@@ -42,20 +42,22 @@ _decode: Final = msgspec.json.Decoder(_Page).decode
 
 
 def check(bootstrap: Bootstrap, on_reset: OnReset) -> None:
-    """Refuse what cannot be kept: the server clears at a reset, and asks nobody."""
+    """Refuse options that do not go together: at a reset the server clears its state."""
     if bootstrap not in ("stream", "state"):
-        raise ValueError(f"bootstrap is {bootstrap!r}; it can be stream or state")
+        raise ValueError(f"bootstrap is {bootstrap!r}: use stream or state.")
     if bootstrap == "state" and on_reset != "clear":
-        raise ValueError('bootstrap="state" goes with on_reset="clear" only: the server clears')
+        raise ValueError(
+            'bootstrap="state" needs on_reset="clear", because the server clears at a reset.'
+        )
 
 
 def load_state(stream_url: str, retry: Retry) -> Flow[Loaded | None]:
-    """The state of a stream, page by page and all of one offset; None if it cannot be had.
+    """Return the state of a stream, all of one offset; None if the server does not have it.
 
-    That of a stream that goes on in another one is found there.
+    The state of a stream that has a successor is that of the successor.
     """
-    base, found, path = stream_url.partition(STREAM_PREFIX)
-    if not found:
+    base, prefix, path = stream_url.partition(STREAM_PREFIX)
+    if not prefix:
         return None
     entities: dict[Entity, bytes] = {}
     params = {"limit": str(limits.STATE_LIMIT_MAX)}

@@ -1,5 +1,7 @@
-"""The common part of both live states: entities, what transactions lay over them, who is told.
-Does no I/O but through its backend, and waits for nothing. Reading needs no lock."""
+"""The common core of both live states: entities, the overlays of transactions, listeners.
+
+Does I/O only through its backend, and waits for nothing. Reading needs no lock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock.client.batches import Batch
 from penstock.errors import ClientClosed, Gone, StreamClosed
 from penstock.state.event import ControlEvent
 from penstock.state.json import decode_value, same_raw
-from penstock.state.live.backends import Backend, Found, Indexes, MemoryBackend
+from penstock.state.live.backends import Backend, Entities, Indexes, MemoryBackend
 from penstock.state.live.moves import Moving, relative, resolved
 from penstock.state.live.plan import Cleared, Entity, Plan, Position, Question
 from penstock.state.live.rules import Rules, log
@@ -22,7 +24,7 @@ OnControl = Callable[[ControlEvent], Any]
 
 
 class Change(NamedTuple):
-    """An entity as readers saw it before and see it now."""
+    """The value of an entity for readers, before and after."""
 
     entity: Entity
     old: bytes | None
@@ -30,27 +32,27 @@ class Change(NamedTuple):
 
 
 class Ticket:
-    """Somebody waits for a transaction to come by. Its `writes` are shown until then."""
+    """A transaction whose echo is awaited. Its `writes` are an overlay until then."""
 
     __slots__ = ("moves", "offset", "seen", "txid", "writes")
 
     def __init__(self, txid: str) -> None:
         self.txid = txid
-        self.moves = 0  # how often the state had moved when it was stored
+        self.moves = 0  # the redirects before it was stored
         self.seen = False
-        self.offset: str | None = None  # where the stream ended when it was stored, once known
+        self.offset: str | None = None  # the tail after it was stored, once known
         self.writes: dict[Entity, bytes | None] = {}
 
 
 class LiveCore:
-    """One state, fed by one follower."""
+    """One state, with one follower."""
 
     def __init__(self, url: str, backend: Backend, rules: Rules, indexes: Indexes) -> None:
         self.lock = threading.RLock()
         self.backend = backend
         self.indexes = indexes
         self.position = backend.open(url, indexes)
-        # The stream that the position is of, which a reset may change, and how often one has.
+        # The stream of the position, which a reset may change, and the number of such redirects.
         location = self.position.location
         self.url = resolved(url, location) if location else url
         self.moves = 0
@@ -75,11 +77,11 @@ class LiveCore:
                 return ticket.writes[entity]
         return self.backend.get(type, key)
 
-    def items(self, type: str) -> Found:
+    def items(self, type: str) -> Entities:
         return _merged(self.backend.items(type), self._overlay(type))
 
-    def find(self, type: str, field: str, token: bytes) -> Found:
-        """Candidates: all that have the token, and all that a transaction has changed."""
+    def find(self, type: str, field: str, token: bytes) -> Entities:
+        """Return candidates: the entities with the token, and those in an overlay."""
         return _merged(self.backend.find(type, field, token), self._overlay(type))
 
     def count(self, type: str) -> int:
@@ -102,12 +104,12 @@ class LiveCore:
 
     @property
     def source(self) -> str:
-        """The stream to read: another one already while the state moves there."""
+        """The URL of the stream to read; during a redirect that of the new stream."""
         return self.url if self._moving is None else self._moving.url
 
     @property
     def next(self) -> Position:
-        """Where to read on in it."""
+        """The position to read that stream from."""
         return self.position if self._moving is None else self._moving.core.position
 
     def plan(self, batch: Batch) -> Generator[Question, Any, Plan]:
@@ -126,7 +128,7 @@ class LiveCore:
         return plan
 
     def commit(self, plan: Plan) -> list[Change]:
-        """Make a plan true; what readers see differently since, in order."""
+        """Commit a plan; return the changes that readers see, in order."""
         with self.lock:
             if self.ended is not None:
                 raise self.ended
@@ -144,56 +146,57 @@ class LiveCore:
             self.skipped += plan.skipped
             self._open_txid = plan.open_txid
             if plan.moves_to is not None:
-                self._moving = Moving(self.url, plan.moves_to, self._beside)
+                self._moving = Moving(self.url, plan.moves_to, self._replacement)
             return seen + self._notice(plan.txids)
 
-    def _beside(self, url: str) -> LiveCore:
-        """An empty state by the same rules, to be filled before it takes this one's place."""
+    def _replacement(self, url: str) -> LiveCore:
+        """Return an empty state with the same rules, to be filled before it replaces this one."""
         return LiveCore(url, MemoryBackend(), self._rules, {})
 
     def everything(self) -> dict[Entity, bytes | None]:
+        """Return all entities, without overlays."""
         backend = self.backend
         return {(type, key): raw for type in backend.types() for key, raw in backend.items(type)}
 
     def txids(self) -> dict[str, None]:
-        """The transactions that were seen last."""
+        """Return the ids of the latest transactions."""
         return dict(self._seen)
 
     def end(self, cause: BaseException | None) -> None:
-        """The follower has stopped; without a cause since the stream was closed."""
+        """The follower has stopped; without a cause, because the stream is closed."""
         with self.lock:
             if self.ended is not None:
                 return
             if cause is not None and not isinstance(cause, ClientClosed):
                 log.error("a live state has stopped: %s", cause)
-            self.ended = cause or StreamClosed("The stream is closed: no more will come.")
+            self.ended = cause or StreamClosed("The stream is closed: no more changes will come.")
 
     def close(self) -> None:
         with self.lock:
-            self.end(ClientClosed("The live state was closed."))
+            self.end(ClientClosed("The live state is closed: make a new one."))
             self._overlays = ()
             self.backend.close()
 
-    def tell(self, changes: Iterable[Change], controls: Iterable[ControlEvent] = ()) -> None:
-        """Call back, without holding the lock."""
+    def notify(self, changes: Iterable[Change], controls: Iterable[ControlEvent] = ()) -> None:
+        """Call the listeners, without holding the lock."""
         for (type, key), old, new in changes:
             for listener in tuple(self.on_change):
                 _call(listener, type, key, _decoded(old), _decoded(new))
         for control in controls:
-            for hearer in tuple(self.on_control):
-                _call(hearer, control)
+            for control_listener in tuple(self.on_control):
+                _call(control_listener, control)
 
     # -- transactions
 
     def await_txid(self, txid: str) -> Ticket:
-        """A ticket that is seen when the transaction is."""
+        """Return a ticket for a transaction, which may have been seen already."""
         with self.lock:
             ticket = self.begin(txid)
             ticket.seen = txid in self._seen
         return ticket
 
     def begin(self, txid: str) -> Ticket:
-        """A ticket for a transaction to come: an earlier one of that name is not it."""
+        """Return a ticket for a future transaction; an earlier one of that id does not count."""
         ticket = Ticket(txid)
         with self.lock:
             self._tickets.append(ticket)
@@ -205,18 +208,18 @@ class LiveCore:
                 self._tickets.remove(ticket)
 
     def is_seen(self, ticket: Ticket) -> bool:
-        """Whether it has come by; what the follower had to skip has come by, too."""
+        """Whether the echo has come, or the follower is past its offset."""
         return ticket.seen or (
             ticket.offset is not None and self.is_at(ticket.offset, ticket.moves)
         )
 
     def is_at(self, offset: str, moves: int) -> bool:
-        """Whether the state has got to an offset of the stream that it followed after so many
-        moves: a stream that it was led on to has all of those before."""
+        """Whether the state has applied `offset` of the stream it followed after `moves` redirects;
+        any later stream implies it."""
         return self.moves > moves or self.position.offset >= offset
 
     def show(self, ticket: Ticket, entity: Entity, value: bytes | None) -> list[Change]:
-        """Lay a change over the state."""
+        """Add a change to the overlay of a transaction; return what readers see change."""
         with self.lock:
             old = self.get(*entity)
             ticket.writes[entity] = value
@@ -225,7 +228,7 @@ class LiveCore:
             return _differing([Change(entity, old, self.get(*entity))])
 
     def settle(self, ticket: Ticket) -> list[Change]:
-        """Take a transaction's overlay away: it is in the state by now, or never will be."""
+        """Remove the overlay of a transaction that is in the state, or has failed."""
         with self.lock:
             self.forget(ticket)
             return self._uncover([ticket])
@@ -239,13 +242,13 @@ class LiveCore:
         return self._uncover(done)
 
     def _remember(self, txids: Mapping[str, None]) -> None:
-        """Keep the last ones, in the order they were seen last."""
+        """Remember the latest transactions, in the order of their last event."""
         seen = self._seen
         if not seen.keys().isdisjoint(txids):
             for txid in txids:
                 seen.pop(txid, None)
         seen.update(txids)
-        # All at once and seldom: a dictionary is slow to give up its oldest, one by one.
+        # Many at a time: removing the oldest entry of a dictionary one by one is slow.
         if len(seen) > 2 * limits.LIVE_TXIDS_MAX:
             self._seen = dict.fromkeys(list(seen)[-limits.LIVE_TXIDS_MAX :])
 
@@ -258,12 +261,12 @@ class LiveCore:
         return _differing(Change(entity, before[entity], self.get(*entity)) for entity in entities)
 
     def _trace(self, plan: Plan) -> list[Change]:
-        """What readers will see change, event by event; overlays hide what is under them."""
+        """Return the changes that readers will see, event by event; overlays hide entities."""
         if plan.replaces:
-            standing, writes = self.everything(), plan.writes
-            steps = [Change(each, old, writes.get(each)) for each, old in standing.items()]
+            existing, writes = self.everything(), plan.writes
+            steps = [Change(each, old, writes.get(each)) for each, old in existing.items()]
             steps += [
-                Change(each, None, new) for each, new in writes.items() if each not in standing
+                Change(each, None, new) for each, new in writes.items() if each not in existing
             ]
             return self._uncovered(steps)
         now: dict[Entity, bytes | None] = {}
@@ -271,9 +274,9 @@ class LiveCore:
         cleared = False
         for step in plan.trace or ():
             if isinstance(step, Cleared):
-                standing = {} if cleared else self.everything()
-                standing.update(now)
-                changes.extend(Change(entity, old, None) for entity, old in standing.items())
+                existing = {} if cleared else self.everything()
+                existing.update(now)
+                changes.extend(Change(entity, old, None) for entity, old in existing.items())
                 now, cleared = {}, True
                 continue
             entity, value = step
@@ -288,10 +291,10 @@ class LiveCore:
         return [change for change in _differing(changes) if change.entity not in covered]
 
 
-def _merged(found: Found, overlay: Mapping[str, bytes | None]) -> Found:
+def _merged(entities: Entities, overlay: Mapping[str, bytes | None]) -> Entities:
     if not overlay:
-        return found
-    merged = {**dict(found), **overlay}
+        return entities
+    merged = {**dict(entities), **overlay}
     return [(key, value) for key, value in merged.items() if value is not None]
 
 
@@ -306,5 +309,5 @@ def _decoded(raw: bytes | None) -> Any:
 def _call(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
-    except Exception:  # noqa: BLE001 - logged, and none of ours
+    except Exception:  # noqa: BLE001 - a failure of the user's code, which is logged
         log.exception("a callback of a live state failed")

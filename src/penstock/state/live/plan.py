@@ -1,4 +1,4 @@
-"""What the rules of a live state speak of: positions, plans, and the questions they ask."""
+"""The values of a live state's rules: positions, plans, and questions about the stream."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Entity: TypeAlias = tuple[str, str]  # (type, key)
 
 
 class Count(NamedTuple):
-    """How many messages are there from one offset to another? None if that cannot be told."""
+    """The question how many messages are between two offsets. The answer is None if unknown."""
 
     start: str
     until: str
 
 
 class Exists(NamedTuple):
-    """Can the stream be read from this offset on?"""
+    """The question whether the stream can be read from an offset on."""
 
     offset: str
 
@@ -28,7 +28,7 @@ Question: TypeAlias = Count | Exists
 
 
 class Cleared(NamedTuple):
-    """In the trace of a batch: everything was forgotten here."""
+    """In the trace of a batch: all entities were removed."""
 
 
 class Written(NamedTuple):
@@ -39,23 +39,23 @@ class Written(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a state stands: all that has to be committed together with it."""
+    """The position of a state in its stream, which is committed together with the entities."""
 
     offset: str = START
     in_snapshot: bool = False
-    location: str = ""  # of the stream that the offset is of, if a reset has led to another one
+    location: str = ""  # of the stream that the offset belongs to, if a reset has redirected to it
 
 
 @dataclass(slots=True)
 class Plan:
-    """All that a batch means: `writes` on top of what is there, or of nothing if it `clears`."""
+    """The effect of a batch: `writes` on top of the entities, or of none if it `clears`."""
 
     position: Position
     up_to_date: bool = False
     clears: bool = False
-    skips: bool = False  # the position is not where the batch ends: read on from there
+    skips: bool = False  # the position is not the end of the batch: read on from the position
     moves_to: str | None = None  # the location of the stream to read on from
-    replaces: bool = False  # the writes are all there is, known at once: told as differences
+    replaces: bool = False  # the writes are the whole new state: listeners get the differences
     writes: dict[Entity, bytes | None] = field(default_factory=dict)
     trace: list[Cleared | Written] | None = None
     controls: list[ControlEvent] = field(default_factory=list)

@@ -16,7 +16,7 @@ from penstock.state.live.plan import Count, Plan, Question
 
 
 def answered(planning: Generator[Question, Any, Plan], url: str, retry: Retry) -> Flow[Plan]:
-    """Return the plan; what the rules ask is answered from the stream at `url`."""
+    """Return the plan; the questions of the rules are answered by reading the stream at `url`."""
     answer: int | bool | None = None
     while True:
         try:

@@ -1,7 +1,7 @@
-"""What a live state does with each batch of its stream: the rules alone, without I/O.
+"""The rules of a live state: the plan for each batch of its stream. No I/O.
 
-A batch becomes a plan, which a backend commits as a whole. Where a rule has to know more about the
-stream it asks, by yielding a question that the shells answer.
+A backend commits a plan as a whole. A rule that has to know more about the stream yields a question
+(see `live/questions`).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Rules:
         on_reset: OnReset = "clear",
     ) -> None:
         if not (callable(on_invalid) or on_invalid in ("raise", "skip")):
-            raise ValueError(f"on_invalid is {on_invalid!r}; it can be raise, skip or a function")
+            raise ValueError(f"on_invalid is {on_invalid!r}: use raise, skip or a function.")
         if not (callable(on_reset) or on_reset in ("raise", "clear")):
-            raise ValueError(f"on_reset is {on_reset!r}; it can be clear, raise or a function")
+            raise ValueError(f"on_reset is {on_reset!r}: use clear, raise or a function.")
         self._schema = schema
         self._on_invalid = on_invalid
         self._on_reset = on_reset
@@ -65,9 +65,9 @@ class Rules:
     def plan(
         self, batch: Batch, position: Position, open_txid: str | None, *, trace: bool = False
     ) -> Generator[Question, Any, Plan]:
-        """What to commit for a batch that starts at the position.
+        """Return the plan of a batch that starts at the position.
 
-        `open_txid` is the transaction that the batch before may have ended in the middle of.
+        `open_txid` is the transaction that may be incomplete at the end of the last batch.
         """
         plan = Plan(
             position=position._replace(offset=batch.next_offset),
@@ -76,13 +76,13 @@ class Rules:
         )
         if open_txid is not None:
             plan.txids[open_txid] = None
-        events, places = self._events(batch.data, plan)
+        events, indexes = self._events(batch.data, plan)
         odd = odd_timestamps(events)
         if odd:
             log.warning("timestamps of %d events up to %s are not RFC 3339", odd, batch.next_offset)
         skip_below = 0
         last_txid: Any = None
-        event: Any  # a cast for each would be a good part of the cost of this loop
+        event: Any  # a cast for each would be a large part of the cost of this loop
         for number, event in enumerate(events):
             if number < skip_below:
                 continue
@@ -90,9 +90,9 @@ class Rules:
             operation = headers.operation
             if not operation:
                 last_txid = None
-                below = yield from self._control(event, number, places, batch, plan)
+                below = yield from self._control(event, number, indexes, batch, plan)
                 if plan.moves_to is not None:
-                    # What came before the reset is shown; the batch is read again if it ends here.
+                    # The part before the reset is shown; after a restart the batch is read again.
                     plan.position, plan.up_to_date = position, False
                 if below is None:
                     break
@@ -101,7 +101,7 @@ class Rules:
             last_txid = headers.txid
             if last_txid is not UNSET:
                 plan.txids[last_txid] = None
-            if self._schema is not None and not self._is_valid(event, places[number], plan):
+            if self._schema is not None and not self._is_valid(event, indexes[number], plan):
                 continue
             value = None if operation == "delete" else bytes(event._value)
             entity = (event.type, event.key)
@@ -109,21 +109,21 @@ class Rules:
             if plan.trace is not None:
                 plan.trace.append(Written(entity, value))
         else:
-            # Chunks are cut anywhere: the next one may begin with more of the same transaction.
+            # Batches are cut anywhere: the next may begin with more of the same transaction.
             if last_txid and not batch.up_to_date:
                 del plan.txids[last_txid]
                 plan.open_txid = last_txid
         return plan
 
     def gone(self, error: Gone, position: Position) -> Plan:
-        """The offset exists no more: the stream was made anew, or trimmed beyond it."""
+        """Return the plan for an offset that was trimmed away, or whose stream was recreated."""
         if position.offset == START or self._choose(error) == "keep":
             raise error
         start = Position(location=position.location)
         return Plan(position=start, clears=True, skips=True, trace=[Cleared()])
 
     def loaded(self, offset: str, entities: Mapping[Entity, bytes], *, trace: bool = False) -> Plan:
-        """A state that is there already, instead of the events that led to it."""
+        """Return the plan of a state that was loaded from the server."""
         plan = Plan(position=Position(offset), clears=True, trace=[Cleared()] if trace else None)
         if self._schema is None and not trace:
             plan.writes.update(entities)
@@ -144,11 +144,11 @@ class Rules:
         self,
         event: ControlEvent,
         number: int,
-        places: Sequence[int],
+        indexes: Sequence[int],
         batch: Batch,
         plan: Plan,
     ) -> Generator[Question, Any, int | None]:
-        """Do as it says; the number of the event to go on with, None for none of this batch."""
+        """Apply a control event; return the number of the next event, None to leave the batch."""
         plan.controls.append(event)
         control = event.control
         if control == "snapshot-start":
@@ -169,18 +169,18 @@ class Rules:
             if plan.trace is not None:
                 plan.trace.append(Cleared())
             if event.offset is not None:
-                return (yield from self._skip(event.offset, number, places, batch, plan))
+                return (yield from self._skip(event.offset, number, indexes, batch, plan))
         return number + 1
 
     def _skip(
         self,
         target: str,
         number: int,
-        places: Sequence[int],
+        indexes: Sequence[int],
         batch: Batch,
         plan: Plan,
     ) -> Generator[Question, Any, int | None]:
-        """Go to the offset of a reset if it lies ahead. Going back would never end."""
+        """Skip to the offset of a reset if it is ahead. Going back would never end."""
         if target == batch.next_offset:
             return None
         if target > batch.next_offset:
@@ -191,11 +191,11 @@ class Rules:
             log.warning("reset to %.64s, where the stream cannot be read; going on", target)
         elif target > batch.offset:
             count: int | None = yield Count(batch.offset, target)
-            if count is not None and count > places[number]:
-                return bisect_left(places, count)
+            if count is not None and count > indexes[number]:
+                return bisect_left(indexes, count)
             log.warning("reset to %.64s, which is not ahead of it; going on", target)
         else:
-            log.warning("reset to %.64s, which lies behind it; going on", target)
+            log.warning("reset to %.64s, which is behind it; going on", target)
         return number + 1
 
     def _choose(self, cause: ControlEvent | Gone) -> ResetChoice:
@@ -204,16 +204,16 @@ class Rules:
         if self._on_reset == "raise":
             if isinstance(cause, Gone):
                 raise cause
-            raise StateReset("The stream says that the state before this point is not valid.")
+            raise StateReset("A reset in the stream has made the state before it invalid.")
         choice = self._on_reset(cause) or "clear"
         if choice not in ("clear", "keep"):
-            raise ValueError(f"on_reset returned {choice!r}; it can be clear, keep or None")
+            raise ValueError(f"on_reset returned {choice!r}: return clear, keep or None.")
         return choice
 
     # -- events
 
     def _events(self, data: bytes, plan: Plan) -> tuple[list[StateEvent], Sequence[int]]:
-        """The events of an array, and for each its place there: some may have been left out."""
+        """Return the valid events of an array, and the index of each in the array."""
         if not data:
             return [], (0,)
         events = decode_exactly(data, strict_timestamp=False)
@@ -228,14 +228,14 @@ class Rules:
             self._refuse(error, plan)
 
         events = parse_many(data, strict_timestamp=False, on_invalid=refuse)
-        return events, [place for place in range(len(events) + len(bad) + 1) if place not in bad]
+        return events, [index for index in range(len(events) + len(bad) + 1) if index not in bad]
 
-    def _is_valid(self, event: ChangeEvent, place: int, plan: Plan) -> bool:
+    def _is_valid(self, event: ChangeEvent, index: int, plan: Plan) -> bool:
         assert self._schema is not None
         try:
             self._schema.check(event)
         except ValidationFailed as error:
-            self._refuse(in_array(error, place, event.to_json()), plan)
+            self._refuse(in_array(error, index, event.to_json()), plan)
             return False
         return True
 

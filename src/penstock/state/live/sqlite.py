@@ -1,4 +1,4 @@
-"""A live state in a SQLite file: entities and position change in one transaction."""
+"""A live state in a SQLite file: entities and position are committed in one transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import StoreLocked, StoreTooNew
-from penstock.state.live.backends import Found, Indexes
+from penstock.state.live.backends import Entities, Indexes
 from penstock.state.live.plan import Entity, Position
 from penstock.state.lookup import tokens
 
@@ -38,10 +38,10 @@ _SET: Final = (
 
 
 class SqliteBackend:
-    """Entities in a file, which belongs to one stream and to one live state at a time.
+    """Entities in a file, which belongs to one stream and one live state at a time.
 
-    The file remembers its stream by `name`, by default the stream's URL: give one if the server
-    may move.
+    The file remembers its stream by `name`, by default the stream's URL: pass a name if the URL of
+    the server may change.
     """
 
     blocking = True
@@ -54,7 +54,7 @@ class SqliteBackend:
         self._writer = self._connect()
         try:
             self._prepare()
-            # Readers have their own connection: they never wait for a commit.
+            # Readers have their own connection, so that they never wait for a commit.
             self._reader = self._connect()
         except BaseException:
             self._writer.close()
@@ -71,11 +71,13 @@ class SqliteBackend:
                 row = (name, Position().offset, 0, "")
                 connection.execute("INSERT INTO position VALUES (1, ?, ?, ?, ?)", row)
             elif row[0] != name and row[3] and stream.endswith(row[3]):
-                # It was led on to this very stream, which goes by its own name now.
+                # A reset had redirected the state to this very stream, which is now named directly.
                 row = (name, row[1], row[2], "")
                 connection.execute("UPDATE position SET stream = ?, location = ''", (name,))
             elif row[0] != name:
-                raise ValueError(f"{self._path} holds the state of {row[0]}, not of {name}")
+                raise ValueError(
+                    f"{self._path} holds the state of {row[0]}, not of {name}: use another file."
+                )
             self._reindex(connection, indexes)
         return Position(row[1], bool(row[2]), row[3])
 
@@ -95,27 +97,29 @@ class SqliteBackend:
                 (*after, before.offset, before.location),
             )
             if moved.rowcount != 1:
-                raise StoreLocked(f"{self._path} is used by another live state: give each its own.")
+                raise StoreLocked(
+                    f"{self._path} is in use by another live state: use a file for each."
+                )
             if clear:
                 connection.execute("DELETE FROM entity")
                 connection.execute("DELETE FROM lookup")
             if self._indexes:
                 self._index(connection, writes)
-            gone = [entity for entity, value in writes.items() if value is None]
-            kept = [(*entity, value) for entity, value in writes.items() if value is not None]
-            # In the order of the table: neighbours are on the same page.
-            kept.sort()
-            connection.executemany("DELETE FROM entity WHERE type = ? AND key = ?", gone)
-            connection.executemany(_SET, kept)
+            removed = [entity for entity, value in writes.items() if value is None]
+            rows = [(*entity, value) for entity, value in writes.items() if value is not None]
+            # In the order of the table, where neighbours are on the same page.
+            rows.sort()
+            connection.executemany("DELETE FROM entity WHERE type = ? AND key = ?", removed)
+            connection.executemany(_SET, rows)
 
     def get(self, type: str, key: str) -> bytes | None:
         rows = self._read("SELECT value FROM entity WHERE type = ? AND key = ?", type, key)
         return rows[0][0] if rows else None
 
-    def items(self, type: str) -> Found:
+    def items(self, type: str) -> Entities:
         return self._read("SELECT key, value FROM entity WHERE type = ?", type)
 
-    def find(self, type: str, field: str, token: bytes) -> Found:
+    def find(self, type: str, field: str, token: bytes) -> Entities:
         return self._read(
             "SELECT key, value FROM lookup JOIN entity USING (type, key) "
             "WHERE lookup.type = ? AND field = ? AND token = ?",
@@ -149,7 +153,7 @@ class SqliteBackend:
         if version > FORMAT:
             raise StoreTooNew(f"{self._path} has format {version}; this version reads {FORMAT}.")
         connection.execute("PRAGMA journal_mode = WAL")
-        # A power cut may take the last commits, each with its position: they are read again.
+        # A power cut may lose the last commits with their positions: they are read again.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")  # for macOS
         older = _LOCATION if version == 1 else ""
@@ -158,16 +162,16 @@ class SqliteBackend:
         )
 
     def _reindex(self, connection: sqlite3.Connection, indexes: Indexes) -> None:
-        """Drop the indexes that are not wanted any more, and fill those that are new."""
+        """Drop the indexes that are not requested any more, and fill the new ones."""
         self._indexes = {type: tuple(fields) for type, fields in indexes.items() if fields}
-        wanted = {(type, field) for type, fields in self._indexes.items() for field in fields}
+        requested = {(type, field) for type, fields in self._indexes.items() for field in fields}
         present = set(connection.execute("SELECT type, field FROM indexed"))
         for table in ("indexed", "lookup"):
             connection.executemany(
                 f"DELETE FROM {table} WHERE type = ? AND field = ?",  # noqa: S608 - ours
-                present - wanted,
+                present - requested,
             )
-        for type, field in wanted - present:
+        for type, field in requested - present:
             connection.execute("INSERT INTO indexed VALUES (?, ?)", (type, field))
             entities = connection.execute("SELECT key, value FROM entity WHERE type = ?", (type,))
             connection.executemany(

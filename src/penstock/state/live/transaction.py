@@ -1,6 +1,6 @@
-"""A transaction on a live state: what it collects and how its append is told from a repetition.
+"""A transaction on a live state: its changes, and the producer headers of its append.
 
-The rules alone: the shells send, and wait for the echo.
+Rules without I/O: the shells append it and wait for the echo.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.state.schema import Collection, StateSchema
 class Sequence:
     """The producer headers of one live state: each append has its own number.
 
-    After an append whose outcome stayed unknown a new epoch begins. It needs no knowledge of what
-    was stored, and fences the lost request off, should it arrive after all.
+    After an append with an unknown outcome a new epoch begins, which fences the lost request off if
+    it arrives later.
     """
 
     def __init__(self, id: str | None = None) -> None:
@@ -36,13 +36,13 @@ class Sequence:
         self.seq += 1
 
     def restarted(self) -> Sequence:
-        """The same producer on another stream, where nothing of it is known."""
+        """Return the sequence of the same producer on another stream."""
         other = Sequence(self.id)
         other.epoch = self.epoch + 1
         return other
 
     def failed(self, error: BaseException) -> None:
-        """Nothing changes if the server has refused it; else nobody knows."""
+        """Begin a new epoch, unless the server has refused the append."""
         refused = isinstance(error, PenstockError) and 400 <= error.status < 500
         if not refused:
             self.epoch += 1
@@ -53,8 +53,7 @@ S = TypeVar("S")
 
 
 class Outlet(NamedTuple, Generic[S]):
-    """Where a live state appends: a stream, the numbers of its appends there, and how often the
-    state had moved when it got there."""
+    """Where a live state appends: the stream, the sequence there, and the redirects before it."""
 
     stream: S
     sequence: Sequence
@@ -62,7 +61,7 @@ class Outlet(NamedTuple, Generic[S]):
 
 
 class TransactionBase:
-    """Changes that will be appended together. Readers see each as soon as it is made."""
+    """Changes that will be appended together. Readers of the state see each at once."""
 
     def __init__(
         self,
@@ -100,10 +99,10 @@ class TransactionBase:
         for own, collection in self.__dict__.get("_schema") or ():
             if own == name:
                 return TransactionCollection(self.txid, collection, self._add)
-        raise AttributeError(f"the schema has no collection {name!r}")
+        raise AttributeError(f"The schema has no collection {name!r}.")
 
     def rollback(self) -> None:
-        """Forget the changes; nothing is appended."""
+        """Drop the changes; nothing is appended."""
         self._need_open()
         self._is_open = False
         self._settle()
@@ -114,20 +113,20 @@ class TransactionBase:
             self._schema.check(event)
         value = None if event.operation == "delete" else event.raw_value
         self._events.append(event)
-        self._core.tell(self._core.show(self._ticket, (event.type, event.key), value))
+        self._core.notify(self._core.show(self._ticket, (event.type, event.key), value))
 
     def _need_open(self) -> None:
         if not self._is_open:
-            raise RuntimeError("the transaction has ended: begin another one")
+            raise RuntimeError("The transaction has ended: begin another one.")
 
     def _finish(self) -> list[bytes]:
-        """No more changes: the messages to append."""
+        """End the transaction; return the messages to append."""
         self._need_open()
         self._is_open = False
         return [event.to_json() for event in self._events]
 
     def _settle(self) -> None:
-        self._core.tell(self._core.settle(self._ticket))
+        self._core.notify(self._core.settle(self._ticket))
 
 
 class TransactionCollection:

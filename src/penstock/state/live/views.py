@@ -1,4 +1,4 @@
-"""Reading a live state: by key, by type, by the fields of values. Knows no stream."""
+"""Reading a live state by key, by type, and by the fields of values. Knows no stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.state.schema import Collection, StateSchema
 
 
 class LiveCollection:
-    """The entities of one type, now; with a schema as its own kind of values."""
+    """The current entities of one type; with a schema, values of its type."""
 
     __slots__ = ("_collection", "_core", "type")
 
@@ -22,15 +22,15 @@ class LiveCollection:
         self.type = type
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of an entity, or `default` if there is none."""
+        """Return the value of an entity, or `default` if there is none."""
         raw = self._core.get(self.type, key)
         return default if raw is None else self._load(key, raw)
 
     def where(self, predicate: Callable[[Any], Any] | None = None, **fields: Any) -> list[Any]:
-        """The values whose JSON has all these fields, and that the predicate is true of.
+        """Return the values whose JSON has all these fields and for which the predicate is true.
 
-        One of the fields being indexed makes it a lookup; else all entities of the type are
-        looked at.
+        If one of the fields is indexed, this is a lookup; else it goes through all entities of
+        the type.
         """
         return [value for _, value in self._matching(predicate, fields)]
 
@@ -62,15 +62,15 @@ class LiveCollection:
     def _matching(
         self, predicate: Callable[[Any], Any] | None, fields: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any]]:
-        wanted = {field: as_json(value) for field, value in fields.items()}
-        indexed = [field for field in self._core.indexes.get(self.type, ()) if field in wanted]
+        expected = {field: as_json(value) for field, value in fields.items()}
+        indexed = [field for field in self._core.indexes.get(self.type, ()) if field in expected]
         if indexed:
             field = indexed[0]
-            found = self._core.find(self.type, field, token(wanted[field]))
+            entities = self._core.find(self.type, field, token(expected[field]))
         else:
-            found = self._core.items(self.type)
-        for key, raw in found:
-            if matches(raw, wanted):
+            entities = self._core.items(self.type)
+        for key, raw in entities:
+            if matches(raw, expected):
                 value = self._load(key, raw)
                 if predicate is None or predicate(value):
                     yield key, value
@@ -78,11 +78,11 @@ class LiveCollection:
     def _load(self, key: str, raw: bytes) -> Any:
         if self._collection is None:
             return decode_value(raw)
-        return self._collection._load(raw, key, "value")
+        return self._collection.load_value(raw, key)
 
 
 class LiveReader:
-    """What both live states can be asked. `state.users` is the schema's collection `users`."""
+    """The reading half of both live states. `state.users` is the schema's collection `users`."""
 
     _core: LiveCore
     _schema: StateSchema | None
@@ -92,24 +92,24 @@ class LiveReader:
         for own, collection in schema or ():
             if own == name:
                 return LiveCollection(self._core, collection.type, collection)
-        raise AttributeError(f"the state has no collection {name!r}: its schema does not name it")
+        raise AttributeError(f"The state has no collection {name!r}: its schema does not name it.")
 
     def collection(self, type: str) -> LiveCollection:
-        """The entities of a type, with or without a schema."""
-        found = None if self._schema is None else self._schema.collection(type)
-        return LiveCollection(self._core, type, found)
+        """Return the entities of a type, with or without a schema."""
+        collection = None if self._schema is None else self._schema.collection(type)
+        return LiveCollection(self._core, type, collection)
 
     def get(self, type: str, key: str, default: Any = None) -> Any:
-        """The plain value of an entity, or `default` if there is none."""
+        """Return the plain value of an entity, or `default` if there is none."""
         raw = self._core.get(type, key)
         return default if raw is None else decode_value(raw)
 
     def get_type(self, type: str) -> dict[str, Any]:
-        """All entities of a type, as plain values: key → value."""
+        """Return all entities of a type as plain values: key → value."""
         return {key: decode_value(raw) for key, raw in self._core.items(type)}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """A copy of everything: type → key → value."""
+        """Return a copy of the state: type → key → value."""
         return {type: self.get_type(type) for type in self._core.types()}
 
     @property
@@ -119,39 +119,40 @@ class LiveReader:
 
     @property
     def offset(self) -> str:
-        """Where in the stream the state stands."""
+        """The offset up to which the stream is applied."""
         return self._core.position.offset
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether the state stands within a snapshot, which is not complete then."""
+        """Whether the state is within a snapshot, and so incomplete."""
         return self._core.position.in_snapshot
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the last that was heard of the stream was its end."""
+        """Whether the last batch ended at the tail of the stream."""
         return self._core.up_to_date
 
     @property
     def skipped(self) -> int:
-        """How many invalid events have been left out since the start."""
+        """The number of invalid events that were left out since the start."""
         return self._core.skipped
 
     @property
     def ended(self) -> BaseException | None:
-        """Why nothing more is followed: an error, or StreamClosed or ClientClosed; else None."""
+        """The reason for the end: an error, StreamClosed or ClientClosed; None while it follows."""
         return self._core.ended
 
     def on_change(self, listener: Callable[[str, str, Any, Any], Any]) -> Callable[[], None]:
-        """Call `listener(type, key, old, new)` when readers see another value; None is no entity.
+        """Call `listener(type, key, old, new)` for each change; None stands for no entity.
 
-        Called in order, when the change is committed. Returns a function that ends it.
+        Calls are in order, after the commit. Returns a function that removes the listener.
         """
         self._core.on_change.append(listener)
         return lambda: self._core.on_change.remove(listener)
 
     def on_control(self, listener: Callable[[Any], Any]) -> Callable[[], None]:
-        """Call `listener(event)` for each control event, after the batch that it came in."""
+        """Call `listener(event)` for each control event, after its batch is committed. Returns a
+        function that removes the listener."""
         self._core.on_control.append(listener)
         return lambda: self._core.on_control.remove(listener)
 
@@ -159,19 +160,22 @@ class LiveReader:
 def indexes_of(
     schema: StateSchema | None, indexes: Mapping[str, Iterable[str]] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Indexes by type, from the names of collections, or of types that are in no schema."""
+    """Return the indexed fields by type; names are those of collections, or of types that the
+    schema does not have."""
     collections = dict(schema or ())
-    found: dict[str, tuple[str, ...]] = {}
+    fields_by_type: dict[str, tuple[str, ...]] = {}
     for name, fields in (indexes or {}).items():
         if isinstance(fields, str):
-            raise ValueError(f"indexes of {name!r}: give a list of fields, not one text")
+            raise ValueError(f"The indexes of {name!r} are one text: pass a list of fields.")
         type = collections[name].type if name in collections else name
-        found[type] = tuple(dict.fromkeys(fields))
-    return found
+        fields_by_type[type] = tuple(dict.fromkeys(fields))
+    return fields_by_type
 
 
 def check_names(reader: type[LiveReader], schema: StateSchema | None) -> None:
-    """Refuse collections that would be hidden behind a method."""
+    """Refuse collections that have the name of a method."""
     for name, _ in schema or ():
         if hasattr(reader, name):
-            raise ValueError(f"{name!r} is not free as the name of a collection of a live state")
+            raise ValueError(
+                f"A live state has a method {name!r}: give the collection another name."
+            )

@@ -1,8 +1,8 @@
-"""Puts the live state of a stream in the place of its history: a snapshot-start, an insert for
+"""Compaction: replaces the history of a stream by its live state: a snapshot-start, an insert for
 every entity, a snapshot-end.
 
-The state is taken from the index while appends go on. What came after it is taken in at the end, in
-one step with the decision in the log, so that no newer change is undone.
+The state is read from the index while appends go on. Later changes are added at the end, in one
+step with the decision of the log, so that no newer change is undone.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 5
 SPAN_BYTES: Final = 1024 * 1024
 GAP_BYTES: Final = 4 * 1024
-"""Reading this much that nobody asked for is cheaper than a second read."""
+"""Reading so many unneeded bytes is cheaper than a second read."""
 GROWTH: Final = 1.1
-"""By how much a log has grown before its state is measured again."""
+"""The growth of a log after which its state is measured again."""
 MEASURED_MAX: Final = 10_000
 
 _SIZE: Final = "SELECT coalesce(sum(length), 0) FROM entities WHERE stream = ?"
-_PLACES: Final = """SELECT type, key, position, length FROM entities WHERE stream = ?
+_LOCATIONS: Final = """SELECT type, key, position, length FROM entities WHERE stream = ?
 ORDER BY position"""
-_STANDING: Final = "SELECT position, ordinal, skip_until FROM streams WHERE id = ?"
+_PROGRESS: Final = "SELECT position, ordinal, skip_until FROM streams WHERE id = ?"
 _START: Final = events.snapshot_start().to_json() + b",\n"
 _END: Final = events.snapshot_end().to_json() + b",\n"
 _INSERT_TEXT: Final = b'"insert"'
@@ -55,7 +55,7 @@ Lines = dict[tuple[str, str], bytes]
 
 
 class Compacted(NamedTuple):
-    """Where the stream begins now, how many entities it has, and how many bytes they take."""
+    """The result of a compaction: the earliest offset, the number of entities, and their bytes."""
 
     earliest: str
     entities: int
@@ -63,12 +63,12 @@ class Compacted(NamedTuple):
 
 
 class _Base(NamedTuple):
-    """The state where the index stands: where the events are that set its entities."""
+    """The state at the indexed position: the events that set its entities."""
 
     position: int
     ordinal: int
     skip_until: int
-    places: list[tuple[str, str, int, int]]
+    locations: list[tuple[str, str, int, int]]
 
 
 class Compactor:
@@ -80,7 +80,7 @@ class Compactor:
         *,
         spares: Callable[[Stream], bool],
     ) -> None:
-        """`spares` says which streams no policy may compact."""
+        """`spares` returns whether a stream must not be compacted by a policy."""
         self._engine = engine
         self._indexer = indexer
         self._spares = spares
@@ -90,7 +90,7 @@ class Compactor:
         self._measured: dict[int, int] = {}
 
     async def compact(self, stream: Stream) -> Compacted:
-        """Whoever asks while it is being done gets the same answer."""
+        """Compact a stream; calls while it runs get the same result."""
         if META not in stream.meta:
             raise NotStateStream(
                 f"Only the history of a state stream can be replaced by its state; declare it with "
@@ -106,7 +106,7 @@ class Compactor:
     def _done(self, stream_id: int, task: asyncio.Task[Compacted]) -> None:
         del self._running[stream_id]
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone: it is nobody's fault then
+            task.exception()  # retrieved, so that asyncio does not log it if the caller is gone
 
     async def consider(self, stream: Stream, ratio: int) -> bool:
         """Compact a stream if its log is at least `ratio` times its live state."""
@@ -139,18 +139,18 @@ class Compactor:
         for _ in range(ATTEMPTS):
             try:
                 done = await self._attempt(stream)
-            except StreamTrimmed:  # while it was read: what is the state has changed
+            except StreamTrimmed:  # the state has changed while it was read
                 continue
             if done is not None:
                 return done
         raise Overloaded(
-            f"{stream.path!r} was trimmed, or failed to be written, each time that its state was "
-            "taken; try again.",
+            f"{stream.path!r} was trimmed, or could not be written, in each attempt to compact it; "
+            "try again.",
             Retry_After="1",
         )
 
     async def _attempt(self, stream: Stream) -> Compacted | None:
-        """None if something came between that appends alone cannot do."""
+        """Compact once; return None if the stream was trimmed or failed meanwhile."""
         pending = self._engine.pending(stream)
         if pending.closed:
             raise stream_closed(self._engine.token(stream, pending.tail))
@@ -165,18 +165,18 @@ class Compactor:
             if recording.start > base.position:
                 late = await self._indexer.read(stream, base.position, recording.start)
                 await asyncio.to_thread(batch.add_all, late)
-            # From here to the decision nobody else has a turn.
+            # There is no await from here to the decision.
             if recording.is_broken or recording.earliest != earliest:
                 return None
             recent = b"".join(recording.parts)
             if recent:
                 batch.add_all(recent)
-            self._take_in(batch, base.position, late + recent, lines)
+            self._apply(batch, base.position, late + recent, lines)
             tail = self._engine.pending(stream).tail
             if batch.skip_until > tail:
                 raise NotCompactable(
-                    "A reset names an offset ahead, up to which events do not count; compact the "
-                    "stream when it has got there."
+                    "A reset names an offset ahead, up to which events do not count. Compact the "
+                    "stream when its tail is past that offset."
                 )
             payload = b"".join([_START, *lines.values(), _END])
             self._check_size(len(payload))
@@ -194,9 +194,9 @@ class Compactor:
 
         def question(db: Any, _: object) -> _Base:
             self._check_size(int(db.execute(_SIZE, (stream.id,)).fetchone()[0]))
-            position, ordinal, skip_until = db.execute(_STANDING, (stream.id,)).fetchone()
-            places = db.execute(_PLACES, (stream.id,)).fetchall()
-            return _Base(position, ordinal, skip_until, places)
+            position, ordinal, skip_until = db.execute(_PROGRESS, (stream.id,)).fetchone()
+            locations = db.execute(_LOCATIONS, (stream.id,)).fetchall()
+            return _Base(position, ordinal, skip_until, locations)
 
         return await self._indexer.answer(
             stream, at, lambda index: index.ask(stream.id, at, question)
@@ -211,39 +211,38 @@ class Compactor:
             )
 
     async def _lines(self, stream: Stream, base: _Base) -> Lines:
-        """The base as inserts, in the order of the log."""
+        """Return the base state as inserts, in the order of the log."""
         lines: Lines = {}
-        positions = [position for *_, position, _ in base.places]
-        lengths = [length for *_, length in base.places]
+        positions = [position for *_, position, _ in base.locations]
+        lengths = [length for *_, length in base.locations]
         for span in spans(positions, lengths, span_bytes_max=SPAN_BYTES, gap_bytes_max=GAP_BYTES):
             wire = await self._indexer.read(stream, span.start, span.end)
-            places = base.places[span.first : span.stop]
-            lines.update(await asyncio.to_thread(_inserts, wire, span.start, places))
+            locations = base.locations[span.first : span.stop]
+            lines.update(await asyncio.to_thread(_inserts, wire, span.start, locations))
         return lines
 
     @staticmethod
-    def _take_in(batch: Batch, start: int, wire: bytes, lines: Lines) -> None:
-        """Change the state by what came after it: the wire bytes from `start` on."""
+    def _apply(batch: Batch, start: int, wire: bytes, lines: Lines) -> None:
+        """Apply later changes to the state: the wire bytes from `start` on."""
         if batch.resets:
             lines.clear()
-        for entity, left in batch.entities.items():
-            # Taken out first, so that the order stays that of the log.
+        for entity, last in batch.entities.items():
+            # Removed first, so that the order stays that of the log.
             lines.pop(entity, None)
-            if left is not None:
-                position, length = left[0] - start, left[1]
+            if last is not None:
+                position, length = last[0] - start, last[1]
                 lines[entity] = as_insert(wire[position : position + length])
 
 
-def _inserts(wire: bytes, start: int, places: list[tuple[str, str, int, int]]) -> Lines:
+def _inserts(wire: bytes, start: int, locations: list[tuple[str, str, int, int]]) -> Lines:
     return {
         (type, key): as_insert(wire[position - start : position - start + length])
-        for type, key, position, length in places
+        for type, key, position, length in locations
     }
 
 
 def as_insert(line: bytes) -> bytes:
-    """The event that set an entity, as one that tells of it for the first time: all that it says
-    stays, but for what was before it."""
+    """Return the event that set an entity as an insert: everything but its old value stays."""
     fields = _split(line[:-2])
     headers = _split(fields["headers"])
     if bytes(headers["operation"]) == _INSERT_TEXT and "old_value" not in fields:

@@ -1,6 +1,6 @@
-"""Looks entities up in the state index by key, many at a time: where each was set, and its value.
+"""Lookup of entities in the state index by key: the event that set each, and its value.
 
-Speaks SQL over the connection of the index, which is its owner.
+The SQL runs on the connection of the state index, which owns it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEYS: Final = "SELECT key FROM entities WHERE stream = ? AND type = ?"
 
 
 class Entity(NamedTuple):
-    """The event that set an entity, and its value unless that is too large for the index."""
+    """The position of the event that set an entity, and its value unless it is too large."""
 
     position: int
     length: int
@@ -23,15 +23,15 @@ class Entity(NamedTuple):
 
 
 def find(db: Any, stream: int, type: str, keys: Iterable[str]) -> dict[str, Entity]:
-    """Those of the keys that are in the state, as far as the stream is indexed."""
-    found = {}
+    """Return those of the keys that are in the state, as far as the stream is indexed."""
+    entities = {}
     for key in keys:
         row = db.execute(_ONE, (stream, type, key)).fetchone()
         if row is not None:
-            found[key] = Entity(*row)
-    return found
+            entities[key] = Entity(*row)
+    return entities
 
 
 def keys(db: Any, stream: int, type: str) -> list[str]:
-    """All keys of a type that are in the state."""
+    """Return all keys of a type that are in the state."""
     return [row[0] for row in db.execute(_KEYS, (stream, type))]

@@ -1,8 +1,8 @@
-"""The server's index of declared streams: `(type, key)` → where its change events are in the log.
+"""The server's index of declared streams: `(type, key)` → the positions of its change events.
 
-Rows are ordered by position, which is what offsets name and grows with the ordinal, so that a state
-at any offset is a lookup. The state at the end is kept beside it, with its values. A cache: what is
-lost is read from the log again.
+Rows are ordered by position, which offsets name and which grows with the ordinal, so that the state
+at any offset is a lookup. The state at the tail is stored too, with its values. The index is a
+cache: lost rows are read from the log again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CACHE_KIB: Final = 32 * 1024
 RESET: Final = len(OPERATIONS)
 
 IndexFault = sqlite3.Error
-"""What every method may raise when the database or its disk fails."""
+"""Every method may raise it when the database or its disk fails."""
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same may work later: a full or busy disk, not a broken database."""
+    """Whether a retry may succeed: the disk is full or busy, and the database is not broken."""
     return isinstance(error, sqlite3.OperationalError)
 
 
@@ -53,8 +53,8 @@ CREATE TABLE IF NOT EXISTS entities (
 {row_numbers.SCHEMA}
 PRAGMA user_version = {FORMAT};
 """
-# SQLite takes the other columns of a group from the row that has the greatest position. Most of the
-# values are those of the end: only what has changed since has to be read from the log.
+# SQLite takes the other columns of a group from the row with the greatest position. Most values
+# are those at the tail; only values that have changed since must be read from the log.
 _PAGE: Final = """SELECT past.type, past.key, past.position, past.length, value, operation FROM (
   SELECT stream, type, key, max(position) AS position, length, operation FROM changes
   WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key
@@ -80,17 +80,17 @@ _DROP: Final = (
 
 
 class IndexProgress(NamedTuple):
-    """How far a stream is indexed, and what its last indexed message looked like."""
+    """How far a stream is indexed, and the length and checksum of its last indexed message."""
 
     position: int
     mark_bytes: int
     mark_crc: int
     first: int
-    """Where the earliest event is that may be indexed: what was before it is trimmed away."""
+    """The position of the earliest event; everything before it was trimmed."""
 
 
 class Entry(NamedTuple):
-    """An entity of a state, where the event is that set its value, and its value if at hand."""
+    """An entity of a state: the position of the event that set it, and its value if indexed."""
 
     type: str
     key: str
@@ -100,7 +100,7 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some entities of the state at a position, or in their place what they are as JSON."""
+    """A page of the state at a position: its entities, or (`joined`) their JSON instead."""
 
     at: int
     entities: list[Entry]
@@ -109,7 +109,7 @@ class Page(NamedTuple):
 
 
 class HistoryStep(NamedTuple):
-    """One step in the history of an entity; `operation` is RESET for a reset of the stream."""
+    """A change in the history of an entity; `operation` is RESET for a reset of the stream."""
 
     position: int
     length: int
@@ -118,9 +118,9 @@ class HistoryStep(NamedTuple):
 
 
 class StateQuery(NamedTuple):
-    """Which entities, at which position; with `latest` a later one will do as well.
+    """A query for entities at a position, or with `latest` at that or any later one.
 
-    `as_json` takes them joined if the index can do that.
+    With `as_json` the page may be JSON that the database has joined.
     """
 
     stream: int
@@ -139,10 +139,10 @@ class StateIndex:
     """One database. Calls come from one thread at a time."""
 
     def __init__(self, path: Path | None) -> None:
-        """Without a path it lives in memory."""
+        """Without a path the database is in memory."""
         self._path = path
         self._files = Files()
-        self.odd_timestamps = 0  # of events taken in since the start
+        self.odd_timestamps = 0  # of events indexed since the start
         if path is None:
             self._connect(":memory:")
             return
@@ -154,7 +154,7 @@ class StateIndex:
         except OSError as error:
             raise sqlite3.OperationalError(str(error)) from error
         except sqlite3.OperationalError:
-            raise  # the disk, not what is on it
+            raise  # the disk failed, not the database
         except sqlite3.DatabaseError:
             self.recreate()
 
@@ -169,7 +169,7 @@ class StateIndex:
             self._db.executescript(_SCHEMA)
 
     def recreate(self) -> None:
-        """Begin again with nothing: the database is of no use."""
+        """Replace a broken database by an empty one."""
         assert self._path is not None
         self._db.close()
         for suffix in ("", "-wal", "-shm"):
@@ -179,10 +179,10 @@ class StateIndex:
     def close(self) -> None:
         self._db.close()
 
-    # -- keeping
+    # -- writing
 
     def streams(self, after: int = 0, limit: int = -1) -> list[tuple[int, str]]:
-        """Every stream that has been indexed: id and path."""
+        """Return the id and path of every indexed stream."""
         sql = "SELECT id, path FROM streams WHERE id > ? ORDER BY id LIMIT ?"
         return self._db.execute(sql, (after, limit)).fetchall()
 
@@ -192,13 +192,13 @@ class StateIndex:
         return None if row is None else IndexProgress(*row)
 
     def begin(self, stream: int, path: str, first: int = 0, ordinal: int = 0) -> None:
-        """Take a stream up, or begin again with it, from the position of message `ordinal` on."""
+        """Begin to index a stream, or begin again, at the position of message `ordinal`."""
         self.drop(stream)
         sql = "INSERT INTO streams VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?)"
         self._db.execute(sql, (stream, path, first, ordinal, first))
 
     def prune(self, stream: int, first: int) -> None:
-        """Forget events before a position, and what rests on them: the stream was trimmed."""
+        """Remove the events before a position, and their entities: the stream was trimmed."""
         with self._db:
             self._db.execute("BEGIN")
             for table in ("changes", "resets", "entities"):
@@ -216,7 +216,7 @@ class StateIndex:
                 self._db.execute(statement, (stream,))
 
     def apply(self, stream: int, start: int, wire: bytes) -> int:
-        """Take in the messages of wire bytes that start at `start`; how many were no events."""
+        """Index the messages of wire bytes from `start` on; return how many were no events."""
         row = self._one("SELECT position, ordinal, skip_until FROM streams WHERE id = ?", stream)
         if row is None or row[0] != start:
             raise sqlite3.OperationalError(f"stream {stream} is not indexed up to {start}")
@@ -225,7 +225,7 @@ class StateIndex:
         mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]
         with self._db:
             self._db.execute("BEGIN")
-            # In the order of the table: neighbours are on the same page.
+            # In the order of the table, where neighbours are on the same page.
             batch.changes.sort()
             self._db.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", batch.changes)
             self._db.executemany("INSERT INTO resets VALUES (?, ?, ?, ?)", batch.resets)
@@ -237,7 +237,7 @@ class StateIndex:
             row_numbers.add(self._db, stream, batch.numbered)
             self._db.executemany(
                 "DELETE FROM entities WHERE stream = ? AND type = ? AND key = ?",
-                batch.gone_entities(),
+                batch.deleted_entities(),
             )
             self._db.execute(
                 "UPDATE streams SET position = ?, ordinal = ?, skip_until = ?, "
@@ -249,14 +249,14 @@ class StateIndex:
         return batch.skipped
 
     def skipped(self, stream: int) -> int:
-        """How many messages of a stream were no events."""
+        """Return the number of messages of a stream that were no events."""
         row = self._one("SELECT skipped FROM streams WHERE id = ?", stream)
         return 0 if row is None else int(row[0])
 
-    # -- asking; None if the index is behind what is asked for
+    # -- queries; None if the index has not reached their position
 
     def page(self, query: StateQuery) -> Page | None:
-        """Entities in the order of type and key."""
+        """Return entities in the order of type and key."""
         progress = self.progress(query.stream)
         if progress is None or progress.position < query.at:
             return None
@@ -266,8 +266,8 @@ class StateIndex:
         if query.type is not None and query.key is not None:
             where = (query.stream, query.type, query.key, reset, query.at)
             row = self._one(_ONE, *where)
-            found = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
-            return Page(query.at, found, more=False)
+            entries = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
+            return Page(query.at, entries, more=False)
         low = (query.type or "", query.prefix)
         if query.after is not None:
             low = max(low, (query.after[0], query.after[1] + "\0"))  # the next possible key
@@ -299,7 +299,7 @@ class StateIndex:
         return Page(query.at, entities, more=False)
 
     def history(self, query: StateQuery, after: int) -> list[HistoryStep] | None:
-        """What happened to an entity after a position, oldest first."""
+        """Return the changes of an entity after a position, oldest first."""
         if not self._reaches(query):
             return None
         entity = (query.stream, query.type, query.key)
@@ -307,7 +307,7 @@ class StateIndex:
         return [HistoryStep(*row) for row in rows]
 
     def ask(self, stream: int, at: int, question: Callable[[Any, IndexProgress], T]) -> T | None:
-        """What a question finds in the database of a stream that is indexed up to `at`."""
+        """Return the answer of a question to the database, if the stream is indexed up to `at`."""
         progress = self.progress(stream)
         if progress is None or progress.position < at:
             return None
@@ -318,7 +318,7 @@ class StateIndex:
         return progress is not None and progress.position >= query.at
 
     def _reset(self, query: StateQuery) -> int:
-        """Where the last reset before the position of a query is."""
+        """Return the position of the last reset before the position of a query, or -1."""
         sql = "SELECT max(position) FROM resets WHERE stream = ? AND position < ?"
         row = self._one(sql, query.stream, query.at)
         return -1 if row is None or row[0] is None else int(row[0])

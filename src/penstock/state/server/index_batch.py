@@ -1,6 +1,6 @@
-"""Messages of a stream as rows of the index: what each says, and what is left of it at the end.
+"""Messages of a stream as rows of the index: their changes, and the entities at the end.
 
-Parses events; knows nothing of the database.
+Parses events; does not know the database.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from penstock.state.event import OPERATIONS, ControlEvent
 from penstock.state.parsing import decode_exactly, decode_loosely, odd_timestamps, parse
 
 VALUE_BYTES_MAX: Final = 4096
-"""Larger values stay in the log alone."""
+"""Larger values are not indexed, and read from the log."""
 DELETE: Final = OPERATIONS.index("delete")
 
 
 class Batch:
-    """Rows for consecutive messages of a stream."""
+    """The rows of consecutive messages of a stream."""
 
     __slots__ = (
         "_entities",
@@ -44,13 +44,13 @@ class Batch:
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
         self.numbered: dict[str, list[tuple[int, int]]] = {}
-        # What is left of them at the end: position, length, value, ordinal, or None if deleted.
+        # At the end of the batch: position, length, value if small, ordinal; None if deleted.
         self._entities: dict[tuple[str, str], tuple[int, int, bytes | None, int] | None] = {}
 
     @property
     def entities(self) -> dict[tuple[str, str], tuple[int, int, bytes | None, int] | None]:
-        """What is left of each entity that was changed: position, length, value if small, ordinal;
-        None if it was deleted."""
+        """The changed entities at the end of the batch: position, length, value if small, ordinal;
+        None if deleted."""
         return self._entities
 
     def set_entities(self) -> list[tuple[object, ...]]:
@@ -59,11 +59,12 @@ class Batch:
             key=lambda row: row[1:3],
         )
 
-    def gone_entities(self) -> list[tuple[object, ...]]:
+    def deleted_entities(self) -> list[tuple[object, ...]]:
         return [(self._stream, *key) for key, last in self._entities.items() if last is None]
 
     def add_all(self, wire: bytes) -> None:
-        lines = wire.split(b",\n")[:-1]  # no line feed is part of a message
+        """Add the messages of wire bytes."""
+        lines = wire.split(b",\n")[:-1]  # messages contain no line feed
         array = unframe(wire)
         events: list[Any] | None = decode_exactly(array, strict_timestamp=False)
         if events is None:
@@ -81,23 +82,22 @@ class Batch:
             self.ordinal += 1
 
     def _add(self, event: Any, length: int) -> None:
-        place = (self.position, length, self.ordinal)
+        location = (self.position, length, self.ordinal)
         if not isinstance(event, ControlEvent):
             operation = OPERATIONS.index(event.headers.operation)
-            self.changes.append((self._stream, event.type, event.key, *place, operation))
+            self.changes.append((self._stream, event.type, event.key, *location, operation))
             self.numbered.setdefault(event.type, []).append((self.position, self.ordinal))
             value = event._value
-            kept = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
-            is_gone = operation == DELETE
-            last = None if is_gone else (self.position, length, kept, self.ordinal)
+            small = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
+            last = None if operation == DELETE else (self.position, length, small, self.ordinal)
             self._entities[event.type, event.key] = last
         elif event.control == "reset":
-            self.resets.append((self._stream, *place))
+            self.resets.append((self._stream, *location))
             self._entities.clear()
             self.skip_until = self._resumes_at(event.offset)
 
     def _resumes_at(self, offset: str | None) -> int:
-        """A reset can name a place ahead of it: what lies between does not count."""
+        """Return the position that a reset names; events between it and the reset do not count."""
         try:
             parsed = parse_offset(offset or "")
         except BadRequest:

@@ -1,7 +1,7 @@
 """Keeps the state index in step with the log, apart from the append path.
 
-Lives on the event loop; the database is used in a thread of its own. A stream is followed only
-while it has something new, so that nobody who looks at it thinks that it is being read.
+Runs on the event loop, with a thread for the database. A stream is watched only while it has
+something new, so that it does not count as being read.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ T = TypeVar("T")
 FILE: Final = Path("state") / "index.sqlite"
 PIECE_BYTES: Final = 256 * 1024
 BATCH_BYTES: Final = 1024 * 1024
-"""Indexed in one transaction: fewer cost less, longer ones keep others waiting."""
+"""Bytes indexed in one transaction: larger ones cost less, but make other streams wait."""
 WAIT_S: Final = 10.0
-"""How long a reader waits for the index to reach what it asked for."""
+"""How long a reader waits for the index to reach its position."""
 RETRY_S: Final = 1.0
 FOLDS_MAX: Final = 4
-"""Streams gone through for an answer at the same time: each takes memory."""
+"""Streams that are folded for an answer at the same time: each takes memory."""
 SWEEP_STREAMS: Final = 20
-"""Streams looked at for each new one: those deleted meanwhile go faster than new ones come."""
+"""Streams checked for each new one, so that deleted streams leave the index faster than new ones
+enter it."""
 
 _log = logging.getLogger("penstock.state")
 
 
 class StateIndexer:
+    """The indexer of all declared streams of an engine."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._path = None if settings.memory else Path(settings.data_dir) / FILE
@@ -58,8 +61,9 @@ class StateIndexer:
         self._queue: dict[int, _Follow] = {}
         self._task: asyncio.Task[None] | None = None
         self._swept = 0
-        # Streams whose rows are known to be of this log: a folder may have been restored. And from
-        # where on there are rows of them: what a trim took from the log has to go there too.
+        # Streams whose rows were checked against this log, because the folder may have been
+        # restored, each with the position of its first row: what a trim has removed from the log
+        # must be removed here too.
         self._checked: dict[int, int] = {}
         self._folding = asyncio.Semaphore(FOLDS_MAX)
         self._closed = False
@@ -67,7 +71,7 @@ class StateIndexer:
         self.indexed_bytes = 0
 
     def start(self) -> None:
-        """Take up what the index has on disk: catch up, and drop what is gone."""
+        """Open the index on disk: catch up, and drop the streams that are gone."""
         if self._path is None or not Files().exists(self._path):
             return
         try:
@@ -78,11 +82,11 @@ class StateIndexer:
                     index.drop(stream_id)
                 else:
                     self.follow(stream)
-        except IndexFault as error:  # the streams themselves can be served
+        except IndexFault as error:  # the streams can be served without it
             _log.error("the state index cannot be opened: %s", error)
 
     def close(self) -> None:
-        """Finish the batch at hand and let go; the rest is caught up with at the next start."""
+        """Finish the current batch and stop; the next start catches up."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -94,10 +98,10 @@ class StateIndexer:
             self._index.close()
             self._index = None
 
-    # -- what moves
+    # -- streams and queries
 
     def accepted(self, stream: Stream) -> None:
-        """Something is about to be appended: be told when it is durable."""
+        """Watch a stream whose append was accepted, until it is durable."""
         follow = self._follow(stream)
         if not follow.watching:
             follow.watching = True
@@ -108,7 +112,7 @@ class StateIndexer:
         self._enqueue(self._follow(stream))
 
     def forget(self, stream: Stream) -> None:
-        """The stream is not declared any more: what is kept of it goes."""
+        """Drop a stream that is not declared any more."""
         self._checked.pop(stream.id, None)
         self.follow(stream)
 
@@ -126,25 +130,25 @@ class StateIndexer:
     async def answer(
         self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]
     ) -> T:
-        """What the index says of a declared stream at a position, once it has got there."""
+        """Return the answer of the index for a declared stream at a position, once it is there."""
         try:
             if self._checked.get(stream.id, stream.earliest) < stream.earliest:
                 await self._prune(stream)
-            found = await self._ask(question) if stream.id in self._checked else None
-            if found is None:
+            answer = await self._ask(question) if stream.id in self._checked else None
+            if answer is None:
                 await self.reach(stream, at)
-                found = await self._ask(question)
+                answer = await self._ask(question)
         except IndexFault as error:
             _log.error("the state index failed: %s", error)
             self._checked.pop(stream.id, None)
-            self.follow(stream)  # finds the fault as well, and repairs it
-            found = None
-        if found is None:
+            self.follow(stream)  # meets the fault as well, and repairs it
+            answer = None
+        if answer is None:
             raise _behind()
-        return found
+        return answer
 
     async def fold(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
-        """The same for a stream that is not kept: all of it is gone through, now."""
+        """Return the answer for a stream that is not indexed: all of it is read now."""
         async with self._folding:
             index = await self._work(lambda: StateIndex(None))
             try:
@@ -152,11 +156,11 @@ class StateIndexer:
                 await self._work(lambda: index.begin(stream.id, stream.path, start, ordinal))
                 while start < at:
                     start = await self._fold_on(index, stream, start, at)
-                found = await self._work(lambda: question(index))
+                answer = await self._work(lambda: question(index))
             finally:
                 index.close()
-        assert found is not None
-        return found
+        assert answer is not None
+        return answer
 
     async def _fold_on(self, index: StateIndex, stream: Stream, start: int, at: int) -> int:
         end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES, until=at)
@@ -172,7 +176,7 @@ class StateIndexer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
-        """All of [start, end), in the pieces that the engine allows."""
+        """Return the bytes [start, end), read in the pieces that the engine allows."""
         parts = []
         while start < end:
             stop = min(start + PIECE_BYTES, end)
@@ -184,7 +188,7 @@ class StateIndexer:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def lag(self) -> tuple[int, int]:
-        """Streams whose index is behind, and by how many bytes."""
+        """Return the number of streams whose index is behind, and the bytes by which it is."""
         behind = [
             follow.stream.tail - (follow.position or 0)
             for follow in self._follows.values()
@@ -192,7 +196,7 @@ class StateIndexer:
         ]
         return len(behind), sum(behind)
 
-    # -- keeping up
+    # -- indexing
 
     def _follow(self, stream: Stream) -> _Follow:
         follow = self._follows.get(stream.id)
@@ -208,7 +212,7 @@ class StateIndexer:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        """One batch of one stream after the other, each in its turn."""
+        """Index one batch of each queued stream in turn."""
         while self._queue:
             follow = self._queue.pop(next(iter(self._queue)))
             try:
@@ -221,13 +225,13 @@ class StateIndexer:
                 _log.error("the state index failed, trying again: %s", error)
                 self._queue[follow.stream.id] = follow
                 await self._repair(error)
-            except Exception:  # noqa: BLE001 - one stream must not end the keeping of all
+            except Exception:  # noqa: BLE001 - one stream must not stop the indexing of all
                 _log.exception("cannot index %s", follow.stream.path)
-                failure = InternalError("The state index failed; the server's log says why.")
+                failure = InternalError("The state index failed. The server's log has the reason.")
                 self._give_up(follow, failure)
 
     def _give_up(self, follow: _Follow, error: PenstockError) -> None:
-        """Until the next append or question; others may be luckier."""
+        """Fail the waiters of a stream; the next append or query tries again."""
         self._follows.pop(follow.stream.id, None)
         follow.watching = False
         self._engine.unwatch(follow.stream, follow)
@@ -237,11 +241,11 @@ class StateIndexer:
         stream = follow.stream
         if stream.is_gone:
             await self._ask(lambda index: index.drop(stream.id))
-            raise StreamNotFound(f"{stream.path!r} was deleted")
+            raise StreamNotFound(f"{stream.path!r} was deleted.")
         if META not in stream.meta and await self._drop(follow):
             return
         if follow.position is None or follow.position < stream.earliest:
-            follow.position = await self._take_up(stream)
+            follow.position = await self._resume(stream)
         elif self._checked.get(stream.id, stream.earliest) < stream.earliest:
             await self._prune(stream)
         start = follow.position
@@ -258,15 +262,15 @@ class StateIndexer:
             self._follows.pop(stream.id, None)
 
     def _apply(self, index: StateIndex, stream: Stream, start: int, wire: bytes) -> int:
-        known = index.odd_timestamps
+        before = index.odd_timestamps
         skipped = index.apply(stream.id, start, wire)
-        if index.odd_timestamps > known:
-            odd = index.odd_timestamps - known
+        if index.odd_timestamps > before:
+            odd = index.odd_timestamps - before
             _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
         return skipped
 
     async def _drop(self, follow: _Follow) -> bool:
-        """Let go of a stream that was undeclared; false if it has been declared again since."""
+        """Drop a stream that was undeclared; return false if it has been declared again since."""
         stream = follow.stream
         follow.position = None
         await self._ask(lambda index: index.drop(stream.id))
@@ -276,8 +280,8 @@ class StateIndexer:
         self._give_up(follow, _undeclared(stream))
         return True
 
-    async def _take_up(self, stream: Stream) -> int:
-        """Where the index stands, if that is still what the log says; else from the start."""
+    async def _resume(self, stream: Stream) -> int:
+        """Return the indexed position if it matches the log; else begin again."""
         progress = await self._ask(lambda index: index.progress(stream.id))
         first, ordinal = stream.earliest, stream.earliest_ordinal
         if progress is not None and first <= progress.position <= stream.tail:
@@ -293,29 +297,29 @@ class StateIndexer:
         return first
 
     async def _mark(self, stream: Stream, end: int, size: int) -> int | None:
-        """The checksum of the last message before `end`; None if it was trimmed away."""
+        """Return the checksum of the last message before `end`; None if it was trimmed."""
         try:
             return zlib.crc32(await self.read(stream, end - size, end) if size else b"")
         except StreamTrimmed:
             return None
 
     async def _prune(self, stream: Stream) -> None:
-        """What was trimmed from the log has no part in the state any more."""
+        """Remove the rows of events that were trimmed from the log."""
         first = stream.earliest
         await self._ask(lambda index: index.prune(stream.id, first))
         self._checked[stream.id] = first
 
     async def _sweep(self) -> None:
-        """Drop streams that were deleted while nobody followed them."""
-        known = await self._ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
-        self._swept = known[-1][0] if len(known) == SWEEP_STREAMS else 0
-        for stream_id, path in known:
+        """Drop streams that were deleted while they were not watched."""
+        streams = await self._ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
+        self._swept = streams[-1][0] if len(streams) == SWEEP_STREAMS else 0
+        for stream_id, path in streams:
             if self._find(stream_id, path) is None:
                 # mypy cannot infer the type of a lambda with a default.
                 await self._ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
 
     async def _repair(self, error: Exception) -> None:
-        """A broken database is made anew; a full disk may have room later."""
+        """Recreate a broken database; wait if the disk is full."""
         self._checked.clear()
         for follow in self._follows.values():
             follow.position = None
@@ -324,11 +328,11 @@ class StateIndexer:
                 await self._ask(lambda index: index.recreate())
                 return
             except IndexFault as again:
-                _log.error("the state index cannot be made anew: %s", again)
+                _log.error("the state index cannot be recreated: %s", again)
         await asyncio.sleep(RETRY_S)
 
     def _find(self, stream_id: int, path: str) -> Stream | None:
-        """The stream, if it is still the one that was indexed."""
+        """Return the stream, if it is still the one that was indexed."""
         try:
             stream = self._engine.find(path, touch=False)
         except PenstockError:
@@ -342,7 +346,7 @@ class StateIndexer:
 
 
 class _Follow:
-    """A stream that the index has to catch up with; watches it while appends are on their way."""
+    """A stream that the index catches up with; watches it while appends are pending."""
 
     __slots__ = ("_indexer", "position", "stream", "waiters", "watching")
 
@@ -368,7 +372,7 @@ class _Follow:
         self._indexer._enqueue(self)
 
     def arrived(self) -> None:
-        """Wake those who wait for no more than this."""
+        """Wake the waiters whose position is reached."""
         waiting, self.waiters = self.waiters, []
         for target, waiter in waiting:
             if waiter.done():
@@ -392,6 +396,4 @@ def _behind() -> Overloaded:
 
 
 def _undeclared(stream: Stream) -> Overloaded:
-    return Overloaded(
-        f"{stream.path!r} has been undeclared in this moment; ask again.", Retry_After="1"
-    )
+    return Overloaded(f"{stream.path!r} has just been undeclared; try again.", Retry_After="1")

@@ -1,8 +1,7 @@
-"""Numbers the changes of each type in a stream, inside the state index: how many there are, and
-where the one with a given number is.
+"""Numbers of the changes of each type in a stream: their count, and the position of each number.
 
-A mark is kept for some of them, close enough to read on from. Speaks SQL over the connection of
-the index, which is its owner.
+The index stores a mark for some of them, and readers read on from the nearest. The SQL runs on the
+connection of the state index, which owns it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 MARK_CHANGES: Final = 256
 MARK_BYTES: Final = 64 * 1024
-"""From a mark to any change before the next there are fewer changes, and fewer bytes."""
+"""The distance between two marks is at most so many changes, and so many bytes."""
 FETCH_ROWS: Final = 10_000
 
 SCHEMA: Final = """
@@ -31,7 +30,7 @@ _MARK: Final = """SELECT number, position, ordinal FROM marks
 WHERE stream = ? AND type = ? AND number <= ? ORDER BY number DESC LIMIT 1"""
 _LIVE: Final = """SELECT position, length, ordinal FROM entities
 WHERE stream = ? AND type = ? ORDER BY position"""
-# Set last by a change, and yet not in the state: a reset took them away.
+# Their last change is no delete, and yet they are not in the state: a reset removed them.
 _UNDONE: Final = """SELECT last.type, last.key FROM (
   SELECT type, key, max(position), operation FROM changes WHERE stream = ?1 GROUP BY type, key
 ) AS last WHERE last.operation <> ?2 AND NOT EXISTS (
@@ -40,8 +39,8 @@ _UNDONE: Final = """SELECT last.type, last.key FROM (
 
 
 class Numbers(NamedTuple):
-    """Changes of a type up to a position, of how many messages in all, and the ordinal (from 0)
-    of the last; -1 if there is none."""
+    """The number of changes of a type up to a position, of all messages up to it, and the ordinal
+    (from 0) of the last change; -1 if there is none."""
 
     position: int
     messages: int
@@ -50,7 +49,7 @@ class Numbers(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The place of change `number` (from 0) of a type."""
+    """The position and ordinal of change `number` (from 0) of a type."""
 
     number: int
     position: int
@@ -58,56 +57,56 @@ class Mark(NamedTuple):
 
 
 def add(db: Any, stream: int, numbered: dict[str, list[tuple[int, int]]]) -> None:
-    """Take in new changes, as (position, ordinal) by type, in order."""
+    """Add new changes: (position, ordinal) by type, in order."""
     marks: list[tuple[object, ...]] = []
-    for type, places in numbered.items():
+    for type, changes in numbered.items():
         sql = "SELECT changes, mark_number, mark_position FROM types WHERE stream = ? AND type = ?"
         row = db.execute(sql, (stream, type)).fetchone()
         number, mark_number, mark_position = row or (0, -MARK_CHANGES, 0)
-        for position, ordinal in places:
-            far = number - mark_number >= MARK_CHANGES or position - mark_position >= MARK_BYTES
-            if far:
+        for position, ordinal in changes:
+            is_far = number - mark_number >= MARK_CHANGES or position - mark_position >= MARK_BYTES
+            if is_far:
                 marks.append((stream, type, number, position, ordinal))
                 mark_number, mark_position = number, position
             number += 1
-        db.execute(_SET, (stream, type, number, places[-1][1], mark_number, mark_position))
+        db.execute(_SET, (stream, type, number, changes[-1][1], mark_number, mark_position))
     db.executemany("INSERT INTO marks VALUES (?, ?, ?, ?, ?)", marks)
 
 
 def count(db: Any, stream: int, type: str) -> Numbers:
-    """How many changes of a type there are, up to where the stream is indexed."""
+    """Return the number of changes of a type, as far as the stream is indexed."""
     sql = "SELECT position, ordinal FROM streams WHERE id = ?"
     position, messages = db.execute(sql, (stream,)).fetchone()
     sql = "SELECT changes, ordinal FROM types WHERE stream = ? AND type = ?"
-    found = db.execute(sql, (stream, type)).fetchone() or (0, -1)
-    return Numbers(position, messages, *found)
+    row = db.execute(sql, (stream, type)).fetchone() or (0, -1)
+    return Numbers(position, messages, *row)
 
 
 def mark(db: Any, stream: int, type: str, number: int) -> Mark | None:
-    """The last mark at or before a number."""
+    """Return the last mark at or before a number."""
     row = db.execute(_MARK, (stream, type, number)).fetchone()
     return None if row is None else Mark(*row)
 
 
 def live(db: Any, stream: int, type: str) -> tuple[array[int], array[int], array[int]]:
-    """Where the changes are that set the entities of a type: positions, lengths and ordinals, in
-    the order of the log. Arrays, since there may be millions."""
-    found = (array("q"), array("q"), array("q"))
+    """Return the changes that set the entities of a type: positions, lengths and ordinals, in the
+    order of the log. Arrays, because there may be millions."""
+    columns = (array("q"), array("q"), array("q"))
     cursor = db.execute(_LIVE, (stream, type))
     while rows := cursor.fetchmany(FETCH_ROWS):
-        for column, values in zip(found, zip(*rows, strict=True), strict=True):
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
             column.extend(values)
-    return found
+    return columns
 
 
 def live_keys(db: Any, stream: int, limit: int) -> list[tuple[str, str]]:
-    """The type and key of every entity, at most `limit`."""
+    """Return the type and key of every entity, at most `limit`."""
     sql = "SELECT type, key FROM entities WHERE stream = ? LIMIT ?"
-    found: list[tuple[str, str]] = db.execute(sql, (stream, limit)).fetchall()
-    return found
+    entities: list[tuple[str, str]] = db.execute(sql, (stream, limit)).fetchall()
+    return entities
 
 
 def undone_keys(db: Any, stream: int, delete: int) -> list[tuple[str, str]]:
-    """The type and key of every entity that a reset, and no change, took away."""
-    found: list[tuple[str, str]] = db.execute(_UNDONE, (stream, delete)).fetchall()
-    return found
+    """Return the type and key of every entity that a reset, and no change, has removed."""
+    entities: list[tuple[str, str]] = db.execute(_UNDONE, (stream, delete)).fetchall()
+    return entities

@@ -1,4 +1,4 @@
-"""The asyncio live state: a task follows the stream. As in `live`, with `await`."""
+"""The asyncio live state: a task follows the stream."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class AsyncLiveState(LiveReader):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Begin to follow; what the backend has can be read before and after."""
+        """Begin to follow. The entities of the backend can be read before and after."""
         if self._task is not None:
-            raise RuntimeError("the live state has been started already")
+            raise RuntimeError("The live state is started already.")
         self._task = asyncio.create_task(self._follow_on(), name="penstock-live-state")
         return self
 
@@ -81,17 +81,17 @@ class AsyncLiveState(LiveReader):
         await self.close()
 
     async def wait_up_to_date(self, timeout_s: float | None = None) -> None:
-        """Wait until all that is in the stream at this moment has been applied."""
+        """Wait until everything that is in the stream now has been applied."""
         stream, _, moves = self._outlet_now()
         tail = (await stream.head()).offset
-        late = f"the state is not at {tail} yet"
+        late = f"The state has not reached {tail} yet."
         await self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
 
     async def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
-        """Wait until all events of a transaction have been applied, if they have not been yet."""
+        """Wait until all events of a transaction have been applied."""
         ticket = self._core.await_txid(txid)
         try:
-            late = f"transaction {txid} has not come yet"
+            late = f"Transaction {txid} has not come yet."
             await self._wait(lambda: ticket.seen, timeout_s, late)
         finally:
             self._core.forget(ticket)
@@ -99,15 +99,15 @@ class AsyncLiveState(LiveReader):
     def transaction(
         self, *, txid: str | None = None, conditional: bool = False
     ) -> AsyncTransaction:
-        """Changes that readers of this state see at once and that are appended together.
+        """Return a transaction: changes that readers of this state see at once, appended together.
 
-        The last write wins; a `conditional` transaction fails with TailMoved if the stream has
-        grown beyond what the state had seen when the transaction began.
+        The last write wins. A `conditional` transaction raises TailMoved if the stream has grown
+        beyond the state at the begin of the transaction.
         """
         return AsyncTransaction(self, txid=txid, conditional=conditional)
 
     def _outlet_now(self) -> Outlet[AsyncStream]:
-        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        """Return the outlet to the followed stream, which a reset may change."""
         with self._core.lock:
             core, outlet = self._core, self._outlet
             if outlet.stream.url != core.url:
@@ -121,7 +121,7 @@ class AsyncLiveState(LiveReader):
 
     def _can_wait(self) -> None:
         if self._task is None:
-            raise RuntimeError("the live state follows nothing yet: start it first")
+            raise RuntimeError("The live state is not started: call start first.")
 
     async def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
         self._can_wait()
@@ -135,7 +135,7 @@ class AsyncLiveState(LiveReader):
             raise TimeoutError(late) from None
 
     async def _has_moved(self, moves: int) -> bool:
-        """Wait for the end of the stream: whether the state goes on in another one."""
+        """Wait for a redirect or the end; return whether the state follows another stream."""
         core = self._core
         while core.moves <= moves and core.ended is None:
             await self._changed.wait()
@@ -153,13 +153,13 @@ class AsyncLiveState(LiveReader):
             await self._load()
             while await self._follow():
                 pass
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+        except Exception as error:  # noqa: BLE001 - raised by the methods that wait
             cause = error
         self._core.end(cause)
         self._notify()
 
     async def _load(self) -> None:
-        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        """Load the state from the server, if that is requested and the backend is empty."""
         if self._bootstrap != "state" or self._core.position.offset != START:
             return
         client = self._stream.client
@@ -168,7 +168,7 @@ class AsyncLiveState(LiveReader):
             await self._commit(self._core.loaded(*loaded))
 
     async def _follow(self) -> bool:
-        """Follow until the stream is closed (false) or has to be read from somewhere else."""
+        """Follow the stream; return false if it is closed, true to read from another position."""
         try:
             offset = self._core.next.offset
             async with self._source().follow(offset, decode=False) as batches:
@@ -193,4 +193,4 @@ class AsyncLiveState(LiveReader):
         else:
             changes = self._core.commit(plan)
         self._notify()
-        self._core.tell(changes, plan.controls)
+        self._core.notify(changes, plan.controls)

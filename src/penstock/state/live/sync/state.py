@@ -1,4 +1,4 @@
-"""The blocking live state: a thread follows the stream, the caller's threads read and write."""
+"""The blocking live state: a thread follows the stream; the caller's threads read and write."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from penstock.state.live.views import LiveReader, check_names, indexes_of
 from penstock.state.materialized import OnInvalid
 from penstock.state.schema import StateSchema
 
-CLOSE_TIMEOUT_S: Final = 2.0  # a follower that cannot be woken up ends by itself, later
+CLOSE_TIMEOUT_S: Final = 2.0  # a follower that cannot be interrupted ends by itself later
 _WAKE_S: Final = 0.02
 
 
 class LiveState(LiveReader):
     """A local database that follows a stream: `with LiveState(stream) as state: …`
 
-    `backend` keeps the entities: in memory unless another is given, for example
-    `SqliteBackend(path)`. Events that are invalid, by their form or by the `schema`, are left out
-    and counted; `on_invalid` may also be `"raise"`, or a function that gets each error.
-    `on_reset` is `"clear"`, `"raise"` or a function. `indexes` names the fields of each
-    collection that `where` finds entities by. `bootstrap="state"` starts from the state that a
-    Penstock server keeps, if it does, instead of from all events. May be used by many threads.
+    `backend` stores the entities: by default in memory, or for example `SqliteBackend(path)`.
+    Events that are invalid, by their form or by the `schema`, are left out and counted;
+    `on_invalid` may also be `"raise"`, or a function that gets each error. `on_reset` is
+    `"clear"`, `"raise"` or a function. `indexes` names the fields of each collection that `where`
+    looks up. `bootstrap="state"` starts from the state that a Penstock server has, if it has one,
+    instead of from all events. May be used by many threads.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class LiveState(LiveReader):
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
-        """Begin to follow; what the backend has can be read before and after."""
+        """Begin to follow. The entities of the backend can be read before and after."""
         if self._thread is not None:
-            raise RuntimeError("the live state has been started already")
+            raise RuntimeError("The live state is started already.")
         self._thread = threading.Thread(
             target=self._follow_on, name="penstock-live-state", daemon=True
         )
@@ -102,30 +102,30 @@ class LiveState(LiveReader):
         self.close()
 
     def wait_up_to_date(self, timeout_s: float | None = None) -> None:
-        """Wait until all that is in the stream at this moment has been applied."""
+        """Wait until everything that is in the stream now has been applied."""
         stream, _, moves = self._outlet_now()
         tail = stream.head().offset
-        late = f"the state is not at {tail} yet"
+        late = f"The state has not reached {tail} yet."
         self._wait(lambda: self._core.is_at(tail, moves), timeout_s, late)
 
     def wait_txid(self, txid: str, timeout_s: float | None = None) -> None:
-        """Wait until all events of a transaction have been applied, if they have not been yet."""
+        """Wait until all events of a transaction have been applied."""
         ticket = self._core.await_txid(txid)
         try:
-            self._wait(lambda: ticket.seen, timeout_s, f"transaction {txid} has not come yet")
+            self._wait(lambda: ticket.seen, timeout_s, f"Transaction {txid} has not come yet.")
         finally:
             self._core.forget(ticket)
 
     def transaction(self, *, txid: str | None = None, conditional: bool = False) -> Transaction:
-        """Changes that readers of this state see at once and that are appended together.
+        """Return a transaction: changes that readers of this state see at once, appended together.
 
-        The last write wins; a `conditional` transaction fails with TailMoved if the stream has
-        grown beyond what the state had seen when the transaction began.
+        The last write wins. A `conditional` transaction raises TailMoved if the stream has grown
+        beyond the state at the begin of the transaction.
         """
         return Transaction(self, txid=txid, conditional=conditional)
 
     def _outlet_now(self) -> Outlet[Stream]:
-        """Where the state is appended to: the stream that it follows, which a reset may change."""
+        """Return the outlet to the followed stream, which a reset may change."""
         with self._changed:
             core, outlet = self._core, self._outlet
             if outlet.stream.url != core.url:
@@ -135,9 +135,11 @@ class LiveState(LiveReader):
 
     def _can_wait(self) -> None:
         if self._thread is None:
-            raise RuntimeError("the live state follows nothing yet: start it first")
+            raise RuntimeError("The live state is not started: call start first.")
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a callback cannot wait for what only comes after it")
+            raise RuntimeError(
+                "A callback cannot wait for changes: they are applied only after it returns."
+            )
 
     def _wait(self, is_over: Callable[[], bool], timeout_s: float | None, late: str) -> None:
         self._can_wait()
@@ -151,7 +153,7 @@ class LiveState(LiveReader):
         raise TimeoutError(late)
 
     def _has_moved(self, moves: int) -> bool:
-        """Wait for the end of the stream: whether the state goes on in another one."""
+        """Wait for a redirect or the end; return whether the state follows another stream."""
         core = self._core
         with self._changed:
             self._changed.wait_for(lambda: core.moves > moves or core.ended is not None)
@@ -165,14 +167,14 @@ class LiveState(LiveReader):
             self._load()
             while self._follow() and not self._stopping.is_set():
                 pass
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised by the methods that wait
             cause = error
         with self._changed:
             self._core.end(cause)
             self._changed.notify_all()
 
     def _load(self) -> None:
-        """Begin with the state that the server has, if that is asked for and nothing is here."""
+        """Load the state from the server, if that is requested and the backend is empty."""
         if self._bootstrap != "state" or self._core.position.offset != START:
             return
         client = self._stream.client
@@ -181,7 +183,7 @@ class LiveState(LiveReader):
             self._commit(self._core.loaded(*loaded))
 
     def _follow(self) -> bool:
-        """Follow until the stream is closed (false) or has to be read from somewhere else."""
+        """Follow the stream; return false if it is closed, true to read from another position."""
         try:
             for batch in self._batches():
                 plan = self._planned(batch)
@@ -202,10 +204,10 @@ class LiveState(LiveReader):
         with self._changed:
             changes = self._core.commit(plan)
             self._changed.notify_all()
-        self._core.tell(changes, plan.controls)
+        self._core.notify(changes, plan.controls)
 
     def _batches(self) -> Iterator[Batch]:
-        """What `Stream.follow` gives, but such that `close` can end it from another thread."""
+        """Yield the batches of `Stream.follow`, which `close` can end from another thread."""
         options = FollowOptions(offset=self._core.next.offset, decode=False)
         client = self._stream.client
         flow = Follower(self._core.source, options, client.retry).flow()
@@ -227,13 +229,13 @@ class LiveState(LiveReader):
             shell.close()
 
     def _interrupt(self) -> None:
-        """Wake the thread up if it waits for events; closing a socket would not."""
+        """Wake the thread up if it waits for events; closing the socket would not."""
         shell = self._shell
         response = None if shell is None else shell.response
         if response is None or response.http_version == "HTTP/2":  # others may use that socket
             return
         network = response.extensions.get("network_stream")
-        found = None if network is None else network.get_extra_info("socket")
-        if found is not None:
+        connection = None if network is None else network.get_extra_info("socket")
+        if connection is not None:
             with contextlib.suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)

@@ -24,9 +24,9 @@ class Transaction(TransactionBase):
     def commit(self, timeout_s: float | None = None) -> None:
         """Append the changes, and wait until the stream has echoed them.
 
-        An append that fails is rolled back, and its error raised; one whose outcome is unknown
-        has been repeated under the same producer headers before. TimeoutError only means that the
-        echo is late: the changes are stored.
+        An append that fails is rolled back, and its error raised; one with an unknown outcome is
+        repeated with the same producer headers first. TimeoutError only means that the echo is
+        late: the changes are stored.
         """
         state = self._state
         state._can_wait()
@@ -37,16 +37,16 @@ class Transaction(TransactionBase):
             try:
                 self._append(messages)
             except BaseException:
-                if not self._ticket.seen:  # else its echo has told the outcome
+                if not self._ticket.seen:  # else the echo shows that it is stored
                     self._settle()
                     raise
-        late = f"transaction {self.txid} is stored, but has not come back yet"
+        late = f"Transaction {self.txid} is stored, but its echo has not come yet."
         state._wait(lambda: self._core.is_seen(self._ticket), timeout_s, late)
         self._settle()
         return None
 
     def _append(self, messages: list[bytes]) -> None:
-        """Append where the state is by then: a stream may be closed since it goes on elsewhere."""
+        """Append to the followed stream; if it is closed because of a redirect, to the next one."""
         state = self._state
         while True:
             stream, sequence, moves = state._outlet_now()
