@@ -220,8 +220,8 @@ def test_serve_prints_one_line_and_stops_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         message = _refused("--memory", "--port", str(port))
         assert message == f"Error: 127.0.0.1:{port} is in use by another program. " + (
             "Choose another port with --port."
