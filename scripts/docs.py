@@ -101,10 +101,12 @@ see `penstock context`), or the full URL of any server that speaks the protocol.
 of a path is also the name of a context, write a slash before it: `/prod:orders`.
 
 The current server is the first of these that is set: `--url`, `--context`, `{ENV_URL}`, the context
-chosen with `penstock context use`, {URL_DEFAULT}. The token is the first of these that is set:
-`--token`, the token of the context, `{ENV_TOKEN}` (which is also the token that `penstock serve`
-requires). The token of a context is sent to the server of that context only. If `{ENV_URL}` is set,
-`{ENV_TOKEN}` is sent to that server only.
+chosen with `penstock context use`, {URL_DEFAULT}.
+
+The token is that of `--token`, else that of the context or of `{ENV_TOKEN}` (which is also the
+token that `penstock serve` requires). `{ENV_TOKEN}` wins over the token of the current context; the
+token of a context that the command names wins over `{ENV_TOKEN}`. The token of a context is sent to
+the server of that context only. If `{ENV_URL}` is set, `{ENV_TOKEN}` is sent to that server only.
 
 Contexts are stored in `penstock/contexts.json` below `$XDG_CONFIG_HOME` (or `~/.config`). Only its
 owner can read the file.

@@ -1,7 +1,7 @@
 """Penstock: durable, replayable streams over HTTP.
 
-`penstock.Client` and `penstock.AsyncClient` talk to any server of the protocol;
-`penstock.asgi(...)` makes an ASGI application; the server itself is run by the `penstock` command.
+`penstock.Client` and `penstock.AsyncClient` are clients for any server of the protocol.
+`penstock.asgi(...)` returns the server as an ASGI application; `penstock serve` runs it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = [
     "asgi",
 ]
 
-# Late, so that importing the package (and `penstock --help`) loads neither server nor client.
-_HOMES = {
+# Imported late, so that `import penstock` and `penstock --help` load neither server nor client.
+_MODULES = {
     "AsyncClient": "penstock.client.aio.client",
     "AsyncProducer": "penstock.client.aio.producer",
     "Checkpoint": "penstock.client.checkpoint",
@@ -59,8 +59,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

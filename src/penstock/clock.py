@@ -1,4 +1,4 @@
-"""Time as a value that is passed in, so that tests can hold it still."""
+"""Clocks. A clock is passed in, so that a test can use one that it controls."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
 
 class ManualClock:
-    """A clock that only moves when told to."""
+    """A clock that advances only by `advance`."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us

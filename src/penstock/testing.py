@@ -1,9 +1,9 @@
-"""A real server for tests, in this process: nothing to start, nothing left behind.
+"""A real server for tests, in a thread of this process and in memory.
 
 with penstock.testing.server() as server:
     penstock.Client(server.url).stream("orders").create()
 
-With pytest, `from penstock.testing import penstock_server` in a conftest.py makes a fixture of it.
+With pytest, `from penstock.testing import penstock_server` in a conftest.py adds a fixture.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ START_TIMEOUT_S = 30.0
 
 
 class RunningServer(NamedTuple):
-    """A server that runs."""
+    """The URL of a running server."""
 
     url: str
 
 
 @contextlib.contextmanager
 def server(**settings: Any) -> Iterator[RunningServer]:
-    """A server in memory, on a free port, in a thread of its own; stopped at the end.
+    """Run a server in memory, on a free port, in a thread of its own, and stop it at the end.
 
     Settings are those of `penstock serve`, for example `long_poll_timeout_s=1`.
     """
-    chosen = Settings(**{"memory": True, "port": 0, "shutdown_timeout_s": 2, **settings})
-    running = _Running(chosen)
+    running = _ServerThread(
+        Settings(**{"memory": True, "port": 0, "shutdown_timeout_s": 2, **settings})
+    )
     thread = threading.Thread(target=running.run, name="penstock-server", daemon=True)
     thread.start()
     try:
@@ -44,8 +45,8 @@ def server(**settings: Any) -> Iterator[RunningServer]:
         thread.join()
 
 
-class _Running:
-    """The server's side of the thread."""
+class _ServerThread:
+    """The server in its thread: it runs until `stop`, which any thread may call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -59,14 +60,14 @@ class _Running:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised where the server is asked for
+        except BaseException as error:  # noqa: BLE001 - raised by `url`, in the caller's thread
             self._failure = error
         finally:
             self._ready.set()
 
     def url(self) -> str:
         if not self._ready.wait(START_TIMEOUT_S):
-            raise TimeoutError("the server did not start in time")
+            raise TimeoutError(f"The server did not start within {START_TIMEOUT_S:.0f} s.")
         if self._failure is not None:
             raise self._failure
         assert self._url is not None
@@ -74,7 +75,7 @@ class _Running:
 
     def stop(self) -> None:
         if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _serve(self) -> None:
@@ -100,6 +101,6 @@ else:
 
     @pytest.fixture
     def penstock_server() -> Iterator[RunningServer]:
-        """A server in memory for one test."""
+        """Run a server in memory for one test."""
         with server() as running:
             yield running

@@ -1,6 +1,6 @@
-"""How settings are written by people: sizes, durations, switches and the like, to values and back.
+"""Units as people write them: sizes, durations, switches and the like, to values and back.
 
-Knows nothing of the settings themselves.
+Knows no settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
-NUMBER_MAX = 2**53 - 1  # what every JSON and TOML reader can hold exactly
+NUMBER_MAX = 2**53 - 1  # the largest number that every JSON and TOML reader holds exactly
 
 _SIZE = re.compile(r"(\d{1,16})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
 _SECONDS = re.compile(r"(\d{1,16}(?:\.\d{1,9})?)\s*(?:s)?", re.ASCII)
@@ -24,7 +24,7 @@ _SWITCH = {
 
 
 class Kind(NamedTuple):
-    """One way of writing a value. `parse` raises ValueError on anything `expects` does not say."""
+    """The notation of a value. `parse` raises ValueError for text that `expects` excludes."""
 
     expects: str
     metavar: str
@@ -45,7 +45,7 @@ def parse_size(text: str) -> int:
 
 
 def show_size(size: int) -> str:
-    """The shortest way to write a size that reads back as the same number."""
+    """Return the shortest text that parses to the same size."""
     for power, prefix in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size and size % (1 << power) == 0:
             return f"{size >> power}{prefix}"
@@ -83,7 +83,7 @@ def show_switch(value: bool) -> str:
 
 
 def parse_text(text: str) -> str:
-    """Printable ASCII only: some settings are echoed in response headers."""
+    """Return the text if it is printable ASCII: some settings appear in response headers."""
     text = text.strip()
     if not text or not text.isascii() or not text.isprintable():
         raise ValueError(text)
@@ -91,7 +91,7 @@ def parse_text(text: str) -> str:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Texts with commas between them; nothing at all is the empty list."""
+    """Return the texts between the commas. Empty text is the empty list."""
     return tuple(parse_text(part) for part in text.split(",")) if text.strip() else ()
 
 
@@ -111,7 +111,7 @@ def parse_folder(text: str) -> Path:
 
 
 def show_folder(folder: Path) -> str:
-    """Relative folders start with a dot, as a person would type them in a shell."""
+    """Return the path of a folder. A relative one starts with a dot."""
     text = str(folder)
     return text if folder.is_absolute() or text.startswith(".") else f"./{text}"
 
@@ -123,10 +123,10 @@ COUNT = Kind("a whole number", "N", int, parse_count)
 SWITCH = Kind("true or false", "BOOLEAN", bool, parse_switch, show_switch)
 TEXT = Kind("printable ASCII text", "TEXT", str, parse_text)
 SECRET = Kind("printable ASCII text", "TEXT", str, parse_text, lambda _: "(set, not shown)")
-LIST = Kind("texts with commas between them", "LIST", tuple, parse_list, show_list)
+LIST = Kind("texts separated by commas", "LIST", tuple, parse_list, show_list)
 SECRETS = LIST._replace(show=lambda value: "(set, not shown)" if value else "")
 NETWORKS = Kind(
-    "networks such as 10.0.0.0/8, with commas between them",
+    "networks such as 10.0.0.0/8, separated by commas",
     "LIST",
     tuple,
     parse_networks,
@@ -136,7 +136,7 @@ FOLDER = Kind("a folder", "FOLDER", Path, parse_folder, show_folder)
 
 
 def choice(*names: str) -> Kind:
-    """One of a few words."""
+    """Return the kind whose values are `names`."""
 
     def parse(text: str) -> str:
         if (word := text.strip().lower()) not in names:

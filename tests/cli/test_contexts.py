@@ -46,7 +46,7 @@ def test_contexts_name_servers(cli: Cli, server: Server, tmp_path: Path) -> None
 
 
 def test_a_token_goes_only_to_its_own_server(cli: Cli, server: Server) -> None:
-    """Another server, named by a full URL, is not told the token of the one in use."""
+    """The token of the current server is not sent to another server, named by a full URL."""
     cli.make("token/a", 1)
     seen: list[str | None] = []
 

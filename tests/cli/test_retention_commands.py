@@ -22,8 +22,8 @@ def test_limits_are_set_shown_and_taken_away(cli: Cli) -> None:
     earliest = cli.make("logs/web").head().earliest
     path = {"stream": "logs/web", "age": 604800, "bytes": None, "compact": 4, "own": False}
     assert cli.json("retention", "show", "logs/web") == {**path, "earliest": earliest}
-    told = cli.ok("retention", "show", "logs/web")
-    assert told == (
+    output = cli.ok("retention", "show", "logs/web")
+    assert output == (
         "logs/web deletes messages older than 7d, is compacted at 4 times its live state "
         f"(limits of its path); it starts at {earliest}\n"
     )
@@ -37,9 +37,7 @@ def test_limits_are_set_shown_and_taken_away(cli: Cli) -> None:
     )
     forever = cli.json("retention", "set", "logs/web", "--forever")
     assert forever == {**path, "age": None, "compact": None, "own": True, "earliest": earliest}
-    assert "logs/web keeps all messages (its own limits)" in cli.ok(
-        "retention", "show", "logs/web"
-    )
+    assert "logs/web keeps all messages (its own limits)" in cli.ok("retention", "show", "logs/web")
     assert cli.json("retention", "rm", "logs/web") == {**path, "earliest": earliest}
     assert cli.json("retention", "rm", "logs/web")["own"] is False  # again is no error
 

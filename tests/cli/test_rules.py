@@ -51,7 +51,7 @@ def test_durations_that_are_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "taken"),
+    ("body", "content_type", "content"),
     [
         (b" [1, [2]] ", "application/json", b"1, [2]"),
         (b"[]", "application/json", None),
@@ -60,8 +60,8 @@ def test_durations_that_are_none(text: str) -> None:
         (b"", "text/plain", None),
     ],
 )
-def test_whole_bodies(body: bytes, content_type: str, taken: bytes | None) -> None:
-    assert whole_body(body, content_type) == taken
+def test_whole_bodies(body: bytes, content_type: str, content: bytes | None) -> None:
+    assert whole_body(body, content_type) == content
 
 
 def batch(data: bytes, offset: str, next_offset: str, content_type: str) -> Batch:
@@ -100,9 +100,9 @@ def offset(position: int) -> str:
     ],
 )
 def test_offsets_of_messages(start: str, end: str, offsets: list[str]) -> None:
-    found = list(Splitter("s").split(batch(b"[1,222]", start, end, "application/json")))
-    assert [message.offset for message in found] == offsets
-    assert found[-1].next_offset == end
+    messages = list(Splitter("s").split(batch(b"[1,222]", start, end, "application/json")))
+    assert [message.offset for message in messages] == offsets
+    assert messages[-1].next_offset == end
 
 
 def test_messages_are_cut_byte_for_byte() -> None:
@@ -122,9 +122,9 @@ def test_messages_are_cut_byte_for_byte() -> None:
     ],
 )
 def test_offsets_that_are_positions(token: str, position: int | None) -> None:
-    found = seekable(token)
-    assert (found and found.position) == position
-    assert found is None or found.token == token
+    offset = seekable(token)
+    assert (offset and offset.position) == position
+    assert offset is None or offset.token == token
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

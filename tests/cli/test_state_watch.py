@@ -105,9 +105,9 @@ def test_filters_choose_what_is_watched(
     )
     stream.close()
     lines = cli.ok("state", "watch", name, "--json", "--at", "start", *arguments).splitlines()
-    found = [json.loads(line) for line in lines]
-    assert [change["key"] for change in found if change["operation"] == "upsert"] == keys
-    gone = [change["key"] for change in found if change["operation"] == "reset"]
+    events = [json.loads(line) for line in lines]
+    assert [change["key"] for change in events if change["operation"] == "upsert"] == keys
+    gone = [change["key"] for change in events if change["operation"] == "reset"]
     assert sorted(gone) == sorted(keys)
 
 
@@ -131,8 +131,8 @@ def test_a_reset_that_names_a_place_ahead_skips_to_it(cli: Cli) -> None:
     )
     stream.close()
     lines = cli.ok("state", "watch", "skips", "--json", "--at", "start").splitlines()
-    found = [json.loads(line) for line in lines]
-    assert [(change["key"], change["operation"]) for change in found] == [
+    events = [json.loads(line) for line in lines]
+    assert [(change["key"], change["operation"]) for change in events] == [
         ("1", "upsert"),
         ("1", "reset"),
         ("3", "upsert"),
@@ -205,8 +205,8 @@ def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
                 server.kill()
                 with running_server(data_dir=data, args=["--port", str(server.port)]) as again:
                     stream.append(event("1", number))
-                    found = changes(process, 1)[0]
-                    assert (found["old"], found["new"]) == (number - 1, number)
+                    change = changes(process, 1)[0]
+                    assert (change["old"], change["new"]) == (number - 1, number)
                     again.kill()
             assert interrupt(process) == (130, "")
 
@@ -220,8 +220,8 @@ def test_a_stream_that_is_made_anew_is_a_reset(cli: Cli) -> None:
         stream.create()
         stream.append(event("2", "new"))
         process.send_signal(signal.SIGCONT)
-        found = changes(process, 2)
-        assert [(change["key"], change["operation"]) for change in found] == [
+        events = changes(process, 2)
+        assert [(change["key"], change["operation"]) for change in events] == [
             ("1", "reset"),
             ("2", "upsert"),
         ]

@@ -29,8 +29,8 @@ def test_follow_status_and_unfollow(here: Cli) -> None:
             table.create("endpoint_manifest")
             table.put("fhir_read", "https://a.example/r")
             surl, nurl = table.url, f"{source.url}/v1/notify/endpoints"
-            told = here.ok("stp", "follow", surl, "--into", "copy", "--nurl", nurl)
-            assert told == f"copy follows {surl}\n"
+            output = here.ok("stp", "follow", surl, "--into", "copy", "--nurl", nurl)
+            assert output == f"copy follows {surl}\n"
             mirror = Table(here.client, "copy")
             while not here.client.stream("copy").exists() or not _rows(mirror):
                 pass

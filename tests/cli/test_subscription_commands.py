@@ -28,13 +28,13 @@ def here(tmp_path: Path) -> Iterator[Cli]:
 def test_create_show_list_and_delete(here: Cli) -> None:
     assert here.ok("subscription", "ls") == "There are no subscriptions.\n"
     here.make("jobs/old", 1)
-    made = ["subscription", "create", "jobs", "--pattern", "jobs/*", "--wake-stream", "wake"]
-    text = here.ok(*made, "--stream", "extra", "--description", "does jobs")
+    create = ["subscription", "create", "jobs", "--pattern", "jobs/*", "--wake-stream", "wake"]
+    text = here.ok(*create, "--stream", "extra", "--description", "does jobs")
     assert "subscription  jobs\n" in text
     assert "jobs/old  glob      0000" in text
     assert "extra     explicit  -1" in text
-    assert here.ok(*made, "--stream", "extra", "--description", "does jobs") == text
-    code, error = here.failed(*made)
+    assert here.ok(*create, "--stream", "extra", "--description", "does jobs") == text
+    code, error = here.failed(*create)
     assert (code, "differs" in error) == (4, True)
     shown = here.json("subscription", "show", "jobs")
     assert (shown["type"], shown["pending"]) == ("pull-wake", 0)
@@ -62,8 +62,8 @@ def test_streams_are_added_and_removed(here: Cli) -> None:
 
 
 def _links(here: Cli) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = here.json("subscription", "show", "jobs")["streams"]
-    return found
+    links: list[dict[str, str]] = here.json("subscription", "show", "jobs")["streams"]
+    return links
 
 
 def test_the_signing_key_is_replaced(here: Cli) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import platform
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from penstock.cli import COMMANDS, main
+from penstock import errors
+from penstock.cli import COMMANDS, SECTIONS, main
 from penstock.config.settings import SETTINGS
 from scripts import docs
 from tests.helpers.server import ROOT, ServerDidNotStart, running_server
@@ -61,6 +64,68 @@ def test_every_command_has_a_file_and_says_what_it_does() -> None:
         assert command is not None
         assert command.name == name
         assert command.get_short_help_str()
+
+
+def commands(group: click.Group, path: str = "penstock") -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group, by its full name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a text starts with a capital (or a name) and ends with a full stop."""
+    return bool(re.match(r"[A-Z`{%\\-]", text)) and text.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_is_a_sentence(name: str) -> None:
+    overview = {command: text for section in SECTIONS.values() for command, text in section.items()}
+    assert _is_sentence(overview[name])
+    for path, command in commands(main):
+        if path.split()[1] != name:
+            continue
+        assert _is_sentence((command.help or "").split("\n\n")[0].strip()), path
+        for option in command.params:
+            if isinstance(option, click.Option):
+                help = (option.help or "").split("  [")[0]
+                assert _is_sentence(help), f"{path} {option.opts}: {option.help}"
+
+
+ERRORS = {"BadParameter", "CannotCheck", "ClickException", "Failure", "InvalidSetting"}
+ERRORS |= {"PenstockError", "UsageError", *vars(errors)}
+CLI_SOURCES = sorted((ROOT / "src" / "penstock" / "cli").rglob("*.py"))
+CLI_SOURCES += sorted((ROOT / "src" / "penstock" / "config").rglob("*.py"))
+
+
+def _messages(source: str) -> Iterator[str]:
+    """The literal messages of the errors that a source makes, with `{}` for what is filled in."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and node.args):
+            continue
+        name = ast.unparse(node.func).split(".")[-1]
+        message = node.args[0]
+        if name in ERRORS and isinstance(message, ast.Constant | ast.JoinedStr):
+            parts = message.values if isinstance(message, ast.JoinedStr) else [message]
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts
+            )
+
+
+@pytest.mark.parametrize("path", CLI_SOURCES, ids=lambda path: path.stem)
+def test_every_error_of_the_commands_is_a_sentence(path: Path) -> None:
+    for message in _messages(path.read_text()):
+        assert _is_sentence(message) or message.endswith("{}"), message
+
+
+def test_the_check_itself_sees_the_messages_of_errors() -> None:
+    source = "raise click.UsageError(f'no {x}')\nraise Conflict('A b.')\nprint('c')"
+    assert list(_messages(source)) == ["no {}", "A b."]
+    assert [_is_sentence(message) for message in _messages(source)] == [False, True]
 
 
 def test_an_unknown_command_is_a_usage_error(runner: CliRunner) -> None:
@@ -155,8 +220,8 @@ def test_serve_prints_one_line_and_stops_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         message = _refused("--memory", "--port", str(port))
         assert message == f"Error: 127.0.0.1:{port} is in use by another program. " + (
             "Choose another port with --port."

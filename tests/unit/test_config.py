@@ -97,11 +97,11 @@ def test_a_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> 
     file = tmp_path / "other.toml"
     file.write_text('port = 1\nhost = "10.0.0.1"\nchunk_bytes = "1MiB"\n')
     environ = {"PENSTOCK_PORT": "2", "PENSTOCK_HOST": "10.0.0.2"}
-    found = resolve({"port": "3", "memory": None}, environ, file)
-    assert (found.settings.port, found.origins["port"]) == (3, "--port")
-    assert (found.settings.host, found.origins["host"]) == ("10.0.0.2", "PENSTOCK_HOST")
-    assert (found.settings.chunk_bytes, found.origins["chunk_bytes"]) == (MIB, str(file))
-    assert (found.settings.memory, found.origins["memory"]) == (False, "default")
+    resolved = resolve({"port": "3", "memory": None}, environ, file)
+    assert (resolved.settings.port, resolved.origins["port"]) == (3, "--port")
+    assert (resolved.settings.host, resolved.origins["host"]) == ("10.0.0.2", "PENSTOCK_HOST")
+    assert (resolved.settings.chunk_bytes, resolved.origins["chunk_bytes"]) == (MIB, str(file))
+    assert (resolved.settings.memory, resolved.origins["memory"]) == (False, "default")
 
 
 def test_the_file_in_the_working_directory_is_used_unless_another_is_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ SECTIONS = {
     "State": {
         "state": "Show the state of a stream of events.",
         "schema": "Declare a JSON Schema for each type of a state stream.",
-        "compact": "Replace the history of a state stream by its state.",
+        "compact": "Replace the history of a state stream with its state.",
     },
     "Subscriptions": {
         "subscription": "Create, list, show and delete subscriptions.",

@@ -6,13 +6,15 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import Self, TextIO
 
 import click
 
-from penstock.cli.text import size
+from penstock.cli.text import aligned, size
 
 PROGRESS_INTERVAL_S = 0.1
+_WIDTH_MIN = 20
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR = "\r\x1b[2K"
@@ -43,6 +45,18 @@ def styled(text: str, **style: object) -> str:
 def note(text: str) -> None:
     """Print a line for people to stderr."""
     click.echo(printable(text), err=True)
+
+
+def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns, cut to the width of a terminal. The last column may be long."""
+    from penstock.cli.system import columns
+
+    cells = [[printable(cell) for cell in row] for row in rows]
+    first, *lines = aligned([head, *cells])
+    width = max(columns(), _WIDTH_MIN) if sys.stdout.isatty() else None
+    click.echo(styled(first, bold=True))
+    for line in lines:
+        click.echo(line[:width])
 
 
 class Progress:

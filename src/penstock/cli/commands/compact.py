@@ -1,4 +1,4 @@
-"""`penstock compact`: replaces the history of a state stream by its state."""
+"""`penstock compact`: replaces the history of a state stream with its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli.terminal import printable
 @json_option
 @server_options
 def command(server: Server, stream: str, as_json: bool) -> None:
-    """Replace the history of STREAM by a snapshot of its current state, in one step.
+    """Replace the history of STREAM with a snapshot of its current state, in one step.
 
     STREAM has to be a declared state stream (`penstock schema set`). Writers and readers can
     continue meanwhile.

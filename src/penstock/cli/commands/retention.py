@@ -96,7 +96,7 @@ def set_(
     forever: bool,
     as_json: bool,
 ) -> None:
-    """Replace the limits of STREAM by limits of its own."""
+    """Set limits of its own for STREAM, replacing any that it has."""
     if forever == any(limit is not None for limit in (age, bytes, compact)):
         raise click.UsageError("Set --age, --bytes or --compact, or --forever alone.")
     with server.stream(stream) as remote:

@@ -39,7 +39,10 @@ def command() -> None:
 @click.argument("file", type=_file_type)
 @server_options
 def set_(server: Server, stream: str, file: Path) -> None:
-    """Declare STREAM by FILE (- is stdin): {"types": {"user": {"schema": {…}}}}."""
+    """Declare the types of STREAM.
+
+    FILE (- is stdin) is a JSON document such as {"types": {"user": {"schema": {…}}}}.
+    """
     from penstock.client.requests import Request
 
     body = _content(file)

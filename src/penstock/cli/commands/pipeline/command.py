@@ -216,7 +216,7 @@ def replay_dead_letters(file: Path) -> None:
     metavar="N",
     help="Keep versions of the last N hours.  [default: keep_hours of the pipeline, or 6]",
 )
-@click.option("--dry-run", is_flag=True, help="Only print the files that would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only count the files that would be removed.")
 def vacuum(file: Path, hours: int | None, dry_run: bool) -> None:
     """Remove unreferenced files of the tables.
 

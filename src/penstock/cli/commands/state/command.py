@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from penstock.cli import Failure
+from penstock.cli.commands.state.entities import Entity, entities, fetch, on_one_line, pages, text
 from penstock.cli.commands.state.watch import watch
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
-from penstock.cli.entities import Entity, entities, fetch, on_one_line, pages, text
 from penstock.cli.exits import NOT_FOUND
-from penstock.cli.system import columns
-from penstock.cli.terminal import printable, styled
-from penstock.cli.text import aligned
+from penstock.cli.terminal import print_columns, printable, styled
 from penstock.cli.values import offset_of
-
-_VALUE_WIDTH_MIN = 20
 
 at_option: Callable[[Any], Any] = click.option(
     "--at",
@@ -89,7 +84,7 @@ def show(
                 click.echo(text(entity._asdict()))
             return
         rows = [(on_one_line(type), on_one_line(key), text(value)) for type, key, value in shown]
-    show_columns(("TYPE", "KEY", "VALUE"), rows)
+    print_columns(("TYPE", "KEY", "VALUE"), rows)
 
 
 @command.command("history")
@@ -108,7 +103,7 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
         for step in steps:
             click.echo(text(step))
         return
-    show_columns(
+    print_columns(
         ("OFFSET", "OPERATION", "VALUE"),
         [
             (
@@ -150,13 +145,3 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
             colour = {"+": "green", "-": "red", "~": "yellow"}[mark]
             line = f"{mark} {' '.join(map(on_one_line, entity))}  {' -> '.join(values)}"
             click.echo(styled(printable(line), fg=colour))
-
-
-def show_columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows in columns, cut to the width of a terminal. The last column may be long."""
-    shown = [tuple(printable(cell) for cell in row) for row in rows]
-    first, *rest = aligned([head, *shown])
-    width = max(columns(), _VALUE_WIDTH_MIN) if sys.stdout.isatty() else None
-    click.echo(styled(first, bold=True))
-    for line in rest:
-        click.echo(line[:width])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import click
 
-from penstock.cli.entities import Change, EntityId, on_one_line, text
+from penstock.cli.commands.state.entities import Change, EntityId, on_one_line, text
 from penstock.cli.system import terminal_size
 from penstock.cli.terminal import has_cursor, printable, styled
 from penstock.cli.text import aligned, amount

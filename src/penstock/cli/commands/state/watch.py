@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from penstock.cli.commands.state.entities import Change, EntityId, page_entities, pages, text
 from penstock.cli.commands.state.screen import Screen, output
 from penstock.cli.connection import Server, server_options, stream_argument
-from penstock.cli.entities import Change, EntityId, page_entities, pages, text
 from penstock.cli.system import broken_pipe_noticed
 from penstock.cli.terminal import note
 from penstock.cli.text import amount
@@ -240,6 +240,8 @@ class Watched:
         """Return the plan of a control event, by the rules of a live state."""
         import msgspec
 
+        from penstock.state.live.questions import answered
+
         single = msgspec.structs.replace(
             batch,
             offset=message.offset,
@@ -247,25 +249,5 @@ class Watched:
             data=b"[" + message.data + b"]",
         )
         planning = self._rules.plan(single, self._position, None)
-        answer: Any = None
-        while True:
-            try:
-                question = planning.send(answer)
-            except StopIteration as stop:
-                plan: Plan = stop.value
-                return plan
-            answer = self._exists(question)
-
-    def _exists(self, question: Any) -> bool | None:
-        """Return whether the stream can be read from an offset; other questions have no answer."""
-        from penstock.errors import BadRequest, Gone, StreamNotFound
-        from penstock.state.live.plan import Exists
-
-        if not isinstance(question, Exists):
-            return None
-        try:
-            with self._stream.follow(question.offset, decode=False) as batches:
-                next(batches)
-        except (BadRequest, Gone, StreamNotFound):
-            return None
-        return True
+        client = self._stream.client
+        return client.run(answered(planning, self._stream.url, client.retry))
