@@ -1,6 +1,6 @@
-"""Live reads: long-poll waits and SSE responses, their cursors and their time limits.
+"""Live reads of streams: long-polls and SSE responses, their cursors and their time limits.
 
-Who is told what when a stream moves is the fan-out's business.
+What is written when a stream moves is decided by the channel.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
 from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
-from penstock.http.live.channel import Channel
-from penstock.http.live.response import EventReader
+from penstock.http.live.channel import Channel, Channels
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams.read import Answer, Reads
+from penstock.http.streams.sse import SseEncoder, SseReader
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 
@@ -30,17 +30,15 @@ SWEEP_S = 1.0
 
 
 class Live:
-    """One per App: all streams that somebody waits on."""
+    """The live reads of an App."""
 
     __slots__ = (
         "_channels",
         "_clock",
         "_deadlines",
-        "_draining",
         "_reads",
         "_settings",
         "_sweeper",
-        "buffer_bytes_max",
         "engine",
         "traffic",
     )
@@ -50,15 +48,13 @@ class Live:
     ) -> None:
         self.engine = engine
         self.traffic = traffic
-        self.buffer_bytes_max = settings.sse_buffer_bytes_max
         self._settings = settings
         self._reads = reads
         self._clock = clock
-        self._channels: dict[int, Channel] = {}
+        self._channels = Channels(engine, traffic, buffer_bytes_max=settings.sse_buffer_bytes_max)
         # Every reader gets the same time, so the queue is in order of deadlines by itself.
-        self._deadlines: deque[EventReader] = deque()
+        self._deadlines: deque[SseReader] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._draining = False
 
     async def long_poll(
         self, stream: Stream, request: Request, offset: str, client_cursor: str | None
@@ -67,7 +63,9 @@ class Live:
         if start is None:
             start = await self.engine.position(stream, offset)
             stream = self._same(stream)
-        if stream.tail <= start and not (stream.closed or stream.is_gone or self._draining):
+        if stream.tail <= start and not (
+            stream.closed or stream.is_gone or self._channels.draining
+        ):
             await self._wait(stream)
         if stream.is_gone:
             self._same(stream)
@@ -92,15 +90,15 @@ class Live:
 
     def events(self, stream: Stream, offset: str, client_cursor: str | None) -> Answer:
         """An SSE response; the reader is attached when the transport has sent its head."""
-        if self._draining:
+        if self._channels.draining:
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
             return self._events_later(stream, offset, client_cursor)
         return self._events(stream, position, client_cursor)
 
-    def attached(self, reader: EventReader) -> None:
-        if self._draining:
+    def attached(self, reader: SseReader) -> None:
+        if self._channels.draining:
             reader.finish()
             return
         try:
@@ -117,12 +115,6 @@ class Live:
             self._sweeper = loop.call_later(SWEEP_S, self._sweep)
         channel.add(reader)
 
-    def forget(self, channel: Channel) -> None:
-        """Nobody waits there any more."""
-        if self._channels.get(channel.stream.id) is channel:
-            del self._channels[channel.stream.id]
-            self.engine.unwatch(channel.stream, channel)
-
     def cursor(self, floor: int) -> int:
         """The cursor for now, and never one below `floor`."""
         current = int(next_cursor(self._now_s(), None, random.randint))
@@ -130,10 +122,7 @@ class Live:
 
     def drain(self) -> None:
         """Answer every long-poll and end every SSE response; new ones do not wait."""
-        self._draining = True
-        for channel in list(self._channels.values()):
-            channel.wake()
-            channel.finish_readers()
+        self._channels.drain()
         self._deadlines.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -173,7 +162,7 @@ class Live:
                 CLOSED,
             ]
         cursor = int(self._first_cursor(client_cursor))
-        reader = EventReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
+        reader = SseReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
         return Response(200, headers, reader)
 
     def _same(self, stream: Stream) -> Stream:
@@ -183,10 +172,11 @@ class Live:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
         return now
 
-    def _channel(self, stream: Stream) -> Channel:
+    def _channel(self, stream: Stream) -> Channel[SseReader]:
         channel = self._channels.get(stream.id)
         if channel is None:
-            channel = self._channels[stream.id] = Channel(self, stream)
+            encoder = SseEncoder(self.engine, self.traffic, stream, cursor=self.cursor)
+            channel = self._channels.open(stream.id, stream, encoder)
         return channel
 
     def _sweep(self) -> None:
