@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.config.settings import Settings
+from penstock.errors import Damaged
 from penstock.http.live.response import LiveReader
 from penstock.http.message import EventBody, Response
 from penstock.http.streams import sse
@@ -464,6 +465,28 @@ def test_an_error_while_a_commit_is_encoded_cuts_its_readers_off(kind: str) -> N
         script.readers.clear()
         await script.run("join", 1)
         await script.run("append", 3)
+        await script.finish("none")
+
+    run(kind, "memory", check)
+
+
+@pytest.mark.parametrize("kind", ["json", "binary", "text"])
+def test_a_reader_of_damaged_bytes_does_not_fail_an_append(kind: str) -> None:
+    async def check(script: Script) -> None:
+        def damaged(*_: object) -> bytes:
+            raise Damaged("Block 7 does not match its checksum.")
+
+        engine, other = script.kind.client.engine, script.kind
+        await script.run("join", 0)
+        stream = engine.find("s", touch=False)
+        (channel,) = stream.watchers
+        channel._resume_joined()  # as after a large commit: the next one is read from the log
+        engine.read_now, read_now = damaged, engine.read_now
+        await other.append(3)
+        assert script.readers.pop().sink.aborted
+        engine.read_now = read_now
+        assert other.client.app.traffic.errors == {"stored-data-damaged": 1}
+        await script.run("join", len(other.starts) - 1)
         await script.finish("none")
 
     run(kind, "memory", check)

@@ -209,11 +209,15 @@ class Channel(Generic[R]):
         """Write what a reader is missing: at once if that needs no waiting, else in a task."""
         sink = reader.sink
         assert sink is not None
-        if self._encoder.is_lost(reader):
-            # The client comes again with its offset, and is answered why that is gone.
-            reader.finish()
+        try:
+            if self._encoder.is_lost(reader):
+                # The client comes again with its offset, and is answered why that is gone.
+                reader.finish()
+                return
+            progress = self._encoder.send_now(reader, sink)
+        except Exception as error:  # noqa: BLE001 - a commit must not fail for one of its readers
+            self._fail(error, [reader])
             return
-        progress = self._encoder.send_now(reader, sink)
         if progress is Progress.BEHIND:
             reader.catch_up = CatchUp()
             reader.catch_up.task = asyncio.get_running_loop().create_task(
