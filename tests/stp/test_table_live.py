@@ -155,13 +155,16 @@ async def test_stopping_ends_every_answer_and_new_ones_do_not_wait(client: Clien
     assert answer.body.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("query", ["timeout=0", "timeout=0&view=active"])
 @pytest.mark.parametrize("ends", ["stop", "delete"])
-def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(ends: str) -> None:
+def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(
+    ends: str, query: str
+) -> None:
     @with_app()
     async def check(client: Client) -> None:
         await table(client)
         await write(client, "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(3000)))
-        response = await client.respond("GET", "/v1/table/t?timeout=0")
+        response = await client.respond("GET", f"/v1/table/t?{query}")
         sink = FakeSink(response)
         sink.full_after = 1
         sink.body.attach(sink)

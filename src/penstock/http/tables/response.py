@@ -69,7 +69,12 @@ class TableReader(LiveReader):
     def is_done(self) -> bool:
         """Whether a response that ends at `until` has all its rows."""
         place = self.place
-        return self.until is not None and place is not None and place.position >= self.until
+        return (
+            self.until is not None
+            and self.first is None
+            and place is not None
+            and place.position >= self.until
+        )
 
     def is_caught_up(self, stream: Stream) -> bool:
         """Whether a response that waits for new rows has all that there are."""
