@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
 
-SWEEP_S = 1.0
+SWEEP_S = 1.0  # between two checks of the time limits of SSE responses
 
 
 class Live:
@@ -36,39 +36,40 @@ class Live:
         "_channels",
         "_clock",
         "_deadlines",
+        "_engine",
         "_reads",
         "_settings",
         "_sweeper",
-        "engine",
-        "traffic",
+        "_traffic",
     )
 
     def __init__(
         self, engine: Engine, settings: Settings, reads: Reads, traffic: Traffic, *, clock: Clock
     ) -> None:
-        self.engine = engine
-        self.traffic = traffic
+        self._engine = engine
+        self._traffic = traffic
         self._settings = settings
         self._reads = reads
         self._clock = clock
         self._channels = Channels(engine, traffic, buffer_bytes_max=settings.sse_buffer_bytes_max)
-        # Every reader gets the same time, so the queue is in order of deadlines by itself.
+        # Every reader gets the same time, so the queue is in the order of deadlines.
         self._deadlines: deque[SseReader] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def long_poll(
         self, stream: Stream, request: Request, offset: str, client_cursor: str | None
     ) -> Response:
+        """Answer with what follows `offset`, as soon as there is something or the time is up."""
         start = self._reads.known_position(stream, offset)
         if start is None:
-            start = await self.engine.position(stream, offset)
-            stream = self._same(stream)
+            start = await self._engine.position(stream, offset)
+            stream = self._reload(stream)
         if stream.tail <= start and not (
             stream.closed or stream.is_gone or self._channels.draining
         ):
             await self._wait(stream)
         if stream.is_gone:
-            self._same(stream)
+            self._reload(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
         if start < stream.earliest:
             raise trimmed(stream)
@@ -78,7 +79,7 @@ class Live:
             answer = self._reads.answer(stream, start, end, request, cursor=cursor)
             return answer if isinstance(answer, Response) else await answer
         headers: Headers = [
-            (b"stream-next-offset", self.engine.token(stream, stream.tail).encode()),
+            (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             UP_TO_DATE,
             NO_STORE,
         ]
@@ -89,7 +90,7 @@ class Live:
         return Response(204, headers)
 
     def events(self, stream: Stream, offset: str, client_cursor: str | None) -> Answer:
-        """An SSE response; the reader is attached when the transport has sent its head."""
+        """Return an SSE response; the transport attaches its reader after sending the head."""
         if self._channels.draining:
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
@@ -98,12 +99,13 @@ class Live:
         return self._events(stream, position, client_cursor)
 
     def attached(self, reader: SseReader) -> None:
+        """Add a reader to the channel of its stream, and start its time limit."""
         if self._channels.draining:
             reader.finish()
             return
         try:
-            stream = self._same(reader.stream)
-        except PenstockError:  # it has gone while the head was sent
+            stream = self._reload(reader.stream)
+        except PenstockError:  # The stream was deleted while the head was sent.
             reader.finish()
             return
         reader.stream = stream
@@ -116,7 +118,7 @@ class Live:
         channel.add(reader)
 
     def cursor(self, floor: int) -> int:
-        """The cursor for now, and never one below `floor`."""
+        """Return the cursor of the current time, and never one below `floor`."""
         current = int(next_cursor(self._now_s(), None, random.randint))
         return max(current, floor)
 
@@ -133,18 +135,18 @@ class Live:
         future = channel.wait()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._settings.long_poll_timeout_s, _resolve, future)
-        self.traffic.long_polls += 1
+        self._traffic.long_polls += 1
         try:
             await future
-        finally:  # also when the client has gone and the wait is cancelled
-            self.traffic.long_polls -= 1
+        finally:  # This also runs when the client disconnects and the wait is cancelled.
+            self._traffic.long_polls -= 1
             timer.cancel()
             channel.stop_waiting(future)
 
     async def _events_later(
         self, stream: Stream, offset: str, client_cursor: str | None
     ) -> Response:
-        position = await self.engine.position(stream, offset)
+        position = await self._engine.position(stream, offset)
         return self._events(stream, position, client_cursor)
 
     def _events(self, stream: Stream, position: int, client_cursor: str | None) -> Response:
@@ -157,7 +159,7 @@ class Live:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         if stream.closed and position == stream.tail:
             headers += [
-                (b"stream-next-offset", self.engine.token(stream, position).encode()),
+                (b"stream-next-offset", self._engine.token(stream, position).encode()),
                 UP_TO_DATE,
                 CLOSED,
             ]
@@ -165,22 +167,22 @@ class Live:
         reader = SseReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
         return Response(200, headers, reader)
 
-    def _same(self, stream: Stream) -> Stream:
-        """The stream again, after something was waited for: idle ones leave memory meanwhile."""
-        now = self.engine.find(stream.path, touch=False)
-        if now.id != stream.id:
+    def _reload(self, stream: Stream) -> Stream:
+        """Return the stream's current object: an idle stream may leave memory during a wait."""
+        current = self._engine.find(stream.path, touch=False)
+        if current.id != stream.id:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
-        return now
+        return current
 
     def _channel(self, stream: Stream) -> Channel[SseReader]:
         channel = self._channels.get(stream.id)
         if channel is None:
-            encoder = SseEncoder(self.engine, self.traffic, stream, cursor=self.cursor)
+            encoder = SseEncoder(self._engine, self._traffic, stream, cursor=self.cursor)
             channel = self._channels.open(stream.id, stream, encoder)
         return channel
 
     def _sweep(self) -> None:
-        """End the responses whose time is up, so that clients reconnect and caches can collapse."""
+        """End the responses whose time is up: clients reconnect, and caches can collapse them."""
         loop = asyncio.get_running_loop()
         now, deadlines = loop.time(), self._deadlines
         while deadlines and (deadlines[0].sink is None or deadlines[0].deadline <= now):

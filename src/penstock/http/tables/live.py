@@ -82,14 +82,14 @@ class RowEncoder:
         return True  # Rows are never held back: who is up to date is at the tail.
 
     def rewind(self, reader: TableReader) -> None:
-        reader.place = Place(self._sent, self._ordinal)
+        reader.cursor = Place(self._sent, self._ordinal)
 
     def is_lost(self, reader: TableReader) -> bool:
         return self._view.stream.deleted
 
     def send_now(self, reader: TableReader, sink: Sink) -> Progress:
         stream = self._view.stream
-        if reader.place is None and reader.since_id >= stream.count:
+        if reader.cursor is None and reader.since_id >= stream.count:
             return Progress.AHEAD
         return Progress.UP_TO_DATE if reader.is_caught_up(stream) else Progress.BEHIND
 
@@ -97,7 +97,7 @@ class RowEncoder:
         if reader.first is not None:
             await self._send_first(reader)
         elif reader.is_done():
-            await reader.end()
+            reader.end()
         elif not reader.is_caught_up(self._view.stream):
             await self._send_block(reader)
         return self.send_now(reader, sink)
@@ -123,15 +123,15 @@ class RowEncoder:
             await reader.write(rows)
 
     async def _send_block(self, reader: TableReader) -> None:
-        stream, place = self._view.stream, reader.place
-        if place is None:
+        stream, cursor = self._view.stream, reader.cursor
+        if cursor is None:
             position = await self._live.engine.seek(stream, reader.since_id)
-            place = Place(position, reader.since_id)
+            cursor = Place(position, reader.since_id)
         until = stream.tail if reader.until is None else reader.until
-        block = await self._view.block(place, until)
+        block = await self._view.block(cursor, until)
         if reader.sink is None:
             return
-        reader.place = Place.after(block)
+        reader.cursor = Place.after(block)
         self._live.rows_bytes += len(block.data)
         if block.data:
             await reader.write(block.data)

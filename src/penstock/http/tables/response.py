@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class TableReader(LiveReader):
     """One streamed response of a table.
 
-    `place` is None for a reader that has seen more rows than there are, up to `since_id`. `until`
+    `cursor` is None for a reader that has seen more rows than there are, up to `since_id`. `until`
     is the position where a response ends that does not wait for new rows; `first` are rows that
     precede those of the log.
     """
@@ -30,12 +30,12 @@ class TableReader(LiveReader):
     __slots__ = (
         "_timer",
         "_written",
+        "cursor",
+        "deadline",
         "first",
         "live",
         "packer",
-        "place",
         "since_id",
-        "stop_at",
         "timeout_s",
         "until",
         "view",
@@ -45,7 +45,7 @@ class TableReader(LiveReader):
         self,
         live: TableLive,
         view: TableView,
-        place: Place | None,
+        cursor: Place | None,
         *,
         since_id: int,
         timeout_s: float,
@@ -56,44 +56,38 @@ class TableReader(LiveReader):
         super().__init__()
         self.live = live
         self.view = view
-        self.place = place
+        self.cursor = cursor
         self.since_id = since_id
         self.timeout_s = timeout_s
         self.until = until
         self.first = first
         self.packer = packer
-        self.stop_at = 0.0
-        self._written = 0.0
+        self.deadline = 0.0
+        self._written = 0.0  # the loop's time of the last rows that were written to it alone
         self._timer: asyncio.TimerHandle | None = None
 
     def is_done(self) -> bool:
         """Whether a response that ends at `until` has all its rows."""
-        place = self.place
-        return (
-            self.until is not None
-            and self.first is None
-            and place is not None
-            and place.position >= self.until
-        )
+        return self.until is not None and self._has_rows(self.until)
 
     def is_caught_up(self, stream: Stream) -> bool:
         """Whether a response that waits for new rows has all that there are."""
-        place = self.place
-        return (
-            self.until is None
-            and self.first is None
-            and place is not None
-            and place.position >= stream.tail
-        )
+        return self.until is None and self._has_rows(stream.tail)
+
+    def _has_rows(self, end: int) -> bool:
+        """Whether the rows up to a position of the log are written, and those before them."""
+        cursor = self.cursor
+        return self.first is None and cursor is not None and cursor.position >= end
 
     async def write(self, data: bytes) -> None:
+        """Write rows to the sink, compressed if the client asked for that."""
         self._written = asyncio.get_running_loop().time()
         if self.packer is not None:
             data = await self.packer.pack(data)
         if data and self.sink is not None:
             self.sink.write(data)
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """End a response whose rows are all written, with the last bytes of its compression."""
         if self.packer is not None and self.sink is not None:
             self.sink.write(self.packer.end())
@@ -105,7 +99,7 @@ class TableReader(LiveReader):
         self.sink = sink
         loop = asyncio.get_running_loop()
         now = self._written = loop.time()
-        self.stop_at = now + self.timeout_s
+        self.deadline = now + self.timeout_s
         if self.until is None:
             self._timer = loop.call_later(min(self.timeout_s, self.live.idle_s), self._check_time)
         self.live.attached(self)
@@ -129,7 +123,7 @@ class TableReader(LiveReader):
             written = self._written
             if self.channel is not None:
                 written = max(written, self.channel.published_s)
-            wait_s = min(self.stop_at - now, written + idle_s - now)
+            wait_s = min(self.deadline - now, written + idle_s - now)
             if wait_s <= 0:
                 self.finish()
                 return
