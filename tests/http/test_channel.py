@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config.settings import Settings
 from penstock.errors import Damaged
 from penstock.http.live.response import LiveReader
 from penstock.http.message import EventBody, Response
@@ -24,7 +23,7 @@ from penstock.http.streams import sse
 from penstock.http.tables import live as table_live
 from penstock.stp.rows import RowDecoder
 from penstock.stp.server import row_cache, table_view
-from tests.helpers.app import STORES, Client, FakeSink, run_with_app
+from tests.helpers.app import STORES, Client, FakeSink, run_with_app, settings_of
 from tests.http.test_metrics import scrape
 from tests.stp import tables
 
@@ -278,7 +277,8 @@ class Script:
         else:
             if ending == "close":
                 await self.kind.append(5, close=True)
-            await self._complete()
+            for reader in self.readers:
+                await self._complete(reader)
         for reader in self.readers:
             assert reader.is_open is (ending == "none")
             assert not reader.sink.aborted
@@ -290,23 +290,22 @@ class Script:
         if ending != "delete":
             assert not self.kind.client.engine.find("s", touch=False).watchers
 
-    async def _complete(self) -> None:
-        """Everybody takes what they get, or resumes, until they have everything."""
-        for reader in self.readers:
-            drain(reader.sink)
-            if reader.has_left or reader.was_slow:
-                reader.sink.body.detach()
-                reader.token = self.kind.resume_token(reader.sink) or reader.token
-                reader.sinks.append(await self.kind.join(reader.token))
-                reader.has_left = False
-            expected = self.kind.expected(reader.start)
-            await reader.sink.until(
-                lambda sink, reader=reader, expected=expected: (  # type: ignore[misc]
-                    len(self.kind.received(reader.sinks)) >= len(expected)
-                    and (sink.closed or not self.kind.closed)
-                )
+    async def _complete(self, reader: Reader) -> None:
+        """Let a reader take what it gets, or resume, until it has everything."""
+        drain(reader.sink)
+        if reader.has_left or reader.was_slow:
+            reader.sink.body.detach()
+            reader.token = self.kind.resume_token(reader.sink) or reader.token
+            reader.sinks.append(await self.kind.join(reader.token))
+            reader.has_left = False
+        expected = self.kind.expected(reader.start)
+        await reader.sink.until(
+            lambda sink: (
+                len(self.kind.received(reader.sinks)) >= len(expected)
+                and (sink.closed or not self.kind.closed)
             )
-            assert self.kind.received(reader.sinks) == expected
+        )
+        assert self.kind.received(reader.sinks) == expected
 
 
 def drain(sink: FakeSink) -> None:
@@ -315,7 +314,7 @@ def drain(sink: FakeSink) -> None:
         sink.body.drained()
 
 
-def run(kind: str, store: str, check: Callable[[Script], Awaitable[None]], **options: Any) -> None:
+def run(kind: str, store: str, check: Callable[[Script], Awaitable[None]]) -> None:
     """Run `check` on a fresh server whose pieces are small, so that few messages make many."""
 
     async def test(client: Client) -> None:
@@ -329,15 +328,7 @@ def run(kind: str, store: str, check: Callable[[Script], Awaitable[None]], **opt
         patch.setattr(table_live, "PUBLISH_BYTES_MAX", 2000)
         for module in (row_cache, table_view):
             patch.setattr(module, "BLOCK_BYTES", 700)
-        where: dict[str, Any] = {"memory": True}
-        if store == "disk":
-            where = {
-                "data_dir": Path(folder),
-                "durability": "buffered",
-                "journal_file_bytes": 1024 * 1024,
-                "disk_reserve_bytes": 0,
-            }
-        run_with_app(test, Settings(**where, sse_buffer_bytes_max=BUFFER_BYTES_MAX, **options))
+        run_with_app(test, settings_of(store, Path(folder), sse_buffer_bytes_max=BUFFER_BYTES_MAX))
 
 
 OPERATIONS = (

@@ -1,4 +1,4 @@
-"""Long-poll and SSE: who is told what and when, and that nobody stays behind afterwards."""
+"""Long-poll and SSE: what each reader is sent and when, and that no reader is left over."""
 
 from __future__ import annotations
 

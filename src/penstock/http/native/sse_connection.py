@@ -20,22 +20,27 @@ if TYPE_CHECKING:
 class EventConnection(asyncio.Protocol):
     """The Sink of one EventBody. Bytes that the client still sends are read and ignored."""
 
-    __slots__ = ("_body", "_chunked", "_hub", "_transport", "_written", "congested")
+    __slots__ = ("_body", "_chunked", "_table", "_transport", "_written", "congested")
 
     def __init__(
-        self, hub: ConnectionTable, transport: asyncio.Transport, body: EventBody, *, chunked: bool
+        self,
+        table: ConnectionTable,
+        transport: asyncio.Transport,
+        body: EventBody,
+        *,
+        chunked: bool,
     ) -> None:
-        self._hub = hub
+        self._table = table
         self._transport = transport
         self._body: EventBody | None = body
         self._chunked = chunked
-        self._written = 0  # bytes written while congested; shows slow clients from stalled ones
+        self._written = 0  # bytes written while congested; tells slow clients from stalled ones
         self.congested = False
 
     def start(self, head: bytes) -> None:
         """Take over the transport, send the head, and let the body write."""
         assert self._body is not None
-        self._hub.events.add(self)
+        self._table.events.add(self)
         self._transport.set_protocol(self)
         self._transport.write(head)
         try:
@@ -44,7 +49,7 @@ class EventConnection(asyncio.Protocol):
             log.exception("event body failed to start")
             self.abort()
         else:
-            if self._hub.draining:
+            if self._table.draining:
                 self.finish()
 
     # -- Sink
@@ -65,7 +70,7 @@ class EventConnection(asyncio.Protocol):
         if self._chunked:
             self._transport.write(LAST_CHUNK)
         # A client that reads nothing must not keep the closed connection open either.
-        self._hub.stalled(self)
+        self._table.stalled(self)
         self._transport.close()
 
     def abort(self) -> None:
@@ -100,12 +105,12 @@ class EventConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.congested = True
-        self._hub.stalled(self)
+        self._table.stalled(self)
 
     def resume_writing(self) -> None:
         self.congested = False
         if self._body is not None:
-            self._hub.flowing(self)
+            self._table.flowing(self)
             self._body.drained()
 
     def eof_received(self) -> bool:
@@ -113,8 +118,8 @@ class EventConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         body, self._body = self._body, None
-        self._hub.flowing(self)
-        self._hub.events.discard(self)
-        self._hub.left()
+        self._table.flowing(self)
+        self._table.events.discard(self)
+        self._table.left()
         if body is not None:
             body.detach()
