@@ -177,21 +177,26 @@ def with_app(
     def decorate(test: Callable[[Client], Awaitable[None]]) -> Callable[..., None]:
         @pytest.mark.parametrize("store", STORES)
         def run(store: str, tmp_path: Path) -> None:
-            where: dict[str, Any] = {"memory": True}
-            if store == "disk":
-                where = {
-                    "data_dir": tmp_path,
-                    "durability": "buffered",
-                    "journal_file_bytes": 1024 * 1024,
-                    "disk_reserve_bytes": 0,
-                }
-            run_with_app(test, Settings(**{**where, **options}))
+            run_with_app(test, settings_of(store, tmp_path, **options))
 
         run.__name__ = getattr(test, "__name__", "test")
         run.__doc__ = test.__doc__
         return run
 
     return decorate
+
+
+def settings_of(store: str, folder: Path, **options: Any) -> Settings:
+    """Settings of a small server on one of `STORES`."""
+    if store == "memory":
+        return Settings(**{"memory": True, **options})
+    small: dict[str, Any] = {
+        "data_dir": folder,
+        "durability": "buffered",
+        "journal_file_bytes": 1024 * 1024,
+        "disk_reserve_bytes": 0,
+    }
+    return Settings(**{**small, **options})
 
 
 def run_with_app(test: Callable[[Client], Awaitable[None]], settings: Settings) -> None:

@@ -78,7 +78,7 @@ async def test_reader_keeps_no_parser_request_or_connection() -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @on_loop
-async def test_body_is_told_when_its_reader_leaves(how: str) -> None:
+async def test_body_is_detached_when_its_reader_leaves(how: str) -> None:
     async with native() as server:
         client, events = await subscribe(server)
         client.reset() if how == "reset" else await client.close()

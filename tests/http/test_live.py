@@ -1,4 +1,4 @@
-"""Long-poll and SSE: who is told what and when, and that nobody stays behind afterwards."""
+"""Long-poll and SSE: what each reader is sent and when, and that no reader is left over."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import Damaged
-from penstock.http.live.channel import text_end
 from penstock.http.message import EventBody
+from penstock.http.streams.sse import text_end
 from tests.helpers.app import Answer, Client, FakeSink, with_app
 
 TEXT = "text/plain"
@@ -251,8 +251,9 @@ async def test_sse_is_ended_if_another_stream_is_there_by_then(client: Client) -
 async def test_what_was_sent_already_is_not_sent_again(client: Client) -> None:
     await client.put("a", b"[1]", content_type=JSON)
     sink = await client.sse("a")
-    (channel,) = client.app.streams.live._channels.values()
-    channel.advanced(0, channel.stream.tail, b"1,\n", False)
+    stream = client.engine.find("a", touch=False)
+    (channel,) = stream.watchers
+    channel.advanced(0, stream.tail, b"1,\n", False)
     await client.post("a", b"2", content_type=JSON)
     assert [json.loads(data) for data in sink.data] == [[1], [2]]
 

@@ -1,4 +1,4 @@
-"""Answers that stay open: rows as they come, each once, until idle, timeout or the end."""
+"""Responses of tables that stay open: each row once, until idle, timeout or the end."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ async def test_readers_start_where_they_say(client: Client) -> None:
         "": [1, 2, 3, 4], "since_id=2": [3, 4], "since_id=-1": [3, 4], "since_id=3": [4],
         "view=active": [1, 2, 3, 4],
     }  # fmt: skip
-    for query, wanted in expected.items():
+    for query, numbers in expected.items():
         await sinks[query].until(lambda sink: seqnos(sink)[-1:] == [4])
-        assert seqnos(sinks[query]) == wanted
+        assert seqnos(sinks[query]) == numbers
 
 
 @with_app()
@@ -106,10 +106,10 @@ async def test_an_answer_ends_at_its_timeout_though_rows_keep_coming(client: Cli
     while not sink.closed:
         number += 1
         await put(client, f"k{number}", "v")
-    found = seqnos(sink)
-    assert found == list(range(1, len(found) + 1))
-    rest = await rows(client, query=f"since_id={len(found)}")
-    assert [row.seqno for row in rest] == list(range(len(found) + 1, number + 1))
+    received = seqnos(sink)
+    assert received == list(range(1, len(received) + 1))
+    rest = await rows(client, query=f"since_id={len(received)}")
+    assert [row.seqno for row in rest] == list(range(len(received) + 1, number + 1))
 
 
 @with_app(table_idle_s=30, table_timeout_s=30)
@@ -155,13 +155,16 @@ async def test_stopping_ends_every_answer_and_new_ones_do_not_wait(client: Clien
     assert answer.body.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("query", ["timeout=0", "timeout=0&view=active"])
 @pytest.mark.parametrize("ends", ["stop", "delete"])
-def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(ends: str) -> None:
+def test_an_answer_that_promised_all_rows_is_cut_off_rather_than_ended(
+    ends: str, query: str
+) -> None:
     @with_app()
     async def check(client: Client) -> None:
         await table(client)
         await write(client, "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(3000)))
-        response = await client.respond("GET", "/v1/table/t?timeout=0")
+        response = await client.respond("GET", f"/v1/table/t?{query}")
         sink = FakeSink(response)
         sink.full_after = 1
         sink.body.attach(sink)
@@ -233,8 +236,8 @@ async def test_readers_that_join_while_rows_are_written_miss_none(client: Client
     await put(client, "last", "v")
     for sink in sinks:
         await sink.until(lambda sink: bool(seqnos(sink)) and seqnos(sink)[-1] == 1561)
-        found = seqnos(sink)
-        assert found == list(range(found[0], 1562))
+        received = seqnos(sink)
+        assert received == list(range(received[0], 1562))
 
 
 @with_app()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
-from penstock.http.asgi.events import gone, send_events
+from penstock.http.asgi.events import send_events, wait_for_disconnect
 from penstock.http.guard import fixed_headers, too_large
 from penstock.http.headers import header_block
 from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
@@ -243,7 +243,7 @@ async def _answer(app: App, request: Request, receive: Receive) -> Response | No
     if isinstance(answer, Later):
         return await answer  # an append goes on whether or not its client stays
     waiting: asyncio.Future[Response] = asyncio.ensure_future(answer)
-    disconnected = asyncio.ensure_future(gone(receive))
+    disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((waiting, disconnected), return_when=asyncio.FIRST_COMPLETED)
         return waiting.result() if waiting.done() else None

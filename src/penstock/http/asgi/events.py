@@ -1,6 +1,6 @@
-"""Live event streams over ASGI: a sink with a buffer, and the loop that empties it.
+"""Open responses over ASGI: a sink with a buffer, and the loop that sends it.
 
-Knows ASGI messages; knows nothing of streams.
+Knows ASGI messages; nothing of streams.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# Above this many unsent bytes a reader counts as behind; the native transport has the same mark.
 CONGESTED_BYTES = 64 * 1024
+"""A sink with more unsent bytes is congested; the native transport has the same limit."""
 
 
 class AsgiSink:
-    """Collects what an EventBody writes until the client has taken what was sent before."""
+    """A buffer of what an EventBody has written and the client has not yet read.
 
-    __slots__ = ("_buffer", "_bytes", "_sending", "_wake", "aborted", "ended", "lost")
+    `ended` is set when the body ends the response, cleanly or `aborted`, and `disconnected` when
+    the client has gone or reads nothing.
+    """
+
+    __slots__ = ("_buffer", "_bytes", "_sending", "_wake", "aborted", "disconnected", "ended")
 
     def __init__(self) -> None:
         self._buffer: list[bytes] = []
         self._bytes = 0
         self._wake = asyncio.Event()
         self._sending: asyncio.Timeout | None = None
-        self.ended = False  # by the body: it needs no telling
+        self.ended = False
         self.aborted = False
-        self.lost = False
+        self.disconnected = False
 
     def write(self, data: bytes) -> None:
         if not self.ended and data:
@@ -55,9 +59,9 @@ class AsgiSink:
     def buffered(self) -> int:
         return self._bytes
 
-    def left(self) -> None:
-        """The client has gone."""
-        self.lost = True
+    def disconnect(self) -> None:
+        """Stop sending: the client has gone."""
+        self.disconnected = True
         self._interrupt()
 
     def _interrupt(self) -> None:
@@ -66,11 +70,11 @@ class AsgiSink:
             self._sending.reschedule(asyncio.get_running_loop().time())
 
     async def flush(self, send: Send, *, stall_s: float) -> bool:
-        """Send what has been written, waiting for it if need be; False at the end."""
-        if not self._buffer and not self.ended and not self.lost:
+        """Send the buffer, after waiting for something to send; False at the end."""
+        if not self._buffer and not self.ended and not self.disconnected:
             self._wake.clear()
             await self._wake.wait()
-        if self.aborted or self.lost or not self._buffer:
+        if self.aborted or self.disconnected or not self._buffer:
             return False
         data = b"".join(self._buffer)
         self._buffer.clear()
@@ -81,8 +85,8 @@ class AsgiSink:
         return True
 
 
-async def gone(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -90,23 +94,23 @@ async def gone(receive: Receive) -> None:
 async def send_events(
     start: Message, body: EventBody, receive: Receive, send: Send, *, stall_s: float
 ) -> None:
-    """Serve one live response to its end, whoever ends it."""
+    """Send one open response until the body, the client or the time limit ends it."""
     await send(start)
     sink = AsgiSink()
     body.attach(sink)
-    watching = asyncio.ensure_future(gone(receive))
-    watching.add_done_callback(lambda _: sink.left())
+    watching = asyncio.ensure_future(wait_for_disconnect(receive))
+    watching.add_done_callback(lambda _: sink.disconnect())
     try:
         while await sink.flush(send, stall_s=stall_s):
             if not sink.congested:
                 body.drained()
     except TimeoutError:
-        sink.lost = True
+        sink.disconnected = True
     finally:
         watching.cancel()
         if not sink.ended:
             sink.ended = True
             body.detach()
-    # A response left incomplete makes the server cut the connection: ASGI has no other way.
-    if not sink.lost and not sink.aborted:
+    # An incomplete response makes the server cut the connection: ASGI has no other way.
+    if not sink.disconnected and not sink.aborted:
         await send({"type": "http.response.body", "body": b""})

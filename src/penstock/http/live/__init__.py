@@ -1,1 +1,1 @@
-"""Responses that stay open, and the channels that feed them."""
+"""Responses that stay open, and the channels that write to them."""

@@ -1,7 +1,7 @@
-"""Responses that stay open: their sink, the channel that writes to them, and the task that they
-have while they are behind. An SSE response among them.
+"""The base of responses that stay open: the sink, the channel, and the task of a reader that is
+behind.
 
-What is written to one, and when, is decided by its channel.
+Knows nothing of what is written: the channel and its encoder decide that.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 from penstock.http.message import EventBody, Sink
 
 if TYPE_CHECKING:
-    from penstock.http.streams.live import Live
-    from penstock.log.stream import Stream
+    from penstock.http.live.channel import Channel
 
 
-class Reader(EventBody):
-    """One response. Idle ones are kept by the thousand: slots only, no task."""
+class LiveReader(EventBody):
+    """One open response. A server holds thousands of idle ones: slots only, no task."""
 
     __slots__ = ("catch_up", "channel", "sink")
 
     def __init__(self) -> None:
         self.sink: Sink | None = None
-        self.channel: Any = None  # each kind of reader has its own
+        self.channel: Channel[Any] | None = None
         self.catch_up: CatchUp | None = None
 
     def drained(self) -> None:
@@ -35,13 +34,14 @@ class Reader(EventBody):
         self._leave()
 
     def finish(self) -> None:
-        """End the response cleanly: the client goes on from what it has got."""
+        """End the response cleanly: the client resumes after the last message it has."""
         sink, self.sink = self.sink, None
         self._leave()
         if sink is not None:
             sink.close()
 
     def abort(self) -> None:
+        """Cut the connection, so that the client does not take the response for a whole one."""
         sink, self.sink = self.sink, None
         self._leave()
         if sink is not None:
@@ -56,26 +56,8 @@ class Reader(EventBody):
             channel.remove(self)
 
 
-class EventReader(Reader):
-    """One SSE response, at a place in its stream."""
-
-    __slots__ = ("cursor", "deadline", "live", "position", "stream")
-
-    def __init__(self, live: Live, stream: Stream, position: int, cursor: int) -> None:
-        super().__init__()
-        self.live = live
-        self.stream = stream
-        self.position = position  # up to where it was written; for joined readers the channel knows
-        self.cursor = cursor  # never below the client's own; 0 follows the clock
-        self.deadline = 0.0
-
-    def attach(self, sink: Sink) -> None:
-        self.sink = sink
-        self.live.attached(self)
-
-
 class CatchUp:
-    """The task of a reader that is behind, and the place where it waits for a slow client."""
+    """The task of a reader that is behind, and its wait for a congested sink."""
 
     __slots__ = ("_room", "task")
 
@@ -84,6 +66,7 @@ class CatchUp:
         self.task: asyncio.Task[None] | None = None
 
     async def room(self) -> None:
+        """Wait until the sink has room again."""
         self._room = asyncio.get_running_loop().create_future()
         await self._room
 
@@ -92,5 +75,6 @@ class CatchUp:
             self._room.set_result(None)
 
     def cancel(self) -> None:
+        # The task itself may end its reader; its loop then stops by itself.
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()

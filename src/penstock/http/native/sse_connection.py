@@ -1,6 +1,7 @@
-"""A native connection that has become a live event stream: the smallest thing that can be one.
+"""A native connection whose response stays open.
 
-It replaces the Connection when an EventBody starts: no parser, no request, no task, no timer.
+It replaces the Connection when an EventBody starts, and has no parser, request, task or timer, so
+that an idle reader takes little memory. Knows the transport; nothing of what is written.
 """
 
 from __future__ import annotations
@@ -17,39 +18,44 @@ if TYPE_CHECKING:
 
 
 class EventConnection(asyncio.Protocol):
-    """The Sink of one EventBody. What the client still sends is read and ignored."""
+    """The Sink of one EventBody. Bytes that the client still sends are read and ignored."""
 
-    __slots__ = ("_body", "_chunked", "_hub", "_transport", "_written", "congested")
+    __slots__ = ("_body", "_chunked", "_table", "_transport", "_written", "congested")
 
     def __init__(
-        self, hub: ConnectionTable, transport: asyncio.Transport, body: EventBody, *, chunked: bool
+        self,
+        table: ConnectionTable,
+        transport: asyncio.Transport,
+        body: EventBody,
+        *,
+        chunked: bool,
     ) -> None:
-        self._hub = hub
+        self._table = table
         self._transport = transport
         self._body: EventBody | None = body
         self._chunked = chunked
-        self._written = 0  # while congested: what tells slow from stalled
+        self._written = 0  # bytes written while congested; tells slow clients from stalled ones
         self.congested = False
 
     def start(self, head: bytes) -> None:
         """Take over the transport, send the head, and let the body write."""
         assert self._body is not None
-        self._hub.events.add(self)
+        self._table.events.add(self)
         self._transport.set_protocol(self)
         self._transport.write(head)
         try:
             self._body.attach(self)
-        except Exception:  # noqa: BLE001 - the head is out: nothing can be answered
+        except Exception:  # noqa: BLE001 - the head is sent: no error response can follow
             log.exception("event body failed to start")
             self.abort()
         else:
-            if self._hub.draining:
+            if self._table.draining:
                 self.finish()
 
-    # Sink
+    # -- Sink
 
     def write(self, data: bytes) -> None:
-        if self._body is None or not data:  # an empty chunk would end the response
+        if self._body is None or not data:  # An empty chunk would end the response.
             return
         if self._chunked:
             data = chunk(data)
@@ -63,8 +69,8 @@ class EventConnection(asyncio.Protocol):
         self._body = None
         if self._chunked:
             self._transport.write(LAST_CHUNK)
-        # A client that takes nothing must not keep the closed connection either.
-        self._hub.stalled(self)
+        # A client that reads nothing must not keep the closed connection open either.
+        self._table.stalled(self)
         self._transport.close()
 
     def abort(self) -> None:
@@ -75,7 +81,7 @@ class EventConnection(asyncio.Protocol):
     def buffered(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    # Hub
+    # -- called by the table of connections
 
     def finish(self) -> None:
         """End the response because the server stops."""
@@ -83,36 +89,37 @@ class EventConnection(asyncio.Protocol):
             return
         try:
             self._body.finish()
-        except Exception:  # noqa: BLE001 - the others must be ended too
+        except Exception:  # noqa: BLE001 - the other responses must be ended too
             log.exception("event body failed to finish")
             self.abort()
 
     def taken(self) -> int:
+        """Return a number that grows when the client reads bytes."""
         return self._written - self._transport.get_write_buffer_size()
 
     def cut(self) -> None:
-        """Drop the reader; the body is told by `connection_lost`."""
+        """Drop the reader; `connection_lost` then detaches the body."""
         self._transport.abort()
 
-    # asyncio.Protocol
+    # -- asyncio.Protocol
 
     def pause_writing(self) -> None:
         self.congested = True
-        self._hub.stalled(self)
+        self._table.stalled(self)
 
     def resume_writing(self) -> None:
         self.congested = False
         if self._body is not None:
-            self._hub.flowing(self)
+            self._table.flowing(self)
             self._body.drained()
 
     def eof_received(self) -> bool:
-        return False  # nobody reads events from a connection that it has begun to close
+        return False  # The client has closed its side: nobody reads the events any more.
 
     def connection_lost(self, exc: Exception | None) -> None:
         body, self._body = self._body, None
-        self._hub.flowing(self)
-        self._hub.events.discard(self)
-        self._hub.left()
+        self._table.flowing(self)
+        self._table.events.discard(self)
+        self._table.left()
         if body is not None:
             body.detach()

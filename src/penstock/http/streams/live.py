@@ -1,6 +1,6 @@
-"""Live reads: long-poll waits and SSE responses, their cursors and their time limits.
+"""Live reads of streams: long-polls and SSE responses, their cursors and their time limits.
 
-Who is told what when a stream moves is the fan-out's business.
+What is written when a stream moves is decided by the channel.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
 from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
-from penstock.http.live.channel import Channel
-from penstock.http.live.response import EventReader
+from penstock.http.live.channel import Channel, Channels
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams.read import Answer, Reads
+from penstock.http.streams.sse import SseEncoder, SseReader
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 
@@ -26,51 +26,50 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
 
-SWEEP_S = 1.0
+SWEEP_S = 1.0  # between two checks of the time limits of SSE responses
 
 
 class Live:
-    """One per App: all streams that somebody waits on."""
+    """The live reads of an App."""
 
     __slots__ = (
         "_channels",
         "_clock",
         "_deadlines",
-        "_draining",
+        "_engine",
         "_reads",
         "_settings",
         "_sweeper",
-        "buffer_bytes_max",
-        "engine",
-        "traffic",
+        "_traffic",
     )
 
     def __init__(
         self, engine: Engine, settings: Settings, reads: Reads, traffic: Traffic, *, clock: Clock
     ) -> None:
-        self.engine = engine
-        self.traffic = traffic
-        self.buffer_bytes_max = settings.sse_buffer_bytes_max
+        self._engine = engine
+        self._traffic = traffic
         self._settings = settings
         self._reads = reads
         self._clock = clock
-        self._channels: dict[int, Channel] = {}
-        # Every reader gets the same time, so the queue is in order of deadlines by itself.
-        self._deadlines: deque[EventReader] = deque()
+        self._channels = Channels(engine, traffic, buffer_bytes_max=settings.sse_buffer_bytes_max)
+        # Every reader gets the same time, so the queue is in the order of deadlines.
+        self._deadlines: deque[SseReader] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._draining = False
 
     async def long_poll(
         self, stream: Stream, request: Request, offset: str, client_cursor: str | None
     ) -> Response:
+        """Answer with what follows `offset`, as soon as there is something or the time is up."""
         start = self._reads.known_position(stream, offset)
         if start is None:
-            start = await self.engine.position(stream, offset)
-            stream = self._same(stream)
-        if stream.tail <= start and not (stream.closed or stream.is_gone or self._draining):
+            start = await self._engine.position(stream, offset)
+            stream = self._reload(stream)
+        if stream.tail <= start and not (
+            stream.closed or stream.is_gone or self._channels.draining
+        ):
             await self._wait(stream)
         if stream.is_gone:
-            self._same(stream)
+            self._reload(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
         if start < stream.earliest:
             raise trimmed(stream)
@@ -80,7 +79,7 @@ class Live:
             answer = self._reads.answer(stream, start, end, request, cursor=cursor)
             return answer if isinstance(answer, Response) else await answer
         headers: Headers = [
-            (b"stream-next-offset", self.engine.token(stream, stream.tail).encode()),
+            (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             UP_TO_DATE,
             NO_STORE,
         ]
@@ -91,21 +90,22 @@ class Live:
         return Response(204, headers)
 
     def events(self, stream: Stream, offset: str, client_cursor: str | None) -> Answer:
-        """An SSE response; the reader is attached when the transport has sent its head."""
-        if self._draining:
+        """Return an SSE response; the transport attaches its reader after sending the head."""
+        if self._channels.draining:
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
             return self._events_later(stream, offset, client_cursor)
         return self._events(stream, position, client_cursor)
 
-    def attached(self, reader: EventReader) -> None:
-        if self._draining:
+    def attached(self, reader: SseReader) -> None:
+        """Add a reader to the channel of its stream, and start its time limit."""
+        if self._channels.draining:
             reader.finish()
             return
         try:
-            stream = self._same(reader.stream)
-        except PenstockError:  # it has gone while the head was sent
+            stream = self._reload(reader.stream)
+        except PenstockError:  # The stream was deleted while the head was sent.
             reader.finish()
             return
         reader.stream = stream
@@ -117,23 +117,14 @@ class Live:
             self._sweeper = loop.call_later(SWEEP_S, self._sweep)
         channel.add(reader)
 
-    def forget(self, channel: Channel) -> None:
-        """Nobody waits there any more."""
-        if self._channels.get(channel.stream.id) is channel:
-            del self._channels[channel.stream.id]
-            self.engine.unwatch(channel.stream, channel)
-
     def cursor(self, floor: int) -> int:
-        """The cursor for now, and never one below `floor`."""
+        """Return the cursor of the current time, and never one below `floor`."""
         current = int(next_cursor(self._now_s(), None, random.randint))
         return max(current, floor)
 
     def drain(self) -> None:
         """Answer every long-poll and end every SSE response; new ones do not wait."""
-        self._draining = True
-        for channel in list(self._channels.values()):
-            channel.wake()
-            channel.finish_readers()
+        self._channels.drain()
         self._deadlines.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -144,18 +135,18 @@ class Live:
         future = channel.wait()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._settings.long_poll_timeout_s, _resolve, future)
-        self.traffic.long_polls += 1
+        self._traffic.long_polls += 1
         try:
             await future
-        finally:  # also when the client has gone and the wait is cancelled
-            self.traffic.long_polls -= 1
+        finally:  # This also runs when the client disconnects and the wait is cancelled.
+            self._traffic.long_polls -= 1
             timer.cancel()
             channel.stop_waiting(future)
 
     async def _events_later(
         self, stream: Stream, offset: str, client_cursor: str | None
     ) -> Response:
-        position = await self.engine.position(stream, offset)
+        position = await self._engine.position(stream, offset)
         return self._events(stream, position, client_cursor)
 
     def _events(self, stream: Stream, position: int, client_cursor: str | None) -> Response:
@@ -168,29 +159,30 @@ class Live:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         if stream.closed and position == stream.tail:
             headers += [
-                (b"stream-next-offset", self.engine.token(stream, position).encode()),
+                (b"stream-next-offset", self._engine.token(stream, position).encode()),
                 UP_TO_DATE,
                 CLOSED,
             ]
         cursor = int(self._first_cursor(client_cursor))
-        reader = EventReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
+        reader = SseReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
         return Response(200, headers, reader)
 
-    def _same(self, stream: Stream) -> Stream:
-        """The stream again, after something was waited for: idle ones leave memory meanwhile."""
-        now = self.engine.find(stream.path, touch=False)
-        if now.id != stream.id:
+    def _reload(self, stream: Stream) -> Stream:
+        """Return the stream's current object: an idle stream may leave memory during a wait."""
+        current = self._engine.find(stream.path, touch=False)
+        if current.id != stream.id:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
-        return now
+        return current
 
-    def _channel(self, stream: Stream) -> Channel:
+    def _channel(self, stream: Stream) -> Channel[SseReader]:
         channel = self._channels.get(stream.id)
         if channel is None:
-            channel = self._channels[stream.id] = Channel(self, stream)
+            encoder = SseEncoder(self._engine, self._traffic, stream, cursor=self.cursor)
+            channel = self._channels.open(stream.id, stream, encoder)
         return channel
 
     def _sweep(self) -> None:
-        """End the responses whose time is up, so that clients reconnect and caches can collapse."""
+        """End the responses whose time is up: clients reconnect, and caches can collapse them."""
         loop = asyncio.get_running_loop()
         now, deadlines = loop.time(), self._deadlines
         while deadlines and (deadlines[0].sink is None or deadlines[0].deadline <= now):

@@ -1,6 +1,6 @@
-"""One streamed answer of a table: its place among the rows, its sink, and how long it waits.
+"""One streamed response of a table: the position of its reader and how long it waits for rows.
 
-What is written to it, and when, is decided by its channel.
+What is written to it, and when, is decided by the channel and its encoder.
 """
 
 from __future__ import annotations
@@ -9,29 +9,33 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from penstock.http.live.response import Reader
+from penstock.http.live.response import LiveReader
 from penstock.http.message import Sink
 
 if TYPE_CHECKING:
     from penstock.http.compression import StreamEncoder
-    from penstock.http.tables.live import TableChannel, TableLive
+    from penstock.http.tables.live import TableLive
     from penstock.log.stream import Stream
     from penstock.stp.server.table_view import Place, TableView
 
 
-class TableReader(Reader):
-    """`place` is None for one that has seen more than there is. One that does not wait has an end,
-    `until`; `first` are rows that come before those of the log."""
+class TableReader(LiveReader):
+    """One streamed response of a table.
+
+    `cursor` is None for a reader that has seen more rows than there are, up to `since_id`. `until`
+    is the position where a response ends that does not wait for new rows; `first` are rows that
+    precede those of the log.
+    """
 
     __slots__ = (
-        "_moved",
         "_timer",
+        "_written",
+        "cursor",
+        "deadline",
         "first",
         "live",
         "packer",
-        "place",
         "since_id",
-        "stop_at",
         "timeout_s",
         "until",
         "view",
@@ -41,7 +45,7 @@ class TableReader(Reader):
         self,
         live: TableLive,
         view: TableView,
-        place: Place | None,
+        cursor: Place | None,
         *,
         since_id: int,
         timeout_s: float,
@@ -52,38 +56,39 @@ class TableReader(Reader):
         super().__init__()
         self.live = live
         self.view = view
-        self.place = place
+        self.cursor = cursor
         self.since_id = since_id
         self.timeout_s = timeout_s
         self.until = until
         self.first = first
         self.packer = packer
-        self.stop_at = 0.0
-        self._moved = 0.0
+        self.deadline = 0.0
+        self._written = 0.0  # the loop's time of the last rows that were written to it alone
         self._timer: asyncio.TimerHandle | None = None
 
     def is_done(self) -> bool:
-        place = self.place
-        return self.until is not None and place is not None and place.position >= self.until
+        """Whether a response that ends at `until` has all its rows."""
+        return self.until is not None and self._has_rows(self.until)
 
     def is_caught_up(self, stream: Stream) -> bool:
-        place = self.place
-        return (
-            self.until is None
-            and self.first is None
-            and place is not None
-            and place.position >= stream.tail
-        )
+        """Whether a response that waits for new rows has all that there are."""
+        return self.until is None and self._has_rows(stream.tail)
+
+    def _has_rows(self, end: int) -> bool:
+        """Whether the rows up to a position of the log are written, and those before them."""
+        cursor = self.cursor
+        return self.first is None and cursor is not None and cursor.position >= end
 
     async def write(self, data: bytes) -> None:
-        self._moved = asyncio.get_running_loop().time()
+        """Write rows to the sink, compressed if the client asked for that."""
+        self._written = asyncio.get_running_loop().time()
         if self.packer is not None:
             data = await self.packer.pack(data)
         if data and self.sink is not None:
             self.sink.write(data)
 
-    async def end(self) -> None:
-        """All rows are written: finish what is packed, then the answer."""
+    def end(self) -> None:
+        """End a response whose rows are all written, with the last bytes of its compression."""
         if self.packer is not None and self.sink is not None:
             self.sink.write(self.packer.end())
         self.finish()
@@ -93,35 +98,36 @@ class TableReader(Reader):
     def attach(self, sink: Sink) -> None:
         self.sink = sink
         loop = asyncio.get_running_loop()
-        now = self._moved = loop.time()
-        self.stop_at = now + self.timeout_s
+        now = self._written = loop.time()
+        self.deadline = now + self.timeout_s
         if self.until is None:
-            self._timer = loop.call_later(min(self.timeout_s, self.live.idle_s), self._overdue)
+            self._timer = loop.call_later(min(self.timeout_s, self.live.idle_s), self._check_time)
         self.live.attached(self)
 
     def finish(self) -> None:
-        """One that promised all rows up to an end, and has not sent them, is cut off instead."""
+        """End the response; one that promised all rows up to `until` and lacks some is aborted."""
         if self.until is not None and not self.is_done():
             self.abort()
         else:
             super().finish()
 
-    def _overdue(self) -> None:
-        """Time to look whether the reader has waited long enough."""
+    def _check_time(self) -> None:
+        """End the response if it has waited long enough, else set the timer again."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now, idle_s = loop.time(), self.live.idle_s
         if self.catch_up is not None:
-            # It is being served: what it asked for is not cut off, however slowly it takes it.
+            # Rows that the client asked for are not cut off, however slowly it takes them.
             wait_s = idle_s
         else:
-            channel: TableChannel | None = self.channel
-            moved = self._moved if channel is None else max(self._moved, channel.moved)
-            wait_s = min(self.stop_at - now, moved + idle_s - now)
+            written = self._written
+            if self.channel is not None:
+                written = max(written, self.channel.published_s)
+            wait_s = min(self.deadline - now, written + idle_s - now)
             if wait_s <= 0:
                 self.finish()
                 return
-        self._timer = loop.call_later(wait_s, self._overdue)
+        self._timer = loop.call_later(wait_s, self._check_time)
 
     def _leave(self) -> None:
         if self._timer is not None:
