@@ -266,13 +266,11 @@ def test_waits_double_up_to_a_limit_and_are_spread() -> None:
     from penstock.config.settings import Settings
     from penstock.stp.server.notifier import Teller
 
-    def teller(jitter: float) -> Any:
-        settings = Settings(memory=True, notify_retry_s=1, notify_retry_max_s=10)
-        rest: Any = (None, None, None, None)
-        return Teller(settings, *rest, jitter=lambda: jitter)
-
-    assert [teller(1.0)._wait_s(n) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
-    assert [teller(0.0)._wait_s(n) for n in range(1, 7)] == [0.5, 1, 2, 4, 5, 5]
+    settings = Settings(memory=True, notify_retry_s=1, notify_retry_max_s=10)
+    rest: Any = (None, None, None, None)
+    backoff = Teller(settings, *rest)._backoff
+    assert [backoff.wait_s(n, 1.0) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    assert [backoff.wait_s(n, 0.0) for n in range(1, 7)] == [0.5, 1, 2, 4, 5, 5]
 
 
 @run

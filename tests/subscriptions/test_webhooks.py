@@ -176,7 +176,7 @@ async def test_no_callback_before_the_lease_ends_is_another_wake(client: Client)
 async def test_failures_wait_longer_each_time_and_keep_the_wake(client: Client) -> None:
     with receiver() as hook:
         desk = await _hooked(client, hook)
-        desk.service.webhooks._chance = lambda: 0.5
+        desk.service.webhooks._chance = lambda: 1.0
         for _ in range(3):
             hook.answers.put((500, {}))
         await desk.append("events/a")
@@ -205,7 +205,7 @@ async def test_no_answer_within_the_lease_is_a_failure_and_the_end_of_the_wake(
     with receiver() as hook:
         hook.answers.put(None)
         desk = await _hooked(client, hook)
-        desk.service.webhooks._chance = lambda: 0.5
+        desk.service.webhooks._chance = lambda: 1.0
         await desk.append("events/a")
         first = (await _next(hook)).wake
         client.clock.advance(1)

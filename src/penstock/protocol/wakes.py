@@ -9,7 +9,6 @@ import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Final
 
-JITTER: Final = 0.2
 SIGNATURE: Final = "webhook-signature"
 
 
@@ -36,12 +35,6 @@ def signed_bytes(timestamp_s: int, body: bytes) -> bytes:
 
 def signature_header(timestamp_s: int, kid: str, signature: bytes) -> str:
     return f"t={timestamp_s},kid={kid},ed25519={b64url(signature)}"
-
-
-def retry_wait_s(attempts: int, first_s: float, max_s: float, chance: float) -> float:
-    """How long to wait after so many failures in a row; `chance` is from 0 to 1."""
-    wait_s = min(first_s * 2.0 ** min(max(attempts, 1) - 1, 30), max_s)
-    return wait_s * (1 + JITTER * (2 * chance - 1))
 
 
 def b64url(data: bytes) -> str:

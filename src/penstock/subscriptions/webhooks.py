@@ -15,11 +15,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
+from penstock.backoff import Backoff
+from penstock.egress import HostSlots
 from penstock.errors import PenstockError
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.outbound import parse_url
 from penstock.protocol.subscription import StreamView
-from penstock.protocol.wakes import SIGNATURE, mint_token, retry_wait_s
+from penstock.protocol.wakes import SIGNATURE, mint_token
 from penstock.subscriptions.wakes import Acked, Waking
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from penstock.subscriptions.keys import Keys
     from penstock.subscriptions.model import Subscription
     from penstock.subscriptions.store import Book
+
+JITTER: Final = 0.2
+"""The part of a wait that is random, so that receivers are not all called at once."""
 
 PREFIX: Final = "/v1/stream/__ds/"
 _log = logging.getLogger("penstock.subscriptions")
@@ -59,8 +64,11 @@ class Webhooks:
         self._waking = waking
         self._clock = clock
         self._chance = chance
+        self._backoff = Backoff(
+            base_s=settings.webhook_retry_s, cap_s=settings.webhook_retry_max_s, jitter=JITTER
+        )
         self._slots = asyncio.Semaphore(settings.webhook_deliveries_max)
-        self._hosts: dict[str, asyncio.Semaphore] = {}
+        self._host_slots = HostSlots(settings.webhook_per_host_max)
         self._tasks: dict[Subscription, asyncio.Task[None]] = {}
         # Calls whose wake is over may go on: the receiver has said what it had to say.
         self._all: set[asyncio.Task[None]] = set()
@@ -108,7 +116,7 @@ class Webhooks:
         wake_id = subscription.wake.wake_id
         streams: list[StreamView] = []
         try:
-            async with self._host(url), self._slots:
+            async with self._host_slots.take(parse_url(url).host), self._slots:
                 wake = subscription.wake
                 if wake.wake_id != wake_id:
                     return
@@ -171,12 +179,10 @@ class Webhooks:
     def _failed(
         self, subscription: Subscription, reason: str, *, wake_is_over: bool = False
     ) -> None:
-        settings, wake = self._settings, subscription.wake
+        wake = subscription.wake
         attempts = wake.attempts + 1
         self._waking.counts["failures"] += 1
-        wait_s = retry_wait_s(
-            attempts, settings.webhook_retry_s, settings.webhook_retry_max_s, self._chance()
-        )
+        wait_s = self._backoff.wait_s(attempts, self._chance())
         _log.warning(
             "the webhook of %s failed (%s); again in %.1f s", subscription.id, reason, wait_s
         )
@@ -198,15 +204,6 @@ class Webhooks:
 
     def base(self, subscription: Subscription) -> str:
         return self._settings.public_url.rstrip("/") or subscription.row.base
-
-    def _host(self, url: str) -> asyncio.Semaphore:
-        host = parse_url(url).host
-        slot = self._hosts.get(host)
-        if slot is None:
-            if len(self._hosts) > self._settings.subscriptions_max:
-                self._hosts.clear()  # those in use live on with whoever holds them
-            slot = self._hosts[host] = asyncio.Semaphore(self._settings.webhook_per_host_max)
-        return slot
 
 
 def _says_done(body: bytes) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.backoff import Backoff
 from penstock.errors import EgressFailed, InvalidContentType, PenstockError
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.outbound import parse_url
@@ -71,7 +72,7 @@ class Follower:
         seqno: int,
         declare: Callable[[SequenceType], Awaitable[Mirror]],
         own_nurl: str,
-        jitter: Callable[[], float] = random.random,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._egress = egress
@@ -84,7 +85,10 @@ class Follower:
         self.follow = follow
         self._declare = declare
         self._own_nurl = own_nurl
-        self._jitter = jitter
+        self._chance = chance
+        self._backoff = Backoff(
+            base_s=settings.follow_retry_s, cap_s=settings.follow_retry_max_s, jitter=0.5
+        )
         self._mirror: Mirror | None = None
         self._kind: SequenceType | None = None
         self._sieve = Deduplicator(seqno)
@@ -111,7 +115,7 @@ class Follower:
                     status.failures = 0  # cut off, but getting on
                 status.failures += 1
                 self._report(error)
-                await self._pause(self._retry_s(status.failures))
+                await self._pause(self._backoff.wait_s(status.failures, self._chance()))
                 continue
             status.failures, status.reason, status.state = 0, "", "following"
             if self._sieve.position == before:
@@ -130,11 +134,6 @@ class Follower:
                 await self._news.wait()
         except TimeoutError:
             pass
-
-    def _retry_s(self, failures: int) -> float:
-        settings = self._settings
-        wait_s = settings.follow_retry_s * 2.0 ** min(failures - 1, 30)
-        return min(wait_s, settings.follow_retry_max_s) * (0.5 + self._jitter() / 2)
 
     # -- reading
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock.backoff import Backoff
+from penstock.egress import HostSlots
 from penstock.errors import EgressFailed, EgressRefused, PenstockError
 from penstock.protocol.outbound import parse_url
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
@@ -40,17 +42,21 @@ class Teller:
         peers: Peers,
         last_seqno: Callable[[str], Awaitable[int]],
         *,
-        jitter: Callable[[], float] = random.random,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._egress = egress
         self._peers = peers
         self._last_seqno = last_seqno
-        self._jitter = jitter
+        self._chance = chance
+        # Half of a wait is random: peers that failed together do not come back together.
+        self._backoff = Backoff(
+            base_s=settings.notify_retry_s, cap_s=settings.notify_retry_max_s, jitter=0.5
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._moved: set[str] = set()
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._host_slots = HostSlots(settings.notify_per_peer_max)
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
         self.sent = 0
@@ -116,24 +122,18 @@ class Teller:
                 if attempts >= self._settings.notify_attempts_max or _is_final(error):
                     await self._give_up(listener, attempts, error)
                     return
-                await asyncio.sleep(self._wait_s(attempts))
+                await asyncio.sleep(self._backoff.wait_s(attempts, self._chance()))
             else:
                 attempts = 0
                 self.sent += 1
                 self._registry.told[key] = seqno
                 self._keep()
 
-    def _wait_s(self, attempts: int) -> float:
-        settings = self._settings
-        wait_s = settings.notify_retry_s * 2.0 ** min(attempts - 1, 30)
-        # Between half and all of it: peers that failed together do not come back together.
-        return min(wait_s, settings.notify_retry_max_s) * (0.5 + self._jitter() / 2)
-
     async def _post(self, listener: Listener) -> None:
         target = parse_url(listener.nurl)
         body = form(listener.surl)
         headers = {"content-type": FORM, **self._peers.headers(target)}
-        async with self._slot(target.host):
+        async with self._host_slots.take(target.host):
             if self._settings.notify_secret:
                 headers[SIGNATURE] = sign(self._settings.notify_secret, body, int(time.time()))
             answer = await self._egress.request("POST", listener.nurl, headers=headers, body=body)
@@ -141,14 +141,6 @@ class Teller:
             error = EgressFailed(f"{target.origin} answered {answer.status} to a Notify.")
             error.status_seen = answer.status
             raise error
-
-    def _slot(self, host: str) -> asyncio.Semaphore:
-        slot = self._slots.get(host)
-        if slot is None:
-            if len(self._slots) > self._settings.notify_listeners_max:
-                self._slots.clear()  # those in use live on with whoever holds them
-            slot = self._slots[host] = asyncio.Semaphore(self._settings.notify_per_peer_max)
-        return slot
 
     async def _give_up(self, listener: Listener, attempts: int, error: PenstockError) -> None:
         from msgspec.structs import replace
