@@ -214,7 +214,7 @@ async def test_many_changes_are_told_together() -> None:
         first.set()
         await until(lambda: not hub.app.hub.teller.pending)
         assert len(peer.requests) == 2
-        assert hub.app.hub.registry.told == {f"t {peer.url('/n')}": 21}
+        assert hub.app.hub.registry.last_notified == {f"t {peer.url('/n')}": 21}
 
 
 @run

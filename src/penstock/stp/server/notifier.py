@@ -83,7 +83,7 @@ class Teller:
         task = self._tasks.pop(listener.key, None)
         if task is not None:
             task.cancel()
-        self._registry.told.pop(listener.key, None)
+        self._registry.last_notified.pop(listener.key, None)
 
     def close(self) -> None:
         """Stop telling; what was told is on its way to the disk when this returns."""
@@ -92,7 +92,7 @@ class Teller:
             task.cancel()
         if self._keeping is not None and not self._keeping.done():
             self._keeping.cancel()
-            self._registry.keep_told().add_done_callback(_ignore)
+            self._registry.save_last_notified().add_done_callback(_ignore)
 
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
@@ -112,7 +112,7 @@ class Teller:
                 seqno = await self._last_seqno(listener.table)
             except PenstockError:
                 return  # the table is gone; there is nothing to tell
-            if seqno <= self._registry.told.get(key, 0):
+            if seqno <= self._registry.last_notified.get(key, 0):
                 return
             try:
                 await self._post(listener)
@@ -126,7 +126,7 @@ class Teller:
             else:
                 attempts = 0
                 self.sent += 1
-                self._registry.told[key] = seqno
+                self._registry.last_notified[key] = seqno
                 self._keep()
 
     async def _post(self, listener: Listener) -> None:
@@ -157,7 +157,7 @@ class Teller:
     async def _keep_soon(self) -> None:
         await asyncio.sleep(KEEP_S)
         try:
-            await self._registry.keep_told()
+            await self._registry.save_last_notified()
         except PenstockError as error:
             _log.error("cannot keep what listeners were told: %s", error.detail)
 

@@ -10,13 +10,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.config.setting import InvalidSetting
-from penstock.errors import InvalidUrl, PenstockError, StreamNotFound, TooManyPeers
+from penstock.errors import InvalidUrl, PenstockError, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
 from penstock.stp.server.mirrors import Followings
 from penstock.stp.server.notifier import Teller
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
-from penstock.stp.server.registry import PATH, Listener, Registry
+from penstock.stp.server.registry import Listener, Registry
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -69,12 +69,9 @@ class Hub:
 
     def start(self) -> None:
         """Take up what was going on before the last stop."""
-        try:
-            self._engine.find(PATH, touch=False)
-        except StreamNotFound:
-            return
-        self._starting = asyncio.get_running_loop().create_task(self._start())
-        self._starting.add_done_callback(_report)
+        if self.registry.exists:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+            self._starting.add_done_callback(_report)
 
     async def _start(self) -> None:
         await self.registry.load()
@@ -213,7 +210,7 @@ class Hub:
         """A table is gone; one that is made in its place begins again."""
         self._watches.pop(watch.table, None)
         for key in watch.keys:
-            self.registry.told.pop(key, None)
+            self.registry.last_notified.pop(key, None)
 
     async def _last_seqno(self, path: str) -> int:
         return (await self._tables.find(path, touch=False).standing()).last
