@@ -90,12 +90,12 @@ class Memory:
 @on_stores()
 async def test_it_is_created_when_it_is_first_needed(engine: Engine) -> None:
     stream = SystemStream(engine, PATH)
-    assert not stream.exists
+    before = stream.exists
     assert stream.meta("x") is None
     with pytest.raises(StreamNotFound):
         stream.find()
     await stream.ensure()
-    assert stream.exists
+    assert (before, stream.exists) == (False, True)
     assert stream.find().path == PATH
 
 

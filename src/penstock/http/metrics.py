@@ -227,10 +227,10 @@ def subscription_metrics(service: Subscriptions) -> Iterator[Metric]:
     yield _gauge(
         "webhooks_in_flight",
         "Webhooks being called, or waiting for their turn.",
-        service.webhooks.on_their_way,
+        service.webhooks.in_flight,
     )
     for key, (name, help) in _SUBSCRIPTION_COUNTERS.items():
-        yield _counter(name, help, service.waking.counts[key])
+        yield _counter(name, help, service.wakes.counts[key])
 
 
 # The shapes of a metric.

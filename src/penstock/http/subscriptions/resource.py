@@ -236,7 +236,7 @@ class SubscriptionResource:
     async def _told(self, answer: Awaitable[Response]) -> Response:
         """Whatever it tells of, a refusal too, is durable before it is told."""
         response = await _rendered(answer)
-        await self._service.book.caught_up()
+        await self._service.store.caught_up()
         return response
 
 
