@@ -200,7 +200,7 @@ async def test_a_gap_in_the_history_of_a_source_is_closed_with_its_state() -> No
 def test_a_snapshot_that_is_too_large_is_refused() -> None:
     from penstock.errors import EgressFailed
     from penstock.stp.rows import Row
-    from penstock.stp.server.snapshot import Snapshot
+    from penstock.stp.server.follower import Snapshot
 
     snapshot = Snapshot(2, bytes_max=10)
     snapshot.add([Row(1, "", "+", "a", "1234")])
@@ -378,7 +378,7 @@ async def test_a_notify_does_not_take_up_again_what_somebody_has_ended() -> None
         for name in ("hub", "m"):
             got = await hub.notify(name, surl=origin.surl)
             assert got.json() == {"ignored": {"surl": "it is not followed any more"}}
-        assert not hub.app.hub.followings.followers
+        assert not hub.app.hub.mirrors.followers
 
 
 @run

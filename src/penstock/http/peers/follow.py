@@ -20,7 +20,7 @@ from penstock.stp.server.mirrors import not_followed
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.egress import Egress
-    from penstock.stp.server.notify_hub import Hub
+    from penstock.stp.server.notify_hub import NotifyHub
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Follow:
     __slots__ = ("_check", "_hub", "_public_url")
 
-    def __init__(self, hub: Hub, settings: Settings, egress: Egress) -> None:
+    def __init__(self, hub: NotifyHub, settings: Settings, egress: Egress) -> None:
         self._hub = hub
         self._check = egress.check
         self._public_url = settings.public_url.rstrip("/")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.http.live.response import CatchUp
 from penstock.http.tables.response import TableReader
-from penstock.stp.server.table_view import Place
+from penstock.stp.server.table_view import RowCursor
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -173,12 +173,12 @@ class TableChannel:
         place = reader.place
         if place is None:
             position = await self._live.engine.seek(stream, reader.since_id)
-            place = Place(position, reader.since_id)
+            place = RowCursor(position, reader.since_id)
         until = stream.tail if reader.until is None else reader.until
         block = await self.view.block(place, until)
         if reader.sink is None:
             return
-        reader.place = Place.after(block)
+        reader.place = RowCursor.after(block)
         self._live.rows_bytes += len(block.data)
         if block.data:
             await reader.write(block.data)
@@ -214,5 +214,5 @@ class TableChannel:
         """What came is too much, or does not follow what was sent: each goes on from there."""
         readers, self._joined = list(self._joined), {}
         for reader in readers:
-            reader.place = Place(self._sent, self._ordinal)
+            reader.place = RowCursor(self._sent, self._ordinal)
             self._behind[reader] = None

@@ -20,12 +20,12 @@ from penstock.http.query import parse_query
 from penstock.http.tables.response import TableReader
 from penstock.stp.content_type import accepts
 from penstock.stp.rows import parse_since_id
-from penstock.stp.server.table_view import Place
+from penstock.stp.server.table_view import RowCursor
 
 if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.http.tables.live import TableLive
-    from penstock.stp.server.table_view import Standing, TableView
+    from penstock.stp.server.table_view import TableExtent, TableView
     from penstock.stp.server.tables import TableDirectory
 
 _PARAMETERS: Final = frozenset({"since_id", "timeout", "view"})
@@ -52,13 +52,13 @@ class TableReads:
         _negotiate(view, request)
         if asked.active:
             return await self._active(view, asked, request)
-        standing = await view.standing(counted=asked.since_id < 0)
-        place = await view.place(asked.since_id, standing)
+        standing = await view.extent(counted=asked.since_id < 0)
+        place = await view.cursor(asked.since_id, standing)
         headers = self._headers(view, standing)
         if self._waits(view, asked):
             return self._waiting(view, place, asked, headers, request)
         if place is None:
-            place = Place(standing.position, standing.messages)
+            place = RowCursor(standing.position, standing.messages)
         tag = f'"{view.stream.id}:r{place.ordinal}:{standing.messages}{_end(view, standing)}"'
         if (seen := _unchanged(request, tag, headers)) is not None:
             return seen
@@ -66,9 +66,9 @@ class TableReads:
 
     async def _active(self, view: TableView, asked: Asked, request: Request) -> Response:
         active = await view.active()
-        standing = active.standing
+        standing = active.extent
         headers = self._headers(view, standing)
-        place, first = Place(standing.position, standing.messages), view.active_rows(active)
+        place, first = RowCursor(standing.position, standing.messages), view.active_rows(active)
         if self._waits(view, asked):
             return self._waiting(view, place, asked, headers, request, first)
         tag = f'"{view.stream.id}:a{standing.messages}{_end(view, standing)}"'
@@ -98,7 +98,7 @@ class TableReads:
     def _waits(self, view: TableView, asked: Asked) -> bool:
         return asked.timeout_s > 0 and not view.stream.closed and not self._live.draining
 
-    def _headers(self, view: TableView, standing: Standing) -> Headers:
+    def _headers(self, view: TableView, standing: TableExtent) -> Headers:
         headers: Headers = [
             (b"content-type", view.table.content_type.encode()),
             (b"stp-last-seqno", b"%d" % standing.last),
@@ -112,7 +112,7 @@ class TableReads:
     def _waiting(
         self,
         view: TableView,
-        place: Place | None,
+        place: RowCursor | None,
         asked: Asked,
         headers: Headers,
         request: Request,
@@ -135,8 +135,8 @@ class TableReads:
     async def _now(
         self,
         view: TableView,
-        place: Place,
-        standing: Standing,
+        place: RowCursor,
+        standing: TableExtent,
         first: AsyncIterator[bytes] | None,
         request: Request,
         headers: Headers,
@@ -175,13 +175,13 @@ class TableReads:
 
 
 async def _whole(
-    view: TableView, place: Place, standing: Standing, first: AsyncIterator[bytes] | None
+    view: TableView, place: RowCursor, standing: TableExtent, first: AsyncIterator[bytes] | None
 ) -> bytes:
     parts = [] if first is None else [data async for data in first]
     while place.position < standing.position:
         block = await view.block(place, standing.position)
         parts.append(block.data)
-        place = Place.after(block)
+        place = RowCursor.after(block)
     return b"".join(parts)
 
 
@@ -196,7 +196,7 @@ def _negotiate(view: TableView, request: Request) -> None:
         )
 
 
-def _end(view: TableView, standing: Standing) -> str:
+def _end(view: TableView, standing: TableExtent) -> str:
     """Closing changes the tag, so that a 304 cannot hide the end of a table."""
     return ":c" if view.stream.closed and standing.position == view.stream.tail else ""
 

@@ -124,7 +124,7 @@ class Tables:
         done = future.result()
         response = Response(204, append_headers(done))
         if done.duplicate:
-            last = (await view.standing()).last
+            last = (await view.extent()).last
         else:
             first, last = done.ordinal + 1, done.ordinal + rows
             self.rows_written += rows

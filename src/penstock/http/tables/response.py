@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.http.compression import StreamEncoder
     from penstock.http.tables.live import TableChannel, TableLive
     from penstock.log.stream import Stream
-    from penstock.stp.server.table_view import Place, TableView
+    from penstock.stp.server.table_view import RowCursor, TableView
 
 
 class TableReader(Reader):
@@ -41,7 +41,7 @@ class TableReader(Reader):
         self,
         live: TableLive,
         view: TableView,
-        place: Place | None,
+        place: RowCursor | None,
         *,
         since_id: int,
         timeout_s: float,

@@ -46,7 +46,7 @@ SCHEMA_UNKNOWN: Final = "table"
 _log = logging.getLogger("penstock.stp")
 
 
-class Followings:
+class Mirrors:
     def __init__(
         self,
         engine: Engine,

@@ -31,7 +31,7 @@ KEEP_S: Final = 1.0
 _log = logging.getLogger("penstock.stp")
 
 
-class Teller:
+class Notifier:
     """One task for each listener that has something to be told, and none for the others."""
 
     def __init__(

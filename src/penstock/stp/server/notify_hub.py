@@ -13,8 +13,8 @@ from penstock.config.setting import InvalidSetting
 from penstock.errors import InvalidUrl, PenstockError, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
-from penstock.stp.server.mirrors import Followings
-from penstock.stp.server.notifier import Teller
+from penstock.stp.server.mirrors import Mirrors
+from penstock.stp.server.notifier import Notifier
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
 from penstock.stp.server.registry import Listener, Registry
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("penstock.stp")
 NOT_A_PEER = "its host is not among the peers of this server"
 
 
-class Hub:
+class NotifyHub:
     """One a server. `ready` before anything is asked of it."""
 
     def __init__(
@@ -51,8 +51,8 @@ class Hub:
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
         self.registry = Registry(engine, keeper)
-        self.teller = Teller(settings, self.registry, egress, self._peers, self._last_seqno)
-        self.followings = Followings(
+        self.notifier = Notifier(settings, self.registry, egress, self._peers, self._last_seqno)
+        self.mirrors = Mirrors(
             engine,
             keeper,
             settings,
@@ -75,7 +75,7 @@ class Hub:
 
     async def _start(self) -> None:
         await self.registry.load()
-        await self.followings.resume()
+        await self.mirrors.resume()
         for listener in list(self.registry.listeners.values()):
             self._listen(listener)
 
@@ -87,8 +87,8 @@ class Hub:
     def close(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
-        self.followings.close()
-        self.teller.close()
+        self.mirrors.close()
+        self.notifier.close()
         for watch in list(self._watches.values()):
             self._engine.unwatch(watch.stream, watch)
         self._watches.clear()
@@ -129,17 +129,17 @@ class Hub:
 
     async def _news(self, name: str, surl: Target, base: str, said: dict[str, Any]) -> None:
         """There may be rows at a SURL of another server: look, if we follow it or may."""
-        followers = self.followings.of(surl)
+        followers = self.mirrors.of(surl)
         for follower in followers:
             follower.wake()
         if followers:
             said["followed_by"] = [follower.follow.table for follower in followers]
-        elif any(self.followings.has_ended(path, surl) for path in (name, mirror_path(surl))):
+        elif any(self.mirrors.has_ended(path, surl) for path in (name, mirror_path(surl))):
             # Its server tells us still; that somebody has ended it counts for more.
             said["ignored"]["surl"] = "it is not followed any more"
         elif self._peers.trusts(surl):
             table = mirror_path(surl)
-            await self.followings.follow(table, surl, base=base)
+            await self.mirrors.follow(table, surl, base=base)
             said["followed_by"] = [table]
         else:
             said["ignored"]["surl"] = NOT_A_PEER
@@ -155,12 +155,12 @@ class Hub:
             table = parse_stream_path(surl.path[len(TABLES) :].encode())
         except PenstockError:
             return None
-        return table if self.followings.lookup(table) is not None else None
+        return table if self.mirrors.lookup(table) is not None else None
 
     def _table_of(self, name: str, event: str) -> str | None:
         """The table that an event at a NURL is about: one below its name, or of its name."""
         for path in (f"{name}/{event}", name):
-            if self.followings.lookup(path) is not None:
+            if self.mirrors.lookup(path) is not None:
                 return path
         return None
 
@@ -188,7 +188,7 @@ class Hub:
             )
 
     def _listen(self, listener: Listener) -> None:
-        found = self.followings.lookup(listener.table)
+        found = self.mirrors.lookup(listener.table)
         if listener.state != "active" or found is None:
             return
         watch = self._watches.get(listener.table)
@@ -196,7 +196,7 @@ class Hub:
             watch = self._watches[listener.table] = _Watch(self, listener.table, found.stream)
             self._engine.watch(found.stream, watch)
         watch.keys.add(listener.key)
-        self.teller.moved(listener)
+        self.notifier.moved(listener)
 
     def moved(self, watch: _Watch) -> None:
         for key in list(watch.keys):
@@ -204,7 +204,7 @@ class Hub:
             if listener is None or listener.state != "active":
                 watch.keys.discard(key)
             else:
-                self.teller.moved(listener)
+                self.notifier.moved(listener)
 
     def ended(self, watch: _Watch) -> None:
         """A table is gone; one that is made in its place begins again."""
@@ -213,7 +213,7 @@ class Hub:
             self.registry.last_notified.pop(key, None)
 
     async def _last_seqno(self, path: str) -> int:
-        return (await self._tables.find(path, touch=False).standing()).last
+        return (await self._tables.find(path, touch=False).extent()).last
 
 
 def _origin(public_url: str) -> str:
@@ -235,7 +235,7 @@ class _Watch:
 
     __slots__ = ("_hub", "keys", "stream", "table")
 
-    def __init__(self, hub: Hub, table: str, stream: Stream) -> None:
+    def __init__(self, hub: NotifyHub, table: str, stream: Stream) -> None:
         self._hub = hub
         self.table = table
         self.stream = stream

@@ -40,7 +40,7 @@ OVERRUN_BYTES: Final = 4 * 1024
 """Read beyond a block, to find the end of its last message with the same read."""
 
 
-class Standing(NamedTuple):
+class TableExtent(NamedTuple):
     """A table at a position of its stream, after so many messages: the SeqNo of its last row (0 if
     there is none) and, if they were counted, its rows."""
 
@@ -50,7 +50,7 @@ class Standing(NamedTuple):
     rows: int = -1
 
 
-class Place(NamedTuple):
+class RowCursor(NamedTuple):
     """Where a reader stands: all rows up to SeqNo `ordinal` are behind it. `aligned` if a block
     starts there."""
 
@@ -59,14 +59,14 @@ class Place(NamedTuple):
     aligned: bool = False
 
     @classmethod
-    def after(cls, block: Block) -> Place:
+    def after(cls, block: Block) -> RowCursor:
         return cls(block.end, block.end_ordinal, aligned=block.ends_stretch)
 
 
 class Active(NamedTuple):
-    """The rows of a table's live keys at a standing: where their messages are."""
+    """The rows of a table's live keys at a extent: where their messages are."""
 
-    standing: Standing
+    extent: TableExtent
     positions: array[int]
     lengths: array[int]
     ordinals: array[int]
@@ -90,8 +90,8 @@ class TableView:
         self._engine = engine
         self._keeper = keeper
         self._cache = cache
-        self._standing = Standing(0, 0, 0, 0)
-        self._seen: Standing | None = None
+        self._extent = TableExtent(0, 0, 0, 0)
+        self._seen: TableExtent | None = None
         self._counting = asyncio.Lock()
         self._encoding: dict[int, asyncio.Task[Block]] = {}
 
@@ -101,15 +101,15 @@ class TableView:
 
     # -- numbers
 
-    async def standing(self, *, counted: bool = False) -> Standing:
+    async def extent(self, *, counted: bool = False) -> TableExtent:
         """The table at the tail, or a little further if that moves meanwhile."""
         stream = self.stream
         target, messages = stream.tail, stream.count
-        if self._standing.position < stream.earliest:
+        if self._extent.position < stream.earliest:
             # What was before may have been rows; whoever asks for them learns that they are gone.
             first = stream.earliest_ordinal
-            self._standing = Standing(stream.earliest, first, first, 0)
-        known = self._standing
+            self._extent = TableExtent(stream.earliest, first, first, 0)
+        known = self._extent
         if known.position >= target:
             return known
         if not counted or stream.earliest:
@@ -117,14 +117,14 @@ class TableView:
                 return self._seen
             last = await self._last(target, messages)
             if last is not None:
-                self._seen = Standing(target, messages, last)
+                self._seen = TableExtent(target, messages, last)
                 return self._seen
         async with self._counting:
-            if target - self._standing.position > NEAR_BYTES:
+            if target - self._extent.position > NEAR_BYTES:
                 await self._jump()
-            while self._standing.position < target:
+            while self._extent.position < target:
                 await self._count_on(target)
-        return self._standing
+        return self._extent
 
     async def _last(self, tail: int, messages: int) -> int | None:
         """The SeqNo of the last row, if that is close to the tail; 0 if there is none at all."""
@@ -154,28 +154,28 @@ class TableView:
         self._advance(found)
 
     def _advance(self, found: row_numbers.Numbers) -> None:
-        if found.position > self._standing.position:
-            self._standing = _standing(found)
+        if found.position > self._extent.position:
+            self._extent = _extent(found)
 
     async def _count_on(self, target: int) -> None:
-        known = self._standing
+        known = self._extent
         end = await self._engine.plan(
             self.stream, known.position, max_bytes=BLOCK_BYTES, until=target
         )
         wire = await self._wire(known.position, end)
         rows, last = await _maybe_elsewhere(len(wire), self.transcoder.counts, wire, known.messages)
-        self._standing = Standing(
+        self._extent = TableExtent(
             end, known.messages + wire.count(b"\n"), last or known.last, known.rows + rows
         )
 
     # -- places
 
-    async def place(self, since_id: int, standing: Standing) -> Place | None:
+    async def cursor(self, since_id: int, extent: TableExtent) -> RowCursor | None:
         """Where a reader with `since_id` starts; None if that is beyond all rows."""
         first = self.stream.earliest_ordinal
         if since_id < 0:
             find = self._from_end if first == 0 else self._back
-            return await find(-since_id, standing)
+            return await find(-since_id, extent)
         if since_id == 0:
             return self._start()
         if since_id < first:
@@ -184,17 +184,17 @@ class TableView:
                 "`since_id`.",
                 STP_Earliest_SeqNo=str(first + 1),
             )
-        if since_id > standing.messages:
+        if since_id > extent.messages:
             return None
-        return Place(await self._engine.seek(self.stream, since_id), since_id)
+        return RowCursor(await self._engine.seek(self.stream, since_id), since_id)
 
-    def _start(self) -> Place:
+    def _start(self) -> RowCursor:
         stream = self.stream
-        return Place(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
+        return RowCursor(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
 
-    async def _back(self, count: int, standing: Standing) -> Place:
+    async def _back(self, count: int, extent: TableExtent) -> RowCursor:
         """The same by reading backwards: once a stream is trimmed its rows have no numbers."""
-        end, ordinal, cut = standing.position, standing.messages, b""
+        end, ordinal, cut = extent.position, extent.messages, b""
         while end > self.stream.earliest:
             start = max(end - NEAR_BYTES, self.stream.earliest)
             wire = await self._wire(start, end) + cut
@@ -206,17 +206,17 @@ class TableView:
                 position -= len(line) + 1
                 count -= self.transcoder.is_row(parsed(line.removesuffix(b",")))
                 if count == 0:
-                    return Place(position, ordinal)
+                    return RowCursor(position, ordinal)
             end = start
         return self._start()
 
-    async def _from_end(self, count: int, standing: Standing) -> Place:
-        if count >= standing.rows:
+    async def _from_end(self, count: int, extent: TableExtent) -> RowCursor:
+        if count >= extent.rows:
             return self._start()
-        if standing.rows == standing.messages:
-            ordinal = standing.messages - count
-            return Place(await self._engine.seek(self.stream, ordinal), ordinal)
-        stream, type, number = self.stream, self.table.type, standing.rows - count
+        if extent.rows == extent.messages:
+            ordinal = extent.messages - count
+            return RowCursor(await self._engine.seek(self.stream, ordinal), ordinal)
+        stream, type, number = self.stream, self.table.type, extent.rows - count
         mark = await self._keeper.answer(
             stream,
             0,
@@ -228,54 +228,54 @@ class TableView:
                 ),
             ),
         )
-        return await self._walk(mark, number, standing)
+        return await self._walk(mark, number, extent)
 
-    async def _walk(self, mark: row_numbers.Mark, number: int, standing: Standing) -> Place:
+    async def _walk(self, mark: row_numbers.Mark, number: int, extent: TableExtent) -> RowCursor:
         """From a mark on to the row with a number."""
         at, position, ordinal = mark
-        while position < standing.position:
+        while position < extent.position:
             end = await self._engine.plan(
-                self.stream, position, max_bytes=NEAR_BYTES, until=standing.position
+                self.stream, position, max_bytes=NEAR_BYTES, until=extent.position
             )
             wire = await self._wire(position, end)
             for line, event in zip(wire.split(b"\n"), events_of(wire), strict=False):
                 if self.transcoder.is_row(event):
                     if at == number:
-                        return Place(position, ordinal)
+                        return RowCursor(position, ordinal)
                     at += 1
                 position += len(line) + 1
                 ordinal += 1
-        return Place(position, ordinal)
+        return RowCursor(position, ordinal)
 
     # -- rows
 
-    async def block(self, place: Place, until: int) -> Block:
-        """Rows from a place on, of some messages before `until`."""
-        stretch = place.position // BLOCK_BYTES
+    async def block(self, cursor: RowCursor, until: int) -> Block:
+        """Rows from a cursor on, of some messages before `until`."""
+        stretch = cursor.position // BLOCK_BYTES
         boundary = (stretch + 1) * BLOCK_BYTES
         until = min(until, self.stream.tail)
         if until <= boundary:
-            return await self._encode(place, until)
+            return await self._encode(cursor, until)
         key = (self.stream.id, self.name, stretch)
         known = self._cache.get(key)
         if known is not None:
-            if known.position == place.position:
+            if known.position == cursor.position:
                 return known
-            rows = after(known.data, place.ordinal)
-            return known._replace(position=place.position, ordinal=place.ordinal, data=rows)
-        if not place.aligned:
+            rows = after(known.data, cursor.ordinal)
+            return known._replace(position=cursor.position, ordinal=cursor.ordinal, data=rows)
+        if not cursor.aligned:
             # Soon rather than much: whoever starts in the middle may want only a few.
-            return await self._encode(place, min(boundary, place.position + FIRST_BYTES))
+            return await self._encode(cursor, min(boundary, cursor.position + FIRST_BYTES))
         encoding = self._encoding.get(stretch)
         if encoding is None:
             # Readers that come together, after a restart say, have it made once.
-            encoding = asyncio.get_running_loop().create_task(self._fill(key, place, boundary))
+            encoding = asyncio.get_running_loop().create_task(self._fill(key, cursor, boundary))
             self._encoding[stretch] = encoding
             encoding.add_done_callback(lambda done: self._filled(stretch, done))
         return await asyncio.shield(encoding)
 
-    async def _fill(self, key: Key, place: Place, boundary: int) -> Block:
-        block = await self._encode(place, boundary)
+    async def _fill(self, key: Key, cursor: RowCursor, boundary: int) -> Block:
+        block = await self._encode(cursor, boundary)
         self._cache.put(key, block)
         return block
 
@@ -284,10 +284,10 @@ class TableView:
         if not encoding.cancelled():
             encoding.exception()  # whoever waited for it has got it, or is gone
 
-    async def _encode(self, place: Place, boundary: int) -> Block:
-        """Messages from a place on that start before `boundary`."""
+    async def _encode(self, cursor: RowCursor, boundary: int) -> Block:
+        """Messages from a cursor on that start before `boundary`."""
         parts: list[bytes] = []
-        position, ordinal, _ = place
+        position, ordinal, _ = cursor
         while position < boundary:
             if parts:
                 await asyncio.sleep(0)  # others want a turn
@@ -296,7 +296,7 @@ class TableView:
             parts.append(rows.data)
             position += len(wire)
             ordinal += rows.messages
-        return Block(place.position, place.ordinal, b"".join(parts), position, ordinal)
+        return Block(cursor.position, cursor.ordinal, b"".join(parts), position, ordinal)
 
     async def _messages(self, start: int, boundary: int) -> memoryview:
         """Those that start before `boundary`, the first of them at `start`."""
@@ -327,7 +327,7 @@ class TableView:
             ),
         )
         self._advance(found)
-        return Active(_standing(found), *columns)
+        return Active(_extent(found), *columns)
 
     async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
         """Their rows, in the order of SeqNo."""
@@ -348,8 +348,8 @@ class TableView:
         return await self._keeper.read(self.stream, start, end)
 
 
-def _standing(found: row_numbers.Numbers) -> Standing:
-    return Standing(found.position, found.messages, found.ordinal + 1, found.changes)
+def _extent(found: row_numbers.Numbers) -> TableExtent:
+    return TableExtent(found.position, found.messages, found.ordinal + 1, found.changes)
 
 
 async def _maybe_elsewhere(size: int, job: Any, *arguments: Any) -> Any:
