@@ -126,13 +126,13 @@ async def test_an_answer_that_is_cut_off_is_taken_up_where_it_ended() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (once(status=500), "answers 500"),
-        (once(status=404), "answers 404"),
-        (once(b"", "Location: http://127.0.0.1:1/", status=302), "answers 302"),
+        (once(status=500), "answered 500"),
+        (once(status=404), "answered 404"),
+        (once(b"", "Location: http://127.0.0.1:1/", status=302), "answered 302"),
         (once(b"{}", type="application/json"), "does not speak STP"),
-        (once(b"no row\n"), "what is no row"),
+        (once(b"no row\n"), "a line that is not a row"),
         (once(b"x" * 2000), "more than 1000 bytes"),
-        (once(b"", status=410), "answers 410"),
+        (once(b"", status=410), "answered 410"),
         (b"junk\r\n\r\n", "not HTTP"),
         (b"", "closed before an answer"),
     ],
