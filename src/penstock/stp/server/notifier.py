@@ -1,7 +1,7 @@
-"""Tells listeners that a table has moved: coalesced, retried with growing waits, given up visibly.
+"""Notifies listeners that a table has changed: coalesced, retried with backoff, given up visibly.
 
-A listener is told only when the table's last SeqNo is beyond what it was told before. Knows NURLs
-and SeqNos; nothing of rows.
+A listener is notified only when the table's last SeqNo is greater than the one it was notified of
+before. Knows NURLs and SeqNos; nothing of rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.backoff import Backoff
 from penstock.egress import HostSlots
@@ -25,14 +27,14 @@ if TYPE_CHECKING:
     from penstock.stp.server.peers import Peers
     from penstock.stp.server.registry import Listener, Registry
 
-KEEP_S: Final = 1.0
-"""So long after a telling it is made durable: a crash before that tells it once more."""
+SAVE_S: Final = 1.0
+"""Seconds until a sent SeqNo is made durable. After a crash in between it is sent once more."""
 
 _log = logging.getLogger("penstock.stp")
 
 
 class Notifier:
-    """One task for each listener that has something to be told, and none for the others."""
+    """One task for each listener that has to be notified, and none for the others."""
 
     def __init__(
         self,
@@ -55,9 +57,9 @@ class Notifier:
             base_s=settings.notify_retry_s, cap_s=settings.notify_retry_max_s, jitter=0.5
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._moved: set[str] = set()
+        self._changed: set[str] = set()
         self._host_slots = HostSlots(settings.notify_per_peer_max)
-        self._keeping: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._closed = False
         self.sent = 0
         self.failed = 0
@@ -65,19 +67,19 @@ class Notifier:
 
     @property
     def pending(self) -> int:
-        """Listeners that are being told, or wait for another try."""
+        """The number of listeners that are being notified, or wait for another attempt."""
         return len(self._tasks)
 
-    def moved(self, listener: Listener) -> None:
-        """The listener's table has, or may have, a new last row."""
+    def notify(self, listener: Listener) -> None:
+        """Notify a listener whose table has, or may have, a new last row."""
         key = listener.key
         if self._closed or listener.state != "active":
             return
-        self._moved.add(key)
+        self._changed.add(key)
         if key not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._tell(key))
+            task = asyncio.get_running_loop().create_task(self._run(key))
             self._tasks[key] = task
-            task.add_done_callback(lambda done: self._done(key, done))
+            task.add_done_callback(lambda done: self._ended(key, done))
 
     def forget(self, listener: Listener) -> None:
         task = self._tasks.pop(listener.key, None)
@@ -86,32 +88,32 @@ class Notifier:
         self._registry.last_notified.pop(listener.key, None)
 
     def close(self) -> None:
-        """Stop telling; what was told is on its way to the disk when this returns."""
+        """Stop all tasks. The SeqNos that were sent are queued for the disk when this returns."""
         self._closed = True
         for task in self._tasks.values():
             task.cancel()
-        if self._keeping is not None and not self._keeping.done():
-            self._keeping.cancel()
+        if self._saving is not None and not self._saving.done():
+            self._saving.cancel()
             self._registry.save_last_notified().add_done_callback(_ignore)
 
-    def _done(self, key: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and task.exception() is not None:
-            _log.error("telling %s ended", key, exc_info=task.exception())
+            _log.error("notifying %s ended", key, exc_info=task.exception())
         listener = self._registry.listeners.get(key)
-        if listener is not None and key in self._moved:
-            self.moved(listener)  # it moved as the task was ending
+        if listener is not None and key in self._changed:
+            self.notify(listener)  # The table changed while the task ended.
 
-    async def _tell(self, key: str) -> None:
-        """Until the listener knows the last row, or is given up."""
+    async def _run(self, key: str) -> None:
+        """Notify a listener until it has the last SeqNo, or is given up."""
         attempts = 0
         while (listener := self._registry.listeners.get(key)) is not None:
-            self._moved.discard(key)
+            self._changed.discard(key)
             try:
                 seqno = await self._last_seqno(listener.table)
             except PenstockError:
-                return  # the table is gone; there is nothing to tell
+                return  # The table was deleted.
             if seqno <= self._registry.last_notified.get(key, 0):
                 return
             try:
@@ -127,7 +129,7 @@ class Notifier:
                 attempts = 0
                 self.sent += 1
                 self._registry.last_notified[key] = seqno
-                self._keep()
+                self._save_soon()
 
     async def _post(self, listener: Listener) -> None:
         target = parse_url(listener.nurl)
@@ -143,23 +145,21 @@ class Notifier:
             raise error
 
     async def _give_up(self, listener: Listener, attempts: int, error: PenstockError) -> None:
-        from msgspec.structs import replace
-
         self.given_up += 1
         reason = f"{error.detail} ({attempts} failed in a row)"
-        _log.error("gave up telling %s of %s: %s", listener.nurl, listener.table, reason)
+        _log.error("gave up notifying %s of %s: %s", listener.nurl, listener.table, reason)
         await self._registry.put(replace(listener, state="given-up", reason=reason))
 
-    def _keep(self) -> None:
-        if self._keeping is None or self._keeping.done():
-            self._keeping = asyncio.get_running_loop().create_task(self._keep_soon())
+    def _save_soon(self) -> None:
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._save())
 
-    async def _keep_soon(self) -> None:
-        await asyncio.sleep(KEEP_S)
+    async def _save(self) -> None:
+        await asyncio.sleep(SAVE_S)
         try:
             await self._registry.save_last_notified()
         except PenstockError as error:
-            _log.error("cannot keep what listeners were told: %s", error.detail)
+            _log.error("cannot write the SeqNos that were sent to listeners: %s", error.detail)
 
 
 def _ignore(future: asyncio.Future[None]) -> None:
@@ -167,5 +167,5 @@ def _ignore(future: asyncio.Future[None]) -> None:
 
 
 def _is_final(error: PenstockError) -> bool:
-    """Whether trying again is of no use: the address is refused, or the NURL is gone for good."""
+    """Whether another attempt is useless: the address is refused, or the NURL is gone for good."""
     return isinstance(error, EgressRefused) or getattr(error, "status_seen", None) == 410
