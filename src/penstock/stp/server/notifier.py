@@ -81,12 +81,6 @@ class Notifier:
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
 
-    def forget(self, listener: Listener) -> None:
-        task = self._tasks.pop(listener.key, None)
-        if task is not None:
-            task.cancel()
-        self._registry.last_notified.pop(listener.key, None)
-
     def close(self) -> None:
         """Stop all tasks. The SeqNos that were sent are queued for the disk when this returns."""
         self._closed = True

@@ -38,7 +38,7 @@ class NotifyHub:
     def __init__(
         self,
         engine: Engine,
-        keeper: StateIndexer,
+        indexer: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
         egress: Egress,
@@ -50,11 +50,11 @@ class NotifyHub:
         self._tables = tables
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
-        self.registry = Registry(engine, keeper)
+        self.registry = Registry(engine, indexer)
         self.notifier = Notifier(settings, self.registry, egress, self._peers, self._last_seqno)
         self.mirrors = Mirrors(
             engine,
-            keeper,
+            indexer,
             settings,
             tables,
             egress,
