@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -61,6 +62,38 @@ async def resolve(name: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
     entries = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in entries))
+
+
+class HostSlots:
+    """A bound on the number of concurrent requests to each host.
+
+    A host is remembered only while somebody uses it or waits for it.
+    """
+
+    def __init__(self, per_host_max: int) -> None:
+        self._per_host_max = per_host_max
+        self._hosts: dict[str, asyncio.Semaphore] = {}
+        self._users: Counter[str] = Counter()
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts in use."""
+        return len(self._hosts)
+
+    @asynccontextmanager
+    async def take(self, host: str) -> AsyncIterator[None]:
+        """Wait for a slot of `host` and hold it for the length of the context."""
+        slots = self._hosts.get(host)
+        if slots is None:
+            slots = self._hosts[host] = asyncio.Semaphore(self._per_host_max)
+        self._users[host] += 1
+        try:
+            async with slots:
+                yield
+        finally:
+            self._users[host] -= 1
+            if not self._users[host]:
+                del self._users[host], self._hosts[host]
 
 
 class Egress:

@@ -108,16 +108,16 @@ class Scenario:
         hook.calls = _Calls(self)
 
     def _note_writes(self) -> None:
-        book, write = self._service.book, self._service.book.write
+        store, write = self._service.store, self._service.store.write
 
-        def noted(events: list[dict[str, Any]]) -> Any:
+        def noted(events: list[dict[str, Any]], *, undo: Any = None) -> Any:
             written = Written(msgspec.to_builtins(events), len(self._record))
             self.writes.append(written)
-            future = write(events)
+            future = write(events, undo=undo)
             future.add_done_callback(lambda done: self._answered(written, done))
             return future
 
-        book.write = noted  # type: ignore[method-assign]
+        store.write = noted  # type: ignore[method-assign]
 
     def _answered(self, written: Written, done: asyncio.Future[Any]) -> None:
         # Nobody is told of one whose subscription is gone meanwhile.
@@ -135,7 +135,7 @@ class Scenario:
 
     def _age(self, token: str) -> int:
         """When the webhook's subscription was made that a token is of."""
-        secret = self._service.book.secret
+        secret = self._service.store.secret
         for written in self.writes:
             for row in written.rows:
                 if row["type"] == "subscription" and row["key"] == HOOK and "value" in row:
@@ -240,7 +240,7 @@ class Scenario:
     async def _wait(self) -> None:
         """Leases run out, and it is time for webhooks to be tried again."""
         self._clock.advance(self._random.choice((0.3, 2.0)))
-        self._service.waking.tick()
+        self._service.wakes.tick()
 
     async def _remake(self) -> None:
         path = self._random.choice(PATHS)

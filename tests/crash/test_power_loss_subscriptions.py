@@ -25,7 +25,7 @@ from penstock.protocol.subscription import Ack, Report
 from penstock.subscriptions import matching, store
 from penstock.subscriptions.model import Subscription
 from penstock.subscriptions.service import Subscriptions
-from penstock.subscriptions.store import Book
+from penstock.subscriptions.store import SubscriptionStore
 from tests.crash.engines import START_US, abandon, small_blocks, small_settings, start
 from tests.crash.power import Image, Luck, Record
 from tests.crash.power_run import ODDS, ROOT, recording
@@ -41,7 +41,7 @@ DEADLINE_S = 60
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(store, "ROWS_PER_APPEND", 2)
-    monkeypatch.setattr(matching, "TOLD_PER_TURN", 1)
+    monkeypatch.setattr(matching, "NOTICED_PER_TURN", 1)
     with small_blocks():
         yield
 
@@ -115,16 +115,17 @@ async def _check_left(image: Image, run: Run, cut: int) -> None:
 
 async def _left(engine: Engine, settings: Settings) -> dict[str, dict[str, Any]]:
     """What is kept of each subscription."""
-    kept = Book(engine, settings)
-    if not kept.exists:
+    stored = SubscriptionStore(engine, settings)
+    if not stored.exists:
         return {}
+    await stored.load()
     return {
         id: {
             "row": msgspec.to_builtins(each.row),
             "wake": msgspec.to_builtins(each.wake),
             "links": {path: msgspec.to_builtins(link) for path, link in each.links.items()},
         }
-        for id, each in (await kept.load()).items()
+        for id, each in stored.all.items()
     }
 
 
@@ -218,10 +219,10 @@ async def _work_off(service: Subscriptions, clock: ManualClock) -> None:
         if subscription.id in PULLS:
             await _pull(service, subscription, clock)
     # A delivery that is over is durable.
-    while service.webhooks.on_their_way or any(each.pending for each in service.all.values()):
-        if not service.webhooks.on_their_way:
+    while service.webhooks.in_flight or any(each.pending for each in service.all.values()):
+        if not service.webhooks.in_flight:
             clock.advance(70)  # leases run out, and waits are over
-            service.waking.tick()
+            service.wakes.tick()
         await asyncio.sleep(0.002)
 
 
@@ -298,14 +299,17 @@ def test_an_ack_that_is_not_kept_is_found_out(
 ) -> None:
     """The checks above fail if a worker is told before its ack is durable."""
 
-    async def hasty(waking: Any, subscription: Subscription, paths: Iterable[str]) -> None:
+    def hasty(wakes: Any, subscription: Subscription, event: Any, acks: Iterable[Any] = ()) -> Any:
+        loop = asyncio.get_running_loop()
+        paths = wakes._ack(subscription, acks)
+        step = wakes._step(subscription, event)
         rows = [store.link_row(subscription, path) for path in paths]
-        waking.arm(subscription)
-        asyncio.get_running_loop().call_later(
-            0.02, waking._book.write, [*rows, store.wake_row(subscription)]
-        )
+        loop.call_later(0.02, wakes._store.write, [*rows, store.wake_row(subscription)])
+        at_once = loop.create_future()
+        at_once.set_result(None)
+        return step, at_once
 
-    monkeypatch.setattr("penstock.subscriptions.wakes.Waking.write", hasty)
+    monkeypatch.setattr("penstock.subscriptions.wakes.Wakes.commit", hasty)
     with receiver() as hook:
         run = asyncio.run(_record(tmp_path, 1, hook))
         monkeypatch.undo()

@@ -70,12 +70,12 @@ class Line:
     def spellings(self) -> list[str]:
         """Every offset that is a place of this stream, a fork point in the words of both sides."""
         ends = [start for _, start in self.lineage[1:]] + [len(self.data)]
-        ends = set(self.boundaries())
+        boundaries = set(self.boundaries())
         return [
             f"{id:016d}_{at:016d}"
             for number, (id, start) in enumerate(self.lineage)
             for at in range(start, min(ends[number:]) + 1)
-            if at in ends
+            if at in boundaries
         ]
 
     def boundaries(self) -> list[int]:

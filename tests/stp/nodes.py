@@ -2,7 +2,7 @@
 
 async with node() as hub:
     await hub.table("endpoints")
-    await hub.until(lambda: hub.app.hub.teller.sent == 1)
+    await hub.until(lambda: hub.app.hub.notifier.sent == 1)
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Node:
         return await self.client.put(f"/v1/follow/{path}", json={"surl": surl, **more})
 
     def status(self, path: str) -> Status:
-        return self.app.hub.followings.followers[path].status
+        return self.app.hub.mirrors.followers[path].status
 
     async def registry(self) -> dict[str, Any]:
         answer = await self.client.get("/v1/state/__stp/registry")

@@ -126,13 +126,13 @@ async def test_an_answer_that_is_cut_off_is_taken_up_where_it_ended() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (once(status=500), "answers 500"),
-        (once(status=404), "answers 404"),
-        (once(b"", "Location: http://127.0.0.1:1/", status=302), "answers 302"),
+        (once(status=500), "answered 500"),
+        (once(status=404), "answered 404"),
+        (once(b"", "Location: http://127.0.0.1:1/", status=302), "answered 302"),
         (once(b"{}", type="application/json"), "does not speak STP"),
-        (once(b"no row\n"), "what is no row"),
+        (once(b"no row\n"), "a line that is not a row"),
         (once(b"x" * 2000), "more than 1000 bytes"),
-        (once(b"", status=410), "answers 410"),
+        (once(b"", status=410), "answered 410"),
         (b"junk\r\n\r\n", "not HTTP"),
         (b"", "closed before a response"),
     ],
@@ -200,7 +200,7 @@ async def test_a_gap_in_the_history_of_a_source_is_closed_with_its_state() -> No
 def test_a_snapshot_that_is_too_large_is_refused() -> None:
     from penstock.errors import EgressFailed
     from penstock.stp.rows import Row
-    from penstock.stp.server.snapshot import Snapshot
+    from penstock.stp.server.follower import Snapshot
 
     snapshot = Snapshot(2, bytes_max=10)
     snapshot.add([Row(1, "", "+", "a", "1234")])
@@ -378,7 +378,7 @@ async def test_a_notify_does_not_take_up_again_what_somebody_has_ended() -> None
         for name in ("hub", "m"):
             got = await hub.notify(name, surl=origin.surl)
             assert got.json() == {"ignored": {"surl": "it is not followed any more"}}
-        assert not hub.app.hub.followings.followers
+        assert not hub.app.hub.mirrors.followers
 
 
 @run

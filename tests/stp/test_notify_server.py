@@ -37,7 +37,7 @@ async def test_a_handshake_registers_a_listener_who_is_told() -> None:
         }
         assert peer.requests == []  # there is nothing to tell yet
         await hub.write("endpoints", "+ fhir_read https://a.example/fhir")
-        await until(lambda: hub.app.hub.teller.sent == 1)
+        await until(lambda: hub.app.hub.notifier.sent == 1)
         head, _, body = peer.requests[0].partition(b"\r\n\r\n")
         assert head.startswith(b"POST /n HTTP/1.1\r\n")
         assert b"content-type: application/x-www-form-urlencoded" in head
@@ -51,8 +51,8 @@ async def test_a_peer_that_names_our_table_is_told_of_that_table() -> None:
         got = await hub.notify("anything", surl=hub.surl("a/b"), changed=peer.url("/n"))
         assert got.json()["told_of"] == {"changed": "a/b"}
         # It has rows that this listener was never told of.
-        await until(lambda: hub.app.hub.teller.sent == 1)
-        assert not hub.app.hub.followings.followers  # our own table is not followed
+        await until(lambda: hub.app.hub.notifier.sent == 1)
+        assert not hub.app.hub.mirrors.followers  # our own table is not followed
 
 
 @run
@@ -84,7 +84,7 @@ async def test_repeats_change_nothing() -> None:
         await hub.table("t", "+ k v")
         for _ in range(3):
             assert (await hub.notify("t", x=peer.url("/n"))).status_code == 202
-        await until(lambda: hub.app.hub.teller.sent and not hub.app.hub.teller.pending)
+        await until(lambda: hub.app.hub.notifier.sent and not hub.app.hub.notifier.pending)
         assert len(peer.requests) == 1
         head = await hub.client.get("/v1/stream/__stp/registry")
         assert len(head.json()) == 1
@@ -192,7 +192,7 @@ async def test_what_is_sent_is_signed_and_carries_the_peers_token() -> None:
             fields = f"x={peer.url('/n')}&x={other.url('/n')}".encode()
             signed = {**FORM, "stp-signature": sign("secret", fields, int(time.time()))}
             await hub.client.post("/v1/notify/t", content=fields, headers=signed)
-            await until(lambda: hub.app.hub.teller.sent == 2)
+            await until(lambda: hub.app.hub.notifier.sent == 2)
         head, _, body = peer.requests[0].partition(b"\r\n\r\n")
         lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
         assert lines["authorization"] == "Bearer for-peer"
@@ -212,9 +212,9 @@ async def test_many_changes_are_told_together() -> None:
         for number in range(20):
             await hub.write("t", f"+ k {number}")
         first.set()
-        await until(lambda: not hub.app.hub.teller.pending)
+        await until(lambda: not hub.app.hub.notifier.pending)
         assert len(peer.requests) == 2
-        assert hub.app.hub.registry.told == {f"t {peer.url('/n')}": 21}
+        assert hub.app.hub.registry.last_notified == {f"t {peer.url('/n')}": 21}
 
 
 @run
@@ -224,10 +224,10 @@ async def test_a_change_of_another_type_of_the_stream_is_not_told() -> None:
             await hub.client.put(f"/v1/table/shop/{kind}", json={"schema": kind, "stream": "shop"})
         await hub.notify("shop/user", x=peer.url("/n"))
         await hub.write("shop/order", "+ 1 x")
-        await until(lambda: not hub.app.hub.teller.pending)
+        await until(lambda: not hub.app.hub.notifier.pending)
         assert peer.requests == []
         await hub.write("shop/user", "+ 1 x")
-        await until(lambda: hub.app.hub.teller.sent == 1)
+        await until(lambda: hub.app.hub.notifier.sent == 1)
 
 
 @run
@@ -235,8 +235,8 @@ async def test_failures_are_tried_again_and_then_given_up_for_all_to_see() -> No
     async with node(notify_attempts_max=3) as hub, scripted(answer(status=503)) as peer:
         await hub.table("t", "+ k v")
         await hub.notify("t", x=peer.url("/n"))
-        await until(lambda: hub.app.hub.teller.given_up == 1)
-        await until(lambda: not hub.app.hub.teller.pending)
+        await until(lambda: hub.app.hub.notifier.given_up == 1)
+        await until(lambda: not hub.app.hub.notifier.pending)
         assert len(peer.requests) == 3
         (listener,) = (await hub.registry())["listener"].values()
         assert listener["state"] == "given-up"
@@ -246,10 +246,10 @@ async def test_failures_are_tried_again_and_then_given_up_for_all_to_see() -> No
         assert 'penstock_stp_listeners{state="given-up"} 1.0' in metrics
         assert "penstock_stp_notify_failures_total 3.0" in metrics
         await hub.write("t", "+ k w")
-        assert not hub.app.hub.teller.pending
+        assert not hub.app.hub.notifier.pending
         # Saying it again takes it up again.
         await hub.notify("t", x=peer.url("/n"))
-        await until(lambda: hub.app.hub.teller.given_up == 2)
+        await until(lambda: hub.app.hub.notifier.given_up == 2)
         assert len(peer.requests) == 6
 
 
@@ -258,21 +258,19 @@ async def test_a_nurl_that_is_gone_for_good_is_given_up_at_once() -> None:
     async with node() as hub, scripted(answer(status=410)) as peer:
         await hub.table("t", "+ k v")
         await hub.notify("t", x=peer.url("/n"))
-        await until(lambda: hub.app.hub.teller.given_up == 1)
+        await until(lambda: hub.app.hub.notifier.given_up == 1)
         assert len(peer.requests) == 1
 
 
 def test_waits_double_up_to_a_limit_and_are_spread() -> None:
     from penstock.config.settings import Settings
-    from penstock.stp.server.notifier import Teller
+    from penstock.stp.server.notifier import Notifier
 
-    def teller(jitter: float) -> Any:
-        settings = Settings(memory=True, notify_retry_s=1, notify_retry_max_s=10)
-        rest: Any = (None, None, None, None)
-        return Teller(settings, *rest, jitter=lambda: jitter)
-
-    assert [teller(1.0)._wait_s(n) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
-    assert [teller(0.0)._wait_s(n) for n in range(1, 7)] == [0.5, 1, 2, 4, 5, 5]
+    settings = Settings(memory=True, notify_retry_s=1, notify_retry_max_s=10)
+    rest: Any = (None, None, None, None)
+    backoff = Notifier(settings, *rest)._backoff
+    assert [backoff.wait_s(n, 1.0) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    assert [backoff.wait_s(n, 0.0) for n in range(1, 7)] == [0.5, 1, 2, 4, 5, 5]
 
 
 @run
@@ -296,11 +294,11 @@ def test_a_restart_tells_what_was_not_told_and_nothing_else(tmp_path: Path) -> N
                 await hub.table("t", "+ k v")
                 await hub.notify("t", x=quick.url("/n"))
                 await hub.notify("t", x=slow.url("/n"))
-                await until(lambda: hub.app.hub.teller.sent == 1 == hub.app.hub.teller.failed)
+                await until(lambda: hub.app.hub.notifier.sent == 1 == hub.app.hub.notifier.failed)
             slow._parts = (taking,)
             async with node(**settings) as hub:
                 await hub.app.hub.ready()
-                await until(lambda: not hub.app.hub.teller.pending)
+                await until(lambda: not hub.app.hub.notifier.pending)
                 assert (len(quick.requests), len(slow.requests)) == (1, 2)
                 await hub.write("t", "+ k w")
                 await until(lambda: (len(quick.requests), len(slow.requests)) == (2, 3))
@@ -358,8 +356,8 @@ async def test_a_table_made_anew_is_told_from_its_start() -> None:
     async with node() as hub, scripted(answer()) as peer:
         await hub.table("t", "+ a 1", "+ b 2")
         await hub.notify("t", x=peer.url("/n"))
-        await until(lambda: hub.app.hub.teller.sent == 1)
+        await until(lambda: hub.app.hub.notifier.sent == 1)
         assert (await hub.client.delete("/v1/stream/t")).status_code == 204
         await hub.table("t", "+ a 1")
         await hub.notify("t", x=peer.url("/n"))
-        await until(lambda: hub.app.hub.teller.sent == 2)
+        await until(lambda: hub.app.hub.notifier.sent == 2)

@@ -18,6 +18,7 @@ from penstock.stp.rows import (
     format_row,
     parse_change,
     parse_changes,
+    parse_last_seqno,
     parse_row,
     parse_since_id,
 )
@@ -202,3 +203,20 @@ def test_a_bad_change_names_its_row(line: bytes) -> None:
         parse_changes(b"+\ta\tb\n" + line + b"\n")
     assert caught.value.index == 1
     assert caught.value.members["index"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seqno"),
+    [
+        ("0", 0),
+        ("17", 17),
+        (None, None),
+        ("", None),
+        ("-1", None),
+        ("1.5", None),
+        ("٧", None),
+        ("9" * 5000, None),  # more digits than Python converts
+    ],
+)
+def test_the_last_seqno_that_a_server_states(text: str | None, seqno: int | None) -> None:
+    assert parse_last_seqno(text) == seqno

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.stp.server.row_cache import BLOCK_BYTES
-from penstock.stp.server.table_view import Place
+from penstock.stp.server.table_view import RowCursor
 from tests.helpers.app import Client, FakeSink, with_app
 from tests.http.test_metrics import scrape
 from tests.stp.tables import append, change, put, rows, seqnos, stream, table, write
@@ -247,10 +247,10 @@ async def test_a_reader_at_a_tail_that_moves_leaves_no_half_block_behind(client:
     body = "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(400))
     await write(client, body)
     view = client.app.tables.find("t", touch=False)
-    start = Place(0, 0, aligned=True)
+    start = RowCursor(0, 0, aligned=True)
     first = await view.block(start, view.stream.tail)
     await write(client, body)
-    second = await view.block(Place.after(first), view.stream.tail)
+    second = await view.block(RowCursor.after(first), view.stream.tail)
     assert first.end == second.position
     assert first.end < BLOCK_BYTES < view.stream.tail
     assert [row.seqno for row in await rows(client)] == list(range(1, 801))

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import RowsTrimmed
 from penstock.stp.server.row_cache import BLOCK_BYTES, Block, BlockCache
-from penstock.stp.server.table_view import Standing
+from penstock.stp.server.table_view import TableExtent
 from penstock.stp.transcode import Rows, Transcoder
 from tests.helpers.app import Client, with_app
 from tests.http.test_metrics import scrape
@@ -354,8 +354,8 @@ async def test_trimmed_history_is_gone_but_reading_all_starts_at_the_earliest(
 ) -> None:
     await five(client)
     view = client.app.tables.find("t", touch=False)
-    assert await view.standing() == Standing(view.stream.tail, 5, 5)
-    assert await view.standing(counted=True) == Standing(view.stream.tail, 5, 5, 5)
+    assert await view.extent() == TableExtent(view.stream.tail, 5, 5)
+    assert await view.extent(counted=True) == TableExtent(view.stream.tail, 5, 5, 5)
     before = client.engine.token(view.stream, await client.engine.seek(view.stream, 3))
     await client.engine.trim("t", before)
     for query in ("", "since_id=0", "since_id=3", "since_id=-9", "since_id=-2"):

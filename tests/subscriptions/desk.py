@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import queue
 import threading
@@ -21,9 +20,7 @@ WAIT_S = 20.0
 
 async def caught_up(service: Subscriptions) -> None:
     """Wait until a service that has just started knows everything that is pending."""
-    await service.ready()
-    if service._looking is not None:
-        await asyncio.shield(service._looking)
+    await service.scanned()
 
 
 class Desk:

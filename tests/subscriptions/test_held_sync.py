@@ -53,8 +53,8 @@ def test_a_webhook_is_called_when_its_wake_is_durable(
         async def test(desk: Desk, gate: Gate) -> None:
             await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
             # The append is let through; what is issued because of it is held.
-            waking = desk.service.waking
-            monkeypatch.setattr(waking, "next_wake", _closing(gate, waking.next_wake))
+            wakes = desk.service.wakes
+            monkeypatch.setattr(wakes, "save", _closing(gate, wakes.save))
             await desk.append("events/a")
             await _reached(gate)
             await _settle()
@@ -94,8 +94,8 @@ def test_claims_and_acks_are_answered_when_they_are_durable(tmp_path: Path) -> N
 
 
 def _closing(gate: Gate, call: Any) -> Any:
-    def closed(subscription: Any) -> None:
+    def closed(*arguments: Any) -> Any:
         gate.close()
-        call(subscription)
+        return call(*arguments)
 
     return closed

@@ -25,7 +25,7 @@ async def test_rotation_overlaps(client: Client) -> None:
     service = client.app.subscriptions
     keys = service.keys
     assert (_kids(keys), keys.active) == ([], None)
-    await service.book.made()
+    await service.store.ensure()
     await keys.renew()
     first = keys.active
     assert first is not None
@@ -56,9 +56,9 @@ async def test_rotation_overlaps(client: Client) -> None:
 @with_app()
 async def test_keys_are_kept(client: Client) -> None:
     service = client.app.subscriptions
-    await service.book.made()
+    await service.store.ensure()
     await service.keys.renew()
-    again = Keys(service.book, client.app.subscriptions._settings, clock=client.clock)
+    again = Keys(service.store, client.app.subscriptions._settings, clock=client.clock)
     assert _kids(again) == _kids(service.keys)
     assert again.sign(b"x") == service.keys.sign(b"x")
 
@@ -102,17 +102,17 @@ async def test_replacing_a_key_needs_the_token(client: Client) -> None:
 @with_app()
 async def test_a_key_that_cannot_be_kept_is_not_used(client: Client) -> None:
     service = client.app.subscriptions
-    await service.book.made()
+    await service.store.ensure()
 
     def refuse(name: str, value: bytes) -> asyncio.Future[None]:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failed.set_exception(DiskFull("There is no room."))
         return failed
 
-    write, service.book.set_meta = service.book.set_meta, refuse  # type: ignore[method-assign]
+    write, service.store.set_meta = service.store.set_meta, refuse  # type: ignore[method-assign]
     with pytest.raises(DiskFull):
         await service.keys.renew()
     assert (_kids(service.keys), service.keys.active) == ([], None)
-    service.book.set_meta = write  # type: ignore[method-assign]
+    service.store.set_meta = write  # type: ignore[method-assign]
     await service.keys.renew()
     assert len(_kids(service.keys)) == 1

@@ -10,7 +10,7 @@ import pytest
 from penstock.config.settings import Settings
 from penstock.log.requests import Append
 from penstock.subscriptions import matching, service
-from penstock.subscriptions.store import Book
+from penstock.subscriptions.store import SubscriptionStore
 from tests.helpers.app import Client, with_app
 from tests.subscriptions.desk import JSON, Desk
 
@@ -19,7 +19,7 @@ MANY = 40
 
 @pytest.fixture(autouse=True)
 def _one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "TOLD_PER_TURN", 1)
+    monkeypatch.setattr(matching, "NOTICED_PER_TURN", 1)
     monkeypatch.setattr(service, "PAGE", 7)
 
 
@@ -122,6 +122,7 @@ async def test_a_stream_that_is_gone_is_unlinked_for_everybody(client: Client) -
     await _turns()
     # What is written next is behind all of that.
     await Desk(client, "last").pull()
-    kept = await Book(client.engine, Settings()).load()
-    assert len(kept) == MANY + 1
-    assert not any(each.links for each in kept.values())
+    store = SubscriptionStore(client.engine, Settings())
+    await store.load()
+    assert len(store.all) == MANY + 1
+    assert not any(each.links for each in store.all.values())

@@ -136,7 +136,7 @@ async def test_a_claim_holds_off_others_until_the_lease_runs_out(client: Client)
     client.clock.advance(0.9)
     assert _code(await desk.claim("w2")) == "ALREADY_CLAIMED"
     client.clock.advance(0.2)
-    desk.service.waking.tick()
+    desk.service.wakes.tick()
     assert (await desk.show())["holder"] is None
     assert [each["generation"] for each in await _until(desk, 2)] == [1, 2]
     second = (await desk.claim("w2")).json()
@@ -396,7 +396,7 @@ async def test_a_wake_stream_that_is_made_later_gets_the_wake(client: Client) ->
 async def test_a_wake_names_as_many_streams_as_fit(client: Client) -> None:
     desk = Desk(client)
     await desk.pull()
-    desk.service.waking._snapshot_max = 3
+    desk.service.wakes._snapshot_max = 3
     for number in range(5):
         await desk.append(f"events/{number}")
     claimed = (await desk.claim()).json()
@@ -476,7 +476,7 @@ async def test_the_numbers_move_with_what_they_count(client: Client) -> None:
     await desk.append("events/a")
     await desk.claim()
     client.clock.advance(1)
-    desk.service.waking.tick()
+    desk.service.wakes.tick()
     assert await number("penstock_subscription_wakes_total") >= 3
     assert await number("penstock_subscription_claims_total") == 3
     assert await number("penstock_subscription_acks_total") == 1
@@ -511,7 +511,7 @@ async def test_what_the_log_cannot_take_is_written_when_it_can(client: Client) -
     client.engine.store.admit = full
     assert (await desk.report("ack", claimed)).status == 507
     client.clock.advance(1)
-    desk.service.waking.tick()  # the lease ends; its wake cannot be written
+    desk.service.wakes.tick()  # the lease ends; its wake cannot be written
     await _settle()
     assert len(await desk.wakes()) == 1
     client.engine.store.admit = admit

@@ -68,7 +68,7 @@ def test_cursors_and_leases_are_there_after_a_restart(tmp_path: Path) -> None:
 
     async def last(desk: Desk) -> Any:
         desk.client.clock.advance(1)
-        desk.service.waking.tick()
+        desk.service.wakes.tick()
         return (await desk.claim("w2")).json()["generation"]
 
     claims: list[Any] = []
@@ -120,10 +120,10 @@ def test_a_retry_keeps_its_time_over_a_restart(tmp_path: Path) -> None:
 
         async def after(desk: Desk) -> Any:
             shown = await desk.show()
-            desk.service.waking.tick()
+            desk.service.wakes.tick()
             assert hook.calls.empty()
             desk.client.clock.advance(1.2)  # the jitter included
-            desk.service.waking.tick()
+            desk.service.wakes.tick()
             call = await asyncio.to_thread(hook.next)
             assert call.wake["generation"] == 1
             while (await desk.cursors())["events/a"] != await desk.tail("events/a"):
@@ -163,7 +163,7 @@ def test_a_delivery_without_an_answer_is_made_again_whatever_was_kept_of_it(tmp_
             await desk.append("events/a")
             call = await asyncio.to_thread(hook.next)
             # Something else is kept of it while the call is on its way, its lease with it.
-            await desk.service.waking.keep([desk.service.all["s"]])
+            await desk.service.wakes.save([desk.service.all["s"]])
             return call.wake
 
         async def after(desk: Desk) -> Any:
@@ -183,14 +183,14 @@ def test_a_delivery_that_was_accepted_is_not_made_again_before_its_lease_ends(
             await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
             await desk.append("events/a")
             wake = (await asyncio.to_thread(hook.next)).wake
-            while desk.service.webhooks.on_their_way:
+            while desk.service.webhooks.in_flight:
                 await asyncio.sleep(0.002)
             return wake
 
         async def after(desk: Desk) -> Any:
-            assert not desk.service.webhooks.on_their_way
+            assert not desk.service.webhooks.in_flight
             desk.client.clock.advance(31)
-            desk.service.waking.tick()
+            desk.service.wakes.tick()
             return (await asyncio.to_thread(hook.next)).wake
 
         first, second = _run(tmp_path, before, after)
@@ -208,7 +208,7 @@ def test_work_that_was_not_noticed_is_delivered_once_after_a_restart(tmp_path: P
 
         async def after(desk: Desk) -> Any:
             wake = (await asyncio.to_thread(hook.next)).wake
-            while (await desk.show())["pending"] or desk.service.webhooks.on_their_way:
+            while (await desk.show())["pending"] or desk.service.webhooks.in_flight:
                 await asyncio.sleep(0.002)
             return len([each for each in wake["streams"] if each["has_pending"]])
 
@@ -226,7 +226,7 @@ def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
         for number in range(60):
             await desk.append(f"events/{number % 3}", number)
             await desk.finish((await desk.claim()).json())
-        stream = desk.service.waking.find("__ds/subscriptions")
+        stream = desk.service.wakes.find("__ds/subscriptions")
         assert stream is not None
         while stream.earliest == 0:
             await asyncio.sleep(0.001)
@@ -245,16 +245,16 @@ def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
 def test_one_that_is_made_as_the_book_is_rewritten_is_kept(tmp_path: Path) -> None:
     async def before(desk: Desk) -> None:
         await desk.pull()
-        service, kept = desk.service, desk.service.book
+        service, kept = desk.service, desk.service.store
         kept._log_bytes = 1
-        kept.rewrite_if_long(service.all.values())
+        kept.rewrite_if_long()
         # In the same step: the rewriting is decided and has not begun.
         new = Subscription(replace(service.all["s"].row, id="new", created_us=1))
         service.all["new"] = new
         await kept.write(rows_of(new))
         assert kept._rewriting is not None
         await kept._rewriting
-        stream = service.waking.find("__ds/subscriptions")
+        stream = service.wakes.find("__ds/subscriptions")
         assert stream is not None
         assert stream.earliest > 0
 

@@ -13,7 +13,6 @@ from penstock.protocol.wakes import (
     b64url,
     from_b64url,
     mint_token,
-    retry_wait_s,
     signature_header,
     signed_bytes,
     token_generation,
@@ -114,13 +113,3 @@ def test_the_form_of_a_signature() -> None:
     assert signed_bytes(12, b"{}") == b"12.{}"
     assert signature_header(12, "ds_k", b"\xff\xfe") == "t=12,kid=ds_k,ed25519=__4"
     assert all(from_b64url(b64url(data)) == data for data in (b"", b"a", b"ab", b"abc"))
-
-
-@pytest.mark.parametrize(
-    ("attempts", "chance", "wait_s"),
-    [(1, 0.5, 1), (2, 0.5, 2), (7, 0.5, 60), (1000, 0.5, 60), (1, 0, 0.8), (1, 1, 1.2)],
-)
-def test_waits_double_up_to_a_minute_with_a_fifth_of_jitter(
-    attempts: int, chance: float, wait_s: float
-) -> None:
-    assert retry_wait_s(attempts, 1, 60, chance) == pytest.approx(wait_s)

@@ -121,7 +121,7 @@ async def test_a_callback_extends_the_lease_and_ends_it(client: Client) -> None:
         client.clock.advance(0.9)
         assert (await desk.report("callback", wake)).status == 200
         client.clock.advance(0.9)
-        desk.service.waking.tick()
+        desk.service.wakes.tick()
         acks = [{"stream": "events/a", "offset": await desk.tail("events/a")}]
         done = await desk.report("callback", wake, acks=acks, done=True)
         assert done.json() == {"ok": True, "next_wake": False}
@@ -145,7 +145,7 @@ async def test_a_late_answer_says_nothing_about_the_next_wake(client: Client) ->
         hook.released.set()
 
         async def is_answered() -> bool:
-            return not desk.service.webhooks.on_their_way
+            return not desk.service.webhooks.in_flight
 
         await _until(is_answered)
         assert (await desk.show())["pending"] == 1
@@ -161,11 +161,11 @@ async def test_no_callback_before_the_lease_ends_is_another_wake(client: Client)
         first = (await _next(hook)).wake
 
         async def is_waiting() -> bool:
-            return not desk.service.webhooks.on_their_way
+            return not desk.service.webhooks.in_flight
 
         await _until(is_waiting)
         client.clock.advance(1)
-        desk.service.waking.tick()
+        desk.service.wakes.tick()
         second = (await _next(hook)).wake
         assert second["generation"] == 2
         late = await desk.report("callback", first, done=True)
@@ -176,7 +176,7 @@ async def test_no_callback_before_the_lease_ends_is_another_wake(client: Client)
 async def test_failures_wait_longer_each_time_and_keep_the_wake(client: Client) -> None:
     with receiver() as hook:
         desk = await _hooked(client, hook)
-        desk.service.webhooks._chance = lambda: 0.5
+        desk.service.webhooks._chance = lambda: 1.0
         for _ in range(3):
             hook.answers.put((500, {}))
         await desk.append("events/a")
@@ -188,10 +188,10 @@ async def test_failures_wait_longer_each_time_and_keep_the_wake(client: Client) 
             wake = desk.service.all["s"].wake
             assert wake.retry_us - client.clock.now_us() == wait_s * 1_000_000
             client.clock.advance(wait_s - 0.001)
-            desk.service.waking.tick()
+            desk.service.wakes.tick()
             assert (await desk.show())["status"] == "failed"
             client.clock.advance(0.001)
-            desk.service.waking.tick()
+            desk.service.wakes.tick()
         generations.append((await _next(hook)).wake["generation"])
         assert generations == [1, 1, 1, 1]
         await _acked(desk)
@@ -205,16 +205,16 @@ async def test_no_answer_within_the_lease_is_a_failure_and_the_end_of_the_wake(
     with receiver() as hook:
         hook.answers.put(None)
         desk = await _hooked(client, hook)
-        desk.service.webhooks._chance = lambda: 0.5
+        desk.service.webhooks._chance = lambda: 1.0
         await desk.append("events/a")
         first = (await _next(hook)).wake
         client.clock.advance(1)
-        desk.service.waking.tick()
+        desk.service.wakes.tick()
         assert (await _failed(desk))["attempts"] == 1
         late = await desk.report("callback", first, done=True)
         assert late.json()["error"]["code"] == "FENCED"
         client.clock.advance(1)
-        desk.service.waking.tick()
+        desk.service.wakes.tick()
         second = (await _next(hook)).wake
         assert second["generation"] == 2
         await _acked(desk)
@@ -255,7 +255,7 @@ async def test_answers_that_are_no_documents_are_not_done(client: Client) -> Non
             wake = (await _next(hook)).wake
 
             async def is_told() -> bool:
-                return not desk.service.webhooks.on_their_way
+                return not desk.service.webhooks.in_flight
 
             await _until(is_told)
             assert (await desk.show())["pending"] == 1

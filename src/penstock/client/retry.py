@@ -10,13 +10,12 @@ from typing import Final
 
 import msgspec
 
+from penstock.backoff import Backoff
 from penstock.errors import ConnectionFailed, PenstockError
 
 STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # The server has done nothing, so that even a plain append may be sent again.
 REFUSED_STATUSES: Final = frozenset({408, 425, 429, 503})
-
-_EXPONENT_MAX: Final = 64  # far beyond any sensible longest pause, and no float overflows
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +65,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         asked = None if error is None else retry_after_s(header(error, "Retry-After"))
         if asked is not None:
             return min(asked, self.max_s)
-        longest = self.first_s * self.factor ** min(attempt - 1, _EXPONENT_MAX)
-        return jitter(0.0, min(longest, self.max_s))
+        # Full jitter: clients that failed together come back spread out.
+        backoff = Backoff(base_s=self.first_s, cap_s=self.max_s, factor=self.factor, jitter=1)
+        return jitter(*backoff.bounds_s(attempt))
 
     def exhausted(self, attempt: int) -> bool:
         """Whether an attempt was the last one."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.state.declaration import Checks
     from penstock.state.server.indexer import StateIndexer
     from penstock.stp.server.checks import TableChecks
-    from penstock.stp.server.notify_hub import Hub
+    from penstock.stp.server.notify_hub import NotifyHub
     from penstock.stp.server.row_cache import BlockCache
     from penstock.subscriptions.service import Subscriptions
 
@@ -172,8 +172,8 @@ def table_metrics(
     )
 
 
-def peer_metrics(hub: Hub) -> Iterator[Metric]:
-    notifier = hub.teller
+def peer_metrics(hub: NotifyHub) -> Iterator[Metric]:
+    notifier = hub.notifier
     yield _counter("stp_notices", "Notify POSTs accepted.", hub.notices)
     yield _counter("stp_notices_ignored", "URLs in Notify POSTs nothing came of.", hub.ignored)
     yield _counter("stp_notifies", "Notify POSTs that a peer has accepted.", notifier.sent)
@@ -188,14 +188,14 @@ def peer_metrics(hub: Hub) -> Iterator[Metric]:
         Counter(listener.state for listener in hub.registry.listeners.values()),
         ("active", "given-up"),
     )
-    followers = hub.followings.followers.values()
+    followers = hub.mirrors.followers.values()
     yield _by_state(
         "stp_follows",
         "Tables of other servers that are followed.",
         Counter(follower.status.state for follower in followers),
         ("starting", "following", "failing", "ended"),
     )
-    totals = hub.followings.totals()
+    totals = hub.mirrors.totals()
     yield _counter("stp_follow_rows", "Rows of sources that changed a mirror.", totals.appended)
     yield _counter("stp_follow_unchanged", "Rows that changed nothing.", totals.unchanged)
     yield _counter("stp_follow_conflicts", "Rows that contradict earlier ones.", totals.conflicts)
@@ -227,10 +227,10 @@ def subscription_metrics(service: Subscriptions) -> Iterator[Metric]:
     yield _gauge(
         "webhooks_in_flight",
         "Webhooks being called, or waiting for their turn.",
-        service.webhooks.on_their_way,
+        service.webhooks.in_flight,
     )
     for key, (name, help) in _SUBSCRIPTION_COUNTERS.items():
-        yield _counter(name, help, service.waking.counts[key])
+        yield _counter(name, help, service.wakes.counts[key])
 
 
 # The shapes of a metric.

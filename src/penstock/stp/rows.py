@@ -147,6 +147,13 @@ def parse_since_id(text: str | None) -> int:
     return -number if text[0] == "-" else number
 
 
+def parse_last_seqno(text: str | None) -> int | None:
+    """Return the value of an STP-Last-SeqNo header; None if it is missing or not a SeqNo."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX:
+        return None
+    return int(text)
+
+
 class RowDecoder:
     """Rows out of an answer that arrives in pieces.
 

@@ -1,16 +1,16 @@
 """Which subscriptions an append is news for: patterns by index, paths by table.
 
-A subscription waits for a path until something is behind its cursor there, and again once that is
-acked. A commit only marks the stream, if anybody waits: subscribers are told in turns afterwards,
-so that an append costs a lookup, however many they are.
+A subscription waits for a path until something is after its cursor there, and again once that is
+acked. A commit only marks the stream, if anybody waits: the subscribers are notified in later turns
+of the event loop, so that an append costs one lookup, however many they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.log.mutations import AppendMutation, CreateMutation, DeleteMutation
 from penstock.protocol.globs import PatternIndex
@@ -23,37 +23,40 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
 
 ROUTES_MAX: Final = 100_000
-"""Paths whose subscribers are remembered; found again through the index when forgotten."""
+"""Paths whose subscribers are cached; the index has them all."""
 
-TOLD_PER_TURN: Final = 200
-"""Subscriptions told before everybody else has a turn: an append can be news for very many."""
+NOTICED_PER_TURN: Final = 200
+"""Subscriptions notified in one turn of the event loop: an append can be news for very many."""
 
 _OWN: Final = RESERVED + "/"
 
 
-class Matching:
-    """`noticed` is called when a subscription has something new to do, `unlinked` with those that
-    had a link to a stream that is gone, `made` when a stream comes to be."""
+class Observer(Protocol):
+    """Learns what commits mean for subscriptions."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        noticed: Callable[[Subscription], None],
-        unlinked: Callable[[list[Subscription], str], None],
-        made: Callable[[str], None],
-    ) -> None:
+    def noticed(self, subscription: Subscription) -> None:
+        """A subscription has new work."""
+
+    def unlinked(self, subscriptions: list[Subscription], path: str) -> None:
+        """The stream at `path`, which these subscriptions have links to, was deleted."""
+
+    def created(self, path: str) -> None:
+        """A stream was created at `path`."""
+
+
+class Matching:
+    """The subscriptions by what they listen to; tells `observer` what concerns them."""
+
+    def __init__(self, engine: Engine, observer: Observer) -> None:
         self._engine = engine
-        self._noticed = noticed
-        self._unlinked = unlinked
-        self._made = made
+        self._observer = observer
         self._patterns: PatternIndex[Subscription] = PatternIndex()
         self._members: dict[str, dict[Subscription, None]] = {}
         self._waiting: dict[str, dict[Subscription, None]] = {}
         self._count = 0
         self._recordings: list[set[str]] = []
         self._news: dict[str, Stream] = {}
-        self._telling: Stream | None = None
+        self._current: Stream | None = None
         self._turns: Iterator[None] | None = None
         self._closed = False
 
@@ -82,11 +85,12 @@ class Matching:
         self._listen()
 
     def join(self, subscription: Subscription, path: str) -> None:
-        """The subscription has an explicit link to a path."""
+        """Add the explicit link of a subscription to a path."""
         self._members.setdefault(path, {})[subscription] = None
         self._waiting.pop(path, None)
 
     def leave(self, subscription: Subscription, path: str) -> None:
+        """Remove the explicit link of a subscription to a path."""
         members = self._members.get(path)
         if members is not None:
             members.pop(subscription, None)
@@ -95,7 +99,7 @@ class Matching:
         self._waiting.pop(path, None)
 
     def record(self, paths: set[str]) -> None:
-        """Note all paths that move from now on, until `stop_recording`."""
+        """Add all paths that change from now on to `paths`, until `stop_recording`."""
         self._recordings.append(paths)
         self._listen()
 
@@ -114,19 +118,19 @@ class Matching:
             self._engine.unlisten(self.committed)
 
     def subscribers(self, path: str) -> dict[Subscription, None]:
-        """Everybody whose pattern or list a path is in."""
+        """Return the subscriptions whose pattern or list covers a path."""
         if path.startswith(_OWN):
             return {}
-        found = {
+        subscribers = {
             each: None for each in self._patterns.find(path) if each.config.wake_stream != path
         }
-        found.update(self._members.get(path, {}))
-        return found
+        subscribers.update(self._members.get(path, {}))
+        return subscribers
 
-    # -- what happens
+    # -- commits
 
     def committed(self, batch: Sequence[Mutation]) -> None:
-        """The log has this: runs within every commit, so what is known already costs a lookup."""
+        """Mark what a commit has changed. It runs in every commit: the usual case is one lookup."""
         waiting = self._waiting
         for mutation in batch:
             kind = type(mutation)
@@ -144,10 +148,10 @@ class Matching:
             paths.update(each.stream.path for each in batch if each.stream is not None)
 
     def _mark(self, stream: Stream) -> None:
-        """There is news for somebody who waits, or perhaps: nobody has looked for subscribers."""
+        """Notify the subscribers of a stream soon; whether there are any may still be unknown."""
         self._news[stream.path] = stream
         if self._turns is None:
-            self._turns = self._tell()
+            self._turns = self._notify()
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -159,54 +163,55 @@ class Matching:
             asyncio.get_running_loop().call_soon(self._turn)
             return
 
-    def _tell(self) -> Iterator[None]:
-        """Tell whoever waits for what is marked, a few a turn."""
+    def _notify(self) -> Iterator[None]:
+        """Notify the subscribers that wait for marked streams, some in each turn."""
         count = itertools.count(1)
         while self._news:
             path = next(iter(self._news))
-            stream = self._telling = self._news.pop(path)
+            stream = self._current = self._news.pop(path)
             waiting = self._waiting_for(path)
             for subscription in list(waiting):
-                if self._telling is not stream:
-                    break  # it is gone
+                if self._current is not stream:
+                    break  # The stream was deleted.
                 if self._waiting.get(path) is not waiting:
-                    self._news.setdefault(path, stream)  # others wait now
+                    self._news.setdefault(path, stream)  # Other subscribers wait now.
                     break
                 self._notice(stream, waiting, subscription)
-                if next(count) % TOLD_PER_TURN == 0:
+                if next(count) % NOTICED_PER_TURN == 0:
                     yield
-            self._telling = None
-            if next(count) % TOLD_PER_TURN == 0:
+            self._current = None
+            if next(count) % NOTICED_PER_TURN == 0:
                 yield
 
     def catch_up(self, subscription: Subscription) -> None:
-        """Tell one subscription at once: whoever asks for it knows of what was answered before."""
+        """Notify one subscription at once, so that whoever asks about it sees every commit that was
+        answered before."""
         marked = list(self._news.values())
-        if self._telling is not None:
-            marked.append(self._telling)
+        if self._current is not None:
+            marked.append(self._current)
         for stream in marked:
             self._notice(stream, self._waiting_for(stream.path), subscription)
 
     def look(self, subscription: Subscription, stream: Stream) -> None:
-        """See whether there is something new in a stream for one of its subscribers."""
+        """Notice what one subscriber of a stream has after its cursor."""
         self._notice(stream, self._waiting_for(stream.path), subscription)
 
     def settled(self, subscription: Subscription, path: str) -> None:
-        """Everything at a path is acked: the next append is news."""
+        """Let a subscription wait for a path again: everything there is acked."""
         subscription.pending.pop(path, None)
         waiting = self._waiting.get(path)
         if waiting is not None:
             waiting[subscription] = None
 
     def _waiting_for(self, path: str) -> dict[Subscription, None]:
-        """The subscribers of a path that know of nothing new there."""
-        found = self._waiting.get(path)
-        if found is None:
+        """Return the subscribers of a path that have nothing pending there."""
+        waiting = self._waiting.get(path)
+        if waiting is None:
             if len(self._waiting) >= ROUTES_MAX:
                 self._waiting.clear()
-            found = {each: None for each in self.subscribers(path) if path not in each.pending}
-            self._waiting[path] = found
-        return found
+            waiting = {each: None for each in self.subscribers(path) if path not in each.pending}
+            self._waiting[path] = waiting
+        return waiting
 
     def _notice(
         self, stream: Stream, waiting: dict[Subscription, None], subscription: Subscription
@@ -218,10 +223,10 @@ class Matching:
         subscription.pending[path] = None
         if path not in subscription.links:
             subscription.links[path] = Link()
-        self._noticed(subscription)
+        self._observer.noticed(subscription)
 
     def _created(self, stream: Stream) -> None:
-        """Whatever was at the path before, this is another stream."""
+        """Reset the links to a path: the new stream is another one than any before."""
         subscribers = self.subscribers(stream.path)
         for subscription in subscribers:
             subscription.pending.pop(stream.path, None)
@@ -231,13 +236,13 @@ class Matching:
         self._forget(stream.path)
         if subscribers:
             self._mark(stream)
-        self._made(stream.path)
+        self._observer.created(stream.path)
 
     def _forget(self, path: str) -> None:
         self._waiting.pop(path, None)
         self._news.pop(path, None)
-        if self._telling is not None and self._telling.path == path:
-            self._telling = None
+        if self._current is not None and self._current.path == path:
+            self._current = None
 
     def _ended(self, path: str) -> None:
         self._forget(path)
@@ -245,4 +250,4 @@ class Matching:
         for subscription in linked:
             subscription.pending.pop(path, None)
         if linked:
-            self._unlinked(linked, path)
+            self._observer.unlinked(linked, path)

@@ -1,24 +1,28 @@
-"""One subscription in memory: its links and their cursors, its current wake, what is pending.
+"""One subscription in memory: its links and their cursors, its current wake, its pending paths.
 
-Plain state and questions about it; what changes it, and what is kept of it, is elsewhere.
+Plain state and questions about it. What changes it, and how it is stored, is elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from penstock.protocol.globs import matches
 from penstock.protocol.offsets import START
 from penstock.protocol.subscription import Config, StreamView
+from penstock.protocol.wakes import IDLE, Phase, Wake
 
 if TYPE_CHECKING:
     from penstock.log.stream import Stream
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a subscription itself. `base` is this server as its creator knew it."""
+    """The stored part of a subscription that is neither a link nor a wake.
+
+    `base` is the URL of this server as the client that created the subscription knew it.
+    """
 
     id: str
     config: Config
@@ -27,42 +31,29 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a stream is processed. `stream` is the one that `position` belongs to: another that
-    is made at the same path later begins anew, as does one of which nothing is acked (0)."""
+    """A stream of a subscription and its cursor: everything before `position` is acked.
+
+    `stream` is the id of the stream that the position belongs to. A stream that is created at the
+    same path later has another id and starts from its beginning; so does one of which nothing is
+    acked (0). `explicit` links were asked for by name, the others match the pattern.
+    """
 
     stream: int = 0
     position: int = 0
     explicit: bool = False
 
 
-class Wake(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The current wake, or none (`wake_id` empty).
+class AckedPosition(NamedTuple):
+    """A position of a stream up to which everything is processed."""
 
-    A holder has claimed it. A lease ends at `lease_us`; a webhook that failed `attempts` times in a
-    row is called again at `retry_us`. `told` says that the wake event is in the wake stream, or
-    that the webhook has accepted it.
-    """
-
-    generation: int = 0
-    wake_id: str = ""
-    holder: str = ""
-    lease_us: int = 0
-    attempts: int = 0
-    retry_us: int = 0
-    told: bool = False
-
-    @property
-    def deadline_us(self) -> int:
-        """When something is to be done about it; 0 for never."""
-        return self.retry_us or self.lease_us
-
-
-IDLE: Final = Wake()
+    path: str
+    stream: int
+    position: int
 
 
 class Subscription:
-    """`pending` are the paths with something after their cursor: kept as appends and acks come,
-    so that nobody looks at all links to find out."""
+    """`pending` has the paths with something after their cursor. It is updated with every append
+    and ack, so that nobody has to go through all links."""
 
     __slots__ = ("deleted", "links", "pending", "row", "wake")
 
@@ -83,35 +74,39 @@ class Subscription:
 
     @property
     def scope(self) -> str:
-        """What its tokens are good for: also not for one of the same name made later."""
+        """What its tokens are valid for. A later subscription of the same name has another one."""
         return f"{self.row.created_us}\n{self.id}"
 
     @property
     def is_idle(self) -> bool:
-        """Nothing in flight, held, or to be tried again."""
-        return not self.wake.wake_id and not self.wake.retry_us
+        return self.wake.phase is Phase.IDLE
 
     @property
     def status(self) -> Literal["active", "failed"]:
         return "failed" if self.wake.retry_us else "active"
 
     def matches(self, path: str) -> bool:
+        """Whether the pattern of the subscription covers a path."""
         pattern = self.config.pattern
         # Its own wakes must not wake it.
         return pattern is not None and path != self.config.wake_stream and matches(pattern, path)
 
     def position(self, stream: Stream) -> int:
-        """Where the cursor of a stream stands."""
+        """Return the position of the cursor in a stream."""
         link = self.links.get(stream.path)
-        # A fork's history is its source's: it begins where it left it.
+        # The history of a fork belongs to its source, so the fork starts where it left it.
         return link.position if link is not None and link.stream == stream.id else stream.own_start
 
-    def acked(self, stream: Stream, position: int, *, explicit: bool) -> Link:
-        return Link(stream.id, position, explicit)
+    def restore_link(self, path: str, link: Link | None) -> None:
+        """Put a link back as it was before a change."""
+        if link is None:
+            self.links.pop(path, None)
+        else:
+            self.links[path] = link
 
 
 def view(subscription: Subscription, path: str, stream: Stream | None, token: Any) -> StreamView:
-    """A stream of a subscription as others are told of it; `token` spells offsets."""
+    """Return a stream of a subscription as workers see it; `token` turns positions to offsets."""
     link = subscription.links.get(path)
     kind: Literal["explicit", "glob"] = "explicit" if link and link.explicit else "glob"
     if stream is None:

@@ -1,12 +1,14 @@
-"""Everything that can be asked about subscriptions: made, read, changed, deleted, and what was
-there before the last stop.
+"""Subscriptions as a resource: created, read, changed, deleted, and resumed after a stop.
+
+Changes memory and queues the rows in one step; a change that cannot be written is undone. Knows no
+HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -21,16 +23,21 @@ from penstock.errors import (
     WebhookRefused,
 )
 from penstock.protocol.globs import literal_prefix
-from penstock.protocol.headers import is_json
+from penstock.protocol.headers import format_expires_at, is_json
 from penstock.protocol.offsets import Offset
-from penstock.protocol.subscription import WEBHOOK, Config
+from penstock.protocol.subscription import RESERVED, WEBHOOK, Config
+from penstock.protocol.wakes import Delete, Wake
 from penstock.subscriptions.keys import Key, Keys
-from penstock.subscriptions.matching import Matching
 from penstock.subscriptions.model import Link, Row, Subscription, view
-from penstock.subscriptions.showing import shown
-from penstock.subscriptions.store import Book, end_row, link_row, rows_of, subscription_row
-from penstock.subscriptions.wakes import Waking
-from penstock.subscriptions.webhooks import PREFIX, Webhooks
+from penstock.subscriptions.store import (
+    SubscriptionStore,
+    end_row,
+    link_row,
+    rows_of,
+    subscription_row,
+)
+from penstock.subscriptions.wakes import Wakes
+from penstock.subscriptions.webhooks import PREFIX
 from penstock.subscriptions.workers import Workers
 
 if TYPE_CHECKING:
@@ -41,116 +48,116 @@ if TYPE_CHECKING:
     from penstock.log.stream import StreamInfo
 
 PAGE: Final = 500
-"""Streams looked at before everybody else has a turn."""
+"""Streams looked at in one turn of the event loop."""
 
 _log = logging.getLogger("penstock.subscriptions")
 
 
 class Subscriptions:
-    """One a server. `ready` before anything is asked of it."""
+    """The subscriptions of one server. Await `ready` before using it."""
 
     def __init__(self, engine: Engine, settings: Settings, egress: Egress, *, clock: Clock) -> None:
         self._engine = engine
         self._settings = settings
         self._egress = egress
         self._clock = clock
-        self.book = Book(engine, settings)
-        self.keys = Keys(self.book, settings, clock=clock)
-        self.waking = Waking(engine, settings, self.book, clock=clock)
-        self.webhooks = Webhooks(settings, egress, self.book, self.keys, self.waking, clock=clock)
-        self.workers = Workers(engine, self.book, self.waking, self.webhooks)
-        self.matching = Matching(
-            engine,
-            noticed=self.waking.due,
-            unlinked=self._unlinked,
-            made=self.waking.made,
-        )
-        self.waking.matching = self.matching
-        self.waking.deliver = self.webhooks.deliver
-        self.waking.withdraw = self.webhooks.withdraw
-        self.waking.everybody = lambda: self.all.values()
-        self.all: dict[str, Subscription] = {}
+        self.store = SubscriptionStore(engine, settings)
+        self.keys = Keys(self.store, settings, clock=clock)
+        self.wakes = Wakes(engine, settings, self.store, self.keys, egress, clock=clock)
+        self.workers = Workers(engine, self.store, self.wakes)
+        self.matching = self.wakes.matching
+        self.webhooks = self.wakes.webhooks
         self._busy: dict[str, asyncio.Future[None]] = {}
-        self._starting: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._scans: set[asyncio.Task[None]] = set()
+
+    @property
+    def all(self) -> dict[str, Subscription]:
+        """The subscriptions by their id."""
+        return self.store.all
 
     # -- start and end
 
     def start(self) -> None:
-        """Take up what was there before the last stop, if anything was."""
-        if self.book.exists:
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-            self._starting.add_done_callback(_say_why)
+        """Resume the subscriptions that are stored, if there are any."""
+        if self.store.exists:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+            self._loading.add_done_callback(_log_failure)
 
-    async def _start(self) -> None:
-        self.all = await self.book.load()
+    async def _load(self) -> None:
+        await self.store.load()
         for subscription in self.all.values():
             self.matching.add(subscription)
-        # In the background: it may be a look at every stream there is.
-        self._looking = asyncio.get_running_loop().create_task(self._look())
-        self._looking.add_done_callback(_say_why)
+        # In the background: it may look at every stream of the server.
+        self._begin_scan(list(self.all.values()))
 
-    async def _look(self) -> None:
-        """Find what was appended and not acked before the last stop; then go on waking."""
-        subscriptions = list(self.all.values())
+    def _begin_scan(self, subscriptions: list[Subscription]) -> None:
+        scan = asyncio.get_running_loop().create_task(self._scan(subscriptions))
+        self._scans.add(scan)
+        scan.add_done_callback(self._scans.discard)
+        scan.add_done_callback(_log_failure)
+
+    async def _scan(self, subscriptions: list[Subscription]) -> None:
+        """Notice what was appended and not acked while nobody listened; then resume the wakes."""
         wakes = [(each, each.wake) for each in subscriptions]
         for subscription in subscriptions:
             for path, link in list(subscription.links.items()):
-                stream = self.waking.find(path) if link.explicit else None
-                if stream is not None:
-                    self.matching.look(subscription, stream)
+                if link.explicit:
+                    self.wakes.look(subscription, path)
         for prefix in _prefixes(subscriptions):
             for page in self._pages(prefix):
                 for info in page:
                     self._look_at(info)
                 await asyncio.sleep(0)
         for subscription, wake in wakes:
-            # Only what nobody has touched meanwhile: new wakes see to themselves.
+            # Only those that have not changed meanwhile: a new wake needs no help.
             if subscription.wake is wake and not subscription.deleted:
-                self.waking.resume(subscription)
+                self.wakes.resume(subscription)
 
     def _look_at(self, info: StreamInfo) -> None:
         for subscription in self.matching.subscribers(info.path):
             link = subscription.links.get(info.path)
             position = link.position if link is not None and link.stream == info.id else 0
             if info.tail > position:
-                stream = self.waking.find(info.path)
-                if stream is not None:
-                    self.matching.look(subscription, stream)
+                self.wakes.look(subscription, info.path)
 
     async def ready(self) -> None:
-        """Wait until what was there before is known."""
-        if self._starting is not None:
-            await asyncio.shield(self._starting)
+        """Wait until the stored subscriptions are loaded."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+
+    async def scanned(self) -> None:
+        """Wait until everything is noticed that was appended while nobody listened."""
+        await self.ready()
+        if self._scans:
+            await asyncio.wait(self._scans)
 
     def close(self) -> None:
-        for task in (self._starting, self._looking):
-            if task is not None:
-                task.cancel()
-        self.matching.close()
-        self.waking.close()
-        self.webhooks.close()
-        self.book.close()
+        if self._loading is not None:
+            self._loading.cancel()
+        for scan in self._scans:
+            scan.cancel()
+        self.wakes.close()
+        self.store.close()
 
     # -- the resource
 
     async def put(self, id: str, config: Config, base: str) -> tuple[Subscription, bool]:
-        """The subscription, and whether it is new."""
+        """Create a subscription unless it exists; return it, and whether it is new."""
         await self.ready()
         while id in self._busy:
             await asyncio.shield(self._busy[id])
-        known = self.all.get(id)
-        if known is not None:
-            if known.config.hash != config.hash:
+        existing = self.all.get(id)
+        if existing is not None:
+            if existing.config.hash != config.hash:
                 raise SubscriptionExists(
-                    f"The subscription {id!r} is there and differs; delete it first, or use "
-                    "another id."
+                    f"The subscription {id!r} exists with another configuration; delete it first, "
+                    "or use another id."
                 )
-            if base and base != known.row.base:
-                # The server has moved: wakes name it as it is known now.
-                known.row = replace(known.row, base=base)
-                await self.book.write([subscription_row(known)])
-            return known, False
+            if base and base != existing.row.base:
+                # The server has another URL now, and wakes have to name it.
+                await self._replace_row(existing, replace(existing.row, base=base))
+            return existing, False
         self._check(config)
         busy = self._busy[id] = asyncio.get_running_loop().create_future()
         try:
@@ -160,6 +167,15 @@ class Subscriptions:
         finally:
             del self._busy[id]
             busy.set_result(None)
+
+    async def _replace_row(self, subscription: Subscription, row: Row) -> None:
+        before, subscription.row = subscription.row, row
+
+        def undo() -> None:
+            if subscription.row is row:
+                subscription.row = before
+
+        await self.store.write([subscription_row(subscription)], undo=undo)
 
     def _check(self, config: Config) -> None:
         if len(self.all) + len(self._busy) >= self._settings.subscriptions_max:
@@ -172,20 +188,20 @@ class Subscriptions:
             except (EgressRefused, InvalidUrl) as error:
                 raise WebhookRefused(error.detail) from None
         if config.wake_stream is not None:
-            stream = self.waking.find(config.wake_stream)
+            stream = self.wakes.find(config.wake_stream)
             if stream is not None and not is_json(stream.config.content_type):
                 raise InvalidSubscription(
                     f"{config.wake_stream!r} is a stream of {stream.config.content_type}; wakes "
-                    "are JSON."
+                    "need a stream of application/json."
                 )
 
     async def _create(self, row: Row) -> Subscription:
-        await self.book.made()
+        await self.store.ensure()
         if row.config.type == WEBHOOK:
             await self.keys.renew()
         subscription = Subscription(row)
-        moved: set[str] = set()
-        self.matching.record(moved)
+        changed: set[str] = set()
+        self.matching.record(changed)
         try:
             if row.config.pattern is not None:
                 await self._link_existing(subscription, row.config.pattern)
@@ -194,29 +210,24 @@ class Subscriptions:
             # In one step from here: no append is missed, and none before is replayed.
             self.all[row.id] = subscription
             self.matching.add(subscription)
-            kept = self.book.write(rows_of(subscription))
+            written = self.store.write(rows_of(subscription), undo=lambda: self._drop(subscription))
         finally:
-            self.matching.stop_recording(moved)
-        for path in moved:
+            self.matching.stop_recording(changed)
+        for path in changed:
             if subscription in self.matching.subscribers(path):
-                stream = self.waking.find(path)
-                if stream is not None:
-                    self.matching.look(subscription, stream)
-        try:
-            await kept
-        except BaseException:
-            self._drop(subscription)
-            raise
+                self.wakes.look(subscription, path)
+        await written
         return subscription
 
     async def _link_existing(self, subscription: Subscription, pattern: str) -> None:
         for page in self._pages(literal_prefix(pattern)):
             for info in page:
-                if subscription.matches(info.path) and not info.path.startswith("__ds/"):
+                if subscription.matches(info.path) and not info.path.startswith(f"{RESERVED}/"):
                     subscription.links[info.path] = Link(info.id, info.tail)
             if len(subscription.links) > self._settings.subscription_streams_max:
                 raise TooManySubscriptions(
-                    f"{pattern!r} stands for more streams than subscription_streams_max allows."
+                    f"{pattern!r} matches more streams than subscription_streams_max allows; use a "
+                    "narrower pattern."
                 )
             await asyncio.sleep(0)
 
@@ -227,11 +238,11 @@ class Subscriptions:
             after = page[-1].path
 
     def _link(self, subscription: Subscription, path: str) -> None:
-        """Link a stream explicitly, at its tail; a cursor that is there already stays."""
-        known = subscription.links.get(path)
-        stream = self.waking.find(path)
-        if known is not None:
-            link = Link(known.stream, known.position, True)
+        """Link a stream explicitly, at its tail; a cursor that exists stays."""
+        existing = subscription.links.get(path)
+        stream = self.wakes.find(path)
+        if existing is not None:
+            link = Link(existing.stream, existing.position, True)
         elif stream is not None:
             link = Link(stream.id, stream.tail, True)
         else:
@@ -239,114 +250,183 @@ class Subscriptions:
         subscription.links[path] = link
 
     async def rotate_key(self) -> Key:
-        """Replace the key that webhooks are signed with, by the one that signs now or soon."""
+        """Replace the key that webhooks are signed with; return the next one."""
         await self.ready()
-        await self.book.made()
+        await self.store.ensure()
         return await self.keys.rotate()
 
     async def get(self, id: str) -> Subscription:
         await self.ready()
-        found = self.all.get(id)
-        if found is None:
+        subscription = self.all.get(id)
+        if subscription is None:
             raise SubscriptionNotFound(
                 f"There is no subscription {id!r}; PUT one to {PREFIX}subscriptions/{id}."
             )
-        return found
+        return subscription
 
     async def delete(self, id: str) -> None:
         await self.ready()
         while id in self._busy:
             await asyncio.shield(self._busy[id])
         subscription = self.all.get(id)
-        if subscription is not None:
-            row = end_row(subscription)
-            self._drop(subscription)
-            await self.book.write([row])
+        if subscription is None:
+            return
+        wake = subscription.wake
+        self._drop(subscription)
+        await self.store.write(
+            [end_row(subscription)], undo=lambda: self._revive(subscription, wake)
+        )
 
     def _drop(self, subscription: Subscription) -> None:
-        subscription.deleted = True
         if self.all.get(subscription.id) is subscription:
             del self.all[subscription.id]
             self.matching.remove(subscription)
-        self.webhooks.forget(subscription)
+        self.wakes.advance(subscription, Delete())
+        subscription.deleted = True
+
+    def _revive(self, subscription: Subscription, wake: Wake) -> None:
+        """Take back a deletion that could not be written."""
+        if subscription.id in self.all:
+            return  # Another one was created in its place, and its rows replace this one's.
+        subscription.deleted = False
+        self.all[subscription.id] = subscription
+        self.matching.add(subscription)
+        self.wakes.restore(subscription, wake)
+        self._begin_scan([subscription])
 
     # -- membership
 
     async def add_members(self, id: str, paths: Iterable[str]) -> None:
+        """Link streams explicitly."""
         subscription = await self.get(id)
         for path in paths:
             if path == subscription.config.wake_stream:
                 raise InvalidSubscription("A subscription cannot be woken by its own wake stream.")
-        changed = []
+        before: dict[str, Link | None] = {}
         for path in paths:
-            known = subscription.links.get(path)
-            if known is None or not known.explicit:
+            existing = subscription.links.get(path)
+            if existing is None or not existing.explicit:
+                before[path] = existing
                 self._link(subscription, path)
                 self.matching.join(subscription, path)
-                changed.append(path)
-        if changed:
-            await self.book.write([link_row(subscription, path) for path in changed])
+        await self._write_links(subscription, before)
 
     async def remove_member(self, id: str, *paths: str) -> None:
-        """Take back the explicit link to the first of these paths that has one."""
+        """Remove the explicit link to the first of these paths that has one."""
         subscription = await self.get(id)
         links = subscription.links
         path = next((each for each in paths if each in links and links[each].explicit), None)
         if path is None:
             return
-        known = links[path]
+        existing = links[path]
         self.matching.leave(subscription, path)
         if subscription.matches(path):
-            subscription.links[path] = Link(known.stream, known.position)
+            links[path] = Link(existing.stream, existing.position)
         else:
-            del subscription.links[path]
+            del links[path]
             subscription.pending.pop(path, None)
-        await self.book.write([link_row(subscription, path)])
+        await self._write_links(subscription, {path: existing})
 
-    def _unlinked(self, subscriptions: list[Subscription], path: str) -> None:
-        """A stream is gone: one of the same name is another, and begins anew."""
-        for subscription in subscriptions:
-            if subscription.links[path].explicit:
-                subscription.links[path] = Link(explicit=True)
-            else:
-                del subscription.links[path]
-        self._keep_links(subscriptions, path)
+    async def _write_links(
+        self, subscription: Subscription, before: Mapping[str, Link | None]
+    ) -> None:
+        """Write the links that have changed; put back those of `before` if that fails."""
+        if not before:
+            return
+        after = {path: subscription.links.get(path) for path in before}
 
-    def _keep_links(self, subscriptions: list[Subscription], path: str) -> None:
-        """Some a turn: a link to what is gone does no harm, as it names it by its number."""
-        self.waking.keep(subscriptions[:PAGE], [path])
-        if len(subscriptions) > PAGE:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._keep_links, subscriptions[PAGE:], path)
+        def undo() -> None:
+            for path, link in before.items():
+                if subscription.links.get(path) is after[path]:
+                    self._restore_link(subscription, path, link)
+
+        rows = [link_row(subscription, path) for path in before]
+        await self.store.write(rows, undo=undo)
+
+    def _restore_link(self, subscription: Subscription, path: str, link: Link | None) -> None:
+        self.matching.leave(subscription, path)
+        subscription.restore_link(path, link)
+        if link is None:
+            subscription.pending.pop(path, None)
+            return
+        if link.explicit and not subscription.deleted:
+            self.matching.join(subscription, path)
+        self.wakes.look(subscription, path)
+
+    # -- documents
 
     def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
-        """What readers see of it; `base` is this server as the reader knows it."""
+        """Return the document of a subscription; `base` is this server's URL for the reader."""
         self.matching.catch_up(subscription)
-        found = {
-            path: self._acked(subscription, path, link)
+        acked = {
+            path: self._acked_offset(subscription, path, link)
             for path, link in subscription.links.items()
             if links
         }
-        return shown(subscription, self.keys.active, base or subscription.row.base, found)
+        return describe(subscription, self.keys.active, base or subscription.row.base, acked)
 
-    def _acked(self, subscription: Subscription, path: str, link: Link) -> str:
+    def _acked_offset(self, subscription: Subscription, path: str, link: Link) -> str:
         if link.stream:
-            # Spelled without the stream: it may be one of very many, and not in memory.
+            # Without the stream: it may be one of very many, and not in memory.
             return Offset(link.stream, link.position).token
-        stream = self.waking.find(path)
+        stream = self.wakes.find(path)
         return view(subscription, path, stream, self._engine.token).acked_offset
 
 
-def _say_why(task: asyncio.Task[None]) -> None:
+def describe(
+    subscription: Subscription, key: Key | None, base: str, acked: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a subscription as the protocol describes it.
+
+    `key` signs its webhooks; `acked` has the offsets of the links that are to be shown. The members
+    after `description` are an extension of the protocol.
+    """
+    config, wake = subscription.config, subscription.wake
+    webhook = None
+    if config.webhook_url is not None:
+        signing = {
+            "alg": "ed25519",
+            "kid": None if key is None else key.kid,
+            "jwks_url": f"{base}{PREFIX}jwks.json",
+        }
+        webhook = {"url": config.webhook_url, "signing": signing}
+    return {
+        "id": subscription.id,
+        "subscription_id": subscription.id,
+        "type": config.type,
+        "pattern": config.pattern,
+        "streams": [
+            {
+                "path": path,
+                "link_type": "explicit" if subscription.links[path].explicit else "glob",
+                "acked_offset": offset,
+            }
+            for path, offset in acked.items()
+        ],
+        "webhook": webhook,
+        "wake_stream": config.wake_stream,
+        "lease_ttl_ms": config.lease_ttl_ms,
+        "created_at": format_expires_at(subscription.row.created_us),
+        "status": subscription.status,
+        "description": config.description,
+        "generation": wake.generation,
+        "holder": wake.holder or None,
+        "pending": len(subscription.pending),
+        "attempts": wake.attempts,
+        "next_attempt_at": format_expires_at(wake.retry_us) if wake.retry_us else None,
+    }
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("subscriptions are not taken up", exc_info=task.exception())
+        _log.error("subscriptions cannot be resumed", exc_info=task.exception())
 
 
 def _prefixes(subscriptions: Iterable[Subscription]) -> list[str]:
-    """Starts of paths that together cover all patterns, none within another."""
+    """Return starts of paths that together cover all patterns, none within another."""
     patterns = {each.config.pattern for each in subscriptions} - {None}
-    found: list[str] = []
+    prefixes: list[str] = []
     for prefix in sorted(literal_prefix(pattern) for pattern in patterns if pattern is not None):
-        if not found or not prefix.startswith(found[-1]):
-            found.append(prefix)
-    return found
+        if not prefixes or not prefix.startswith(prefixes[-1]):
+            prefixes.append(prefix)
+    return prefixes

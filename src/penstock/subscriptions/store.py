@@ -1,8 +1,8 @@
-"""What is kept of subscriptions: a state stream that the server alone reads and writes.
+"""All subscriptions, in memory and as a state stream that the server alone reads and writes.
 
 Every row is the whole of what it describes, so that a row written twice is harmless and the stream
-can be rewritten from memory at any time. Rows are written in the same step as memory changes: a
-crash leaves a moment of the past.
+can be rewritten from memory at any time. Rows are queued in the step that changes memory: a crash
+leaves a state of the past, and a write that fails is undone in memory.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.errors import PenstockError, StreamNotFound
-from penstock.log import retention
-from penstock.log.requests import Append, Appended
-from penstock.protocol.json_mode import unframe
-from penstock.protocol.lifecycle import StreamConfig
-from penstock.protocol.retention import FOREVER
-from penstock.subscriptions.model import Link, Row, Subscription, Wake
+from penstock.errors import PenstockError
+from penstock.log.requests import Appended
+from penstock.log.system_stream import Event, SystemStream, Undo
+from penstock.protocol.wakes import Wake
+from penstock.subscriptions.model import Link, Row, Subscription
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -31,114 +29,82 @@ if TYPE_CHECKING:
 
 PATH: Final = "__ds/subscriptions"
 SECRET: Final = "subscription-secret"  # noqa: S105 - the name of a value, not the value
-PIECE_BYTES: Final = 256 * 1024
 ROWS_PER_APPEND: Final = 500
-"""Rows written anew before everybody else has a turn."""
+"""Rows rewritten in one append, so that other appends have their turn."""
 
 SUBSCRIPTION: Final = "subscription"
 WAKE: Final = "wake"
 LINK: Final = "link"
 
-_JSON: Final = "application/json"
 _log = logging.getLogger("penstock.subscriptions")
 
-Event = dict[str, Any]
 
+class SubscriptionStore:
+    """`all` has the subscriptions by their id; `secret` is the key of their tokens."""
 
-class Book:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._log_bytes = settings.subscription_log_bytes
-        self._rewritten_at = 0
+        self._stream = SystemStream(engine, PATH, prepare=self._prepare)
+        self._rewritten_from = 0
         self._rewritten_bytes = 0
-        self._making: asyncio.Future[None] | None = None
         self._rewriting: asyncio.Task[None] | None = None
-        self._last: asyncio.Future[Appended] | None = None
+        self.all: dict[str, Subscription] = {}
         self.secret = b""
 
     @property
     def exists(self) -> bool:
-        try:
-            self._engine.find(PATH, touch=False)
-        except StreamNotFound:
-            return False
-        return True
+        return self._stream.exists
 
     # -- reading
 
-    async def load(self) -> dict[str, Subscription]:
-        """Everything that was there before."""
-        engine = self._engine
-        stream = engine.find(PATH, touch=False)
+    async def load(self) -> None:
+        """Read all subscriptions back after a start."""
+        stream = self._stream.find()
         self.secret = stream.meta.get(SECRET, b"")
-        found: dict[str, Subscription] = {}
-        start = self._rewritten_at = stream.earliest
-        while start < stream.tail:
-            end = await engine.plan(stream, start, max_bytes=PIECE_BYTES)
-            wire = engine.read_now(stream, start, end)
-            if wire is None:
-                wire = await engine.read(stream, start, end)
-            for event in msgspec.json.decode(unframe(wire), type=list[Event]):
-                _apply(found, event)
-            start = end
-        return found
+        self._rewritten_from = stream.earliest
+        subscriptions: dict[str, Subscription] = {}
+        async for events in self._stream.pieces():
+            for event in events:
+                _apply(subscriptions, event)
+        self.all = subscriptions
 
     def meta(self, name: str) -> bytes | None:
-        try:
-            return self._engine.find(PATH, touch=False).meta.get(name)
-        except StreamNotFound:
-            return None
+        return self._stream.meta(name)
 
     # -- writing
 
-    async def made(self) -> None:
-        """The stream, made when it is first needed."""
-        if self._making is None or (self._making.done() and self._making.exception()):
-            self._making = asyncio.ensure_future(self._make())
-        await asyncio.shield(self._making)
+    async def ensure(self) -> None:
+        """Create the stream unless it is there."""
+        await self._stream.ensure()
 
-    async def _make(self) -> None:
-        engine = self._engine
-        await engine.create(PATH, StreamConfig(_JSON, None, None), b"", closed=False)
-        # A rule of retention for all streams must not take the cursors.
-        await engine.set_meta(PATH, retention.META, retention.encode(FOREVER))
-        if not self.secret:
-            self.secret = engine.find(PATH, touch=False).meta.get(SECRET, b"")
+    async def _prepare(self, stream: Stream) -> None:
+        self.secret = self.secret or stream.meta.get(SECRET, b"")
         if not self.secret:
             self.secret = secrets.token_bytes(32)
-            await engine.set_meta(PATH, SECRET, self.secret)
+            await self._stream.set_meta(SECRET, self.secret)
 
     def set_meta(self, name: str, value: bytes) -> asyncio.Future[None]:
-        return self._engine.set_meta(PATH, name, value)
+        return self._stream.set_meta(name, value)
 
-    def write(self, events: list[Event]) -> asyncio.Future[Appended]:
-        """Queue rows; done when they are durable. What is queued behind is durable later."""
-        body = msgspec.json.encode(events)
-        request = Append(body, _JSON, False, None, None, None)
-        try:
-            self._last = self._engine.append(PATH, request)
-            # Whoever waits may be cancelled; what is queued is written all the same.
-            return asyncio.shield(self._last)
-        except PenstockError as error:
-            failed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+    def write(self, events: list[Event], *, undo: Undo | None = None) -> asyncio.Future[Appended]:
+        """Queue rows; the future is done when they are durable, or have failed and are undone."""
+        return self._stream.write(events, undo=undo)
 
     async def caught_up(self) -> None:
         """Wait for what is queued now: then memory, as it is now, is what a crash would leave."""
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
+        await self._stream.caught_up()
 
-    def rewrite_if_long(self, subscriptions: Iterable[Subscription]) -> None:
-        """Begin the stream anew with what there is now, if it is mostly history."""
+    def rewrite_if_long(self) -> None:
+        """Start the stream again with the current rows, if most of it is history."""
         if self._rewriting is not None and not self._rewriting.done():
             return
-        stream = self._engine.find(PATH, touch=False)
+        stream = self._stream.find()
         start = self._engine.pending(stream).tail
-        if start - self._rewritten_at > max(self._log_bytes, 2 * self._rewritten_bytes):
-            # Here and not in the task, which begins later: whoever is not among these is written
-            # behind `start`. So is what changes meanwhile; of two rows the later one holds.
-            rows = _rows_anew(list(subscriptions))
+        if start - self._rewritten_from > max(self._log_bytes, 2 * self._rewritten_bytes):
+            # The list is made here and not in the task, which starts later: whoever is not in it is
+            # written behind `start`. So is what changes meanwhile; of two rows the later one holds.
+            rows = _current_rows(list(self.all.values()))
             self._rewriting = asyncio.ensure_future(self._rewrite(stream, start, rows))
 
     async def _rewrite(self, stream: Stream, start: int, rows: Iterator[Event]) -> None:
@@ -146,11 +112,11 @@ class Book:
         try:
             while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
                 await self.write(some)
-            self._rewritten_at = start
+            self._rewritten_from = start
             self._rewritten_bytes = stream.tail - start
             await self._engine.trim(PATH, offset)
         except PenstockError as error:
-            _log.warning("cannot shorten what is kept of subscriptions: %s", error.detail)
+            _log.warning("cannot rewrite the stream of subscriptions: %s", error.detail)
 
     def close(self) -> None:
         if self._rewriting is not None:
@@ -169,24 +135,22 @@ def wake_row(subscription: Subscription) -> Event:
 
 
 def link_row(subscription: Subscription, path: str) -> Event:
-    """Paths have no spaces, so that the key can be taken apart again."""
+    """Return the row of a link. Paths have no spaces, so that the key can be split again."""
     return _row(LINK, f"{path} {subscription.id}", subscription.links.get(path))
 
 
 def end_row(subscription: Subscription) -> Event:
+    """Return the row that deletes a subscription with its links and its wake."""
     return _row(SUBSCRIPTION, subscription.id, None)
 
 
 def rows_of(subscription: Subscription) -> list[Event]:
-    return [
-        subscription_row(subscription),
-        wake_row(subscription),
-        *(link_row(subscription, path) for path in subscription.links),
-    ]
+    """Return all rows of a subscription."""
+    return list(_current_rows([subscription]))
 
 
-def _rows_anew(subscriptions: list[Subscription]) -> Iterator[Event]:
-    """Each row as it is when it is asked for."""
+def _current_rows(subscriptions: list[Subscription]) -> Iterator[Event]:
+    """Yield all rows, each as it is when it is asked for."""
     for subscription in subscriptions:
         if not subscription.deleted:
             yield subscription_row(subscription)
@@ -205,23 +169,23 @@ def _row(kind: str, key: str, value: msgspec.Struct | None) -> Event:
     return event
 
 
-def _apply(found: dict[str, Subscription], event: Event) -> None:
+def _apply(subscriptions: dict[str, Subscription], event: Event) -> None:
     kind, key, value = event["type"], event["key"], event.get("value")
     if kind == SUBSCRIPTION:
         if value is None:
-            found.pop(key, None)
+            subscriptions.pop(key, None)
             return
         row = msgspec.convert(value, Row)
-        known = found.get(key)
-        if known is not None and known.row.created_us == row.created_us:
-            known.row = row
+        existing = subscriptions.get(key)
+        if existing is not None and existing.row.created_us == row.created_us:
+            existing.row = row
         else:
-            found[key] = Subscription(row)
+            subscriptions[key] = Subscription(row)
         return
-    path, _, name = key.partition(" ") if kind == LINK else ("", "", key)
-    subscription = found.get(name)
+    path, _, id = key.partition(" ") if kind == LINK else ("", "", key)
+    subscription = subscriptions.get(id)
     if subscription is None:
-        return  # its end is in the log behind a row that was on its way
+        return  # The subscription was deleted while this row was queued.
     if kind == WAKE:
         subscription.wake = msgspec.convert(value, Wake)
     elif value is None:

@@ -1,7 +1,7 @@
-"""The life of a wake: issued when there is work, told, claimed or delivered, acked, expired.
+"""Carries out what `protocol.wakes` decides: issues wakes, announces them, stores them, keeps time.
 
-Every change is written to the book in the step that makes it; nothing is told to a worker before
-that is durable. Time comes from a clock that is passed in, and `tick` acts on it.
+Every change of a wake is queued for the store in the step that makes it, and nobody outside learns
+of a wake before it is durable. Time comes from a clock that is passed in, and `tick` acts on it.
 """
 
 from __future__ import annotations
@@ -12,69 +12,188 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from penstock.errors import PenstockError, ServerError
 from penstock.log.requests import Append
-from penstock.protocol.subscription import WEBHOOK, StreamView
-from penstock.subscriptions.model import IDLE, Link, Subscription, Wake, view
-from penstock.subscriptions.store import Book, link_row, wake_row
+from penstock.protocol.subscription import StreamView
+from penstock.protocol.wakes import (
+    Announced,
+    AnnounceFailed,
+    Deadline,
+    Effect,
+    Event,
+    Issue,
+    News,
+    Phase,
+    Resume,
+    Step,
+    Wake,
+    decide,
+    mint_token,
+)
+from penstock.subscriptions.matching import Matching
+from penstock.subscriptions.model import AckedPosition, Link, Subscription, view
+from penstock.subscriptions.store import SubscriptionStore, link_row, wake_row
+from penstock.subscriptions.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
+    from penstock.egress import Egress
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.subscriptions.matching import Matching
+    from penstock.log.system_stream import Undo
+    from penstock.subscriptions.keys import Keys
 
-KEEP_AGAIN_S: Final = 1.0
+SAVE_AGAIN_S: Final = 1.0
 """Time until something is written again that the log could not take."""
 
 ISSUED_PER_TURN: Final = 200
-"""Wakes issued before everybody else has a turn: an append can be news for very many."""
+"""Wakes issued in one turn of the event loop: an append can be news for very many."""
+
+LINKS_PER_TURN: Final = 500
+"""Links to a deleted stream that are written in one turn."""
 
 _JSON: Final = "application/json"
 _log = logging.getLogger("penstock.subscriptions")
 
 
-class Acked(NamedTuple):
-    """A position of a stream up to which everything is processed."""
+class _Move(NamedTuple):
+    """A link before and after an ack."""
 
-    path: str
-    stream: int
-    position: int
+    before: Link
+    after: Link
 
 
-class Waking:
-    """`deliver` is called with a webhook's subscription when its wake may be sent; `withdraw` when
-    it must not be any more, and says whether it was on its way."""
+class Wakes:
+    """The wakes of all subscriptions. Owns what tells it of news and what calls webhooks."""
 
-    def __init__(self, engine: Engine, settings: Settings, book: Book, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        store: SubscriptionStore,
+        keys: Keys,
+        egress: Egress,
+        *,
+        clock: Clock,
+    ) -> None:
         self._engine = engine
         self._snapshot_max = settings.subscription_snapshot_max
-        self._book = book
+        self._store = store
         self._clock = clock
-        self.matching: Matching
-        self.deliver: Callable[[Subscription], None]
-        self.withdraw: Callable[[Subscription], bool]
-        self.everybody: Callable[[], Iterable[Subscription]]
+        self.matching = Matching(engine, self)
+        self.webhooks = Webhooks(settings, egress, keys, self, clock=clock)
         self._due: dict[Subscription, None] = {}
-        self._untold: dict[str, dict[Subscription, None]] = {}
+        self._unannounced: dict[str, dict[Subscription, None]] = {}
         self._deadlines: list[tuple[int, int, Subscription]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.counts: Counter[str] = Counter()
 
+    # -- steps
+
+    def advance(self, subscription: Subscription, event: Event) -> Step:
+        """Take a step of which nobody waits to hear; it is written until it is durable."""
+        step = self._step(subscription, event)
+        if step.effects:
+            self._carry_out({subscription: step.effects})
+        return step
+
+    def commit(
+        self, subscription: Subscription, event: Event, acks: Iterable[AckedPosition] = ()
+    ) -> tuple[Step, Awaitable[object]]:
+        """Take a step that a worker asks for, with its acks.
+
+        The second value is done when the step is durable, and the worker is answered after that. If
+        the step cannot be written, memory is put back and the error is raised there. A step that is
+        refused has nothing to wait for.
+        """
+        before = subscription.wake
+        moves = self._ack(subscription, acks)
+        self.matching.catch_up(subscription)
+        step = self._step(subscription, event)
+        if step.refusal is not None:
+            self._carry_out({subscription: step.effects})
+            nothing = asyncio.get_running_loop().create_future()
+            nothing.set_result(None)
+            return step, nothing
+        rows = [link_row(subscription, path) for path in moves]
+        undo = self._undo(subscription, before, step.wake, moves)
+        written = self._store.write([*rows, wake_row(subscription)], undo=undo)
+        written.add_done_callback(self._rewrite_if_long)
+        return step, written
+
+    def restore(self, subscription: Subscription, wake: Wake) -> None:
+        """Put a wake back after a change that could not be written."""
+        self._set(subscription, wake)
+
+    def _step(self, subscription: Subscription, event: Event) -> Step:
+        before = subscription.wake
+        has_work = bool(subscription.pending)
+        step = decide(before, event, kind=subscription.config.type, has_work=has_work)
+        self._set(subscription, step.wake)
+        if step.wake.generation != before.generation:
+            self.counts["wakes"] += 1
+        for effect in step.effects:
+            if effect is Effect.ISSUE_SOON:
+                self._issue_soon(subscription)
+            elif effect is Effect.CANCEL_CALL:
+                self.webhooks.cancel(subscription)
+        return step
+
+    def _set(self, subscription: Subscription, wake: Wake) -> None:
+        before, subscription.wake = subscription.wake, wake
+        if wake.deadline_us != before.deadline_us:
+            self._arm(subscription)
+
+    def _carry_out(self, effects: Mapping[Subscription, tuple[Effect, ...]]) -> None:
+        # Before the wakes are stored: a crash in between announces them again.
+        self._announce([each for each in effects if Effect.ANNOUNCE in effects[each]])
+        stored = [each for each in effects if Effect.STORE in effects[each]]
+        saved = self.save(stored) if stored else None
+        for subscription, some in effects.items():
+            if Effect.CALL not in some:
+                continue
+            if saved is not None and Effect.STORE in some:
+                saved.add_done_callback(partial(self._call, subscription))
+            else:
+                self.webhooks.call(subscription)
+
+    def _call(self, subscription: Subscription, saved: asyncio.Future[None]) -> None:
+        if not saved.cancelled() and not subscription.deleted:
+            self.webhooks.call(subscription)
+
+    def _undo(
+        self, subscription: Subscription, before: Wake, after: Wake, moves: dict[str, _Move]
+    ) -> Undo:
+        def undo() -> None:
+            # A later step that is being written stands: its wake is newer than both.
+            if subscription.wake is after:
+                self._set(subscription, before)
+            for path, move in moves.items():
+                if subscription.links.get(path) is move.after:
+                    subscription.restore_link(path, move.before)
+                    self.look(subscription, path)
+            self.advance(subscription, News())
+
+        return undo
+
     # -- issuing
 
-    def due(self, subscription: Subscription) -> None:
-        """There is work: wake it, unless it is awake. Together with others of the same turn."""
-        if subscription.is_idle and not self._closed:
+    def noticed(self, subscription: Subscription) -> None:
+        """Wake a subscription that has work, unless it is awake."""
+        self.advance(subscription, News())
+
+    def _issue_soon(self, subscription: Subscription) -> None:
+        """Issue the next wake in a later turn, together with those of others."""
+        if not self._closed:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._issue)
             self._due[subscription] = None
@@ -85,37 +204,35 @@ class Waking:
             del self._due[subscription]
         if self._due:
             asyncio.get_running_loop().call_soon(self._issue)
-        woken = [each for each in due if each.is_idle and each.pending and not each.deleted]
-        if not woken or self._closed:
+        if self._closed:
             return
-        for subscription in woken:
-            self.next_wake(subscription)
-        # Before the rows that say so: a crash in between tells it again.
-        self.tell([each for each in woken if each.config.type != WEBHOOK])
-        kept = self.keep(woken)
-        for subscription in woken:
-            if subscription.config.type == WEBHOOK:
-                kept.add_done_callback(_after(self.deliver, subscription))
+        effects: dict[Subscription, tuple[Effect, ...]] = {}
+        for subscription in due:
+            if not subscription.deleted:
+                step = self._step(subscription, Issue(new_wake_id()))
+                if step.effects:
+                    effects[subscription] = step.effects
+        self._carry_out(effects)
 
-    def next_wake(self, subscription: Subscription) -> None:
-        before = subscription.wake
-        wake_id = f"w_{secrets.token_urlsafe(12)}"
-        # What failed before is remembered: another failure waits longer still.
-        subscription.wake = Wake(before.generation + 1, wake_id, attempts=before.attempts)
-        self.counts["wakes"] += 1
+    def token(self, subscription: Subscription, generation: int) -> str:
+        """Return the bearer token of a wake."""
+        return mint_token(self._store.secret, subscription.scope, generation)
 
-    def tell(self, subscriptions: Iterable[Subscription]) -> None:
+    # -- announcing
+
+    def _announce(self, subscriptions: Iterable[Subscription]) -> None:
         """Write the wake events of pull-wake subscriptions, as soon as there is a stream for them.
 
-        Those of one stream are one append: an event can wake very many."""
+        Those of one stream are one append: an event can wake very many.
+        """
         by_path: dict[str, list[Subscription]] = {}
         for subscription in subscriptions:
             assert subscription.config.wake_stream is not None
             by_path.setdefault(subscription.config.wake_stream, []).append(subscription)
-        for path, woken in by_path.items():
-            self._tell(path, woken)
+        for path, group in by_path.items():
+            self._announce_at(path, group)
 
-    def _tell(self, path: str, woken: list[Subscription]) -> None:
+    def _announce_at(self, path: str, subscriptions: list[Subscription]) -> None:
         now_ms = self._clock.now_us() // 1000
         events = [
             {
@@ -125,121 +242,142 @@ class Waking:
                 "generation": subscription.wake.generation,
                 "ts": now_ms,
             }
-            for subscription in woken
+            for subscription in subscriptions
         ]
         request = Append(msgspec.json.encode(events), _JSON, False, None, None, None)
         try:
-            written = self._engine.append(path, request)
+            appended = self._engine.append(path, request)
         except PenstockError as error:
-            if path not in self._untold:
-                _log.warning("cannot write the wakes of %s: %s", woken[0].id, error.detail)
-            self._untold.setdefault(path, {}).update(dict.fromkeys(woken))
+            if path not in self._unannounced:
+                _log.warning("cannot write the wakes of %s: %s", subscriptions[0].id, error.detail)
+            self._unannounced.setdefault(path, {}).update(dict.fromkeys(subscriptions))
             if isinstance(error, ServerError):
-                self._later(lambda: self.made(path))
+                self._later(lambda: self.created(path))
             return
-        written.add_done_callback(lambda done: self._told(woken, path, done))
-        for subscription in woken:
-            subscription.wake = replace(subscription.wake, told=True)
+        generations = {each: each.wake.generation for each in subscriptions}
+        appended.add_done_callback(partial(self._check_announced, generations, path))
+        for subscription, generation in generations.items():
+            self._step(subscription, Announced(generation))
 
-    def _told(self, woken: list[Subscription], path: str, done: asyncio.Future[Any]) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            for subscription in woken:
-                subscription.wake = replace(subscription.wake, told=False)
-            self._untold.setdefault(path, {}).update(dict.fromkeys(woken))
-            self._later(lambda: self.made(path))
+    def _check_announced(
+        self, generations: dict[Subscription, int], path: str, appended: asyncio.Future[Any]
+    ) -> None:
+        if not appended.cancelled() and appended.exception() is not None:
+            for subscription, generation in generations.items():
+                self._step(subscription, AnnounceFailed(generation))
+            self._unannounced.setdefault(path, {}).update(dict.fromkeys(generations))
+            self._later(lambda: self.created(path))
 
-    def made(self, path: str) -> None:
-        """A stream came to be: perhaps one that wakes were waiting for."""
-        untold = [
+    def created(self, path: str) -> None:
+        """Announce the wakes that have waited for the stream at `path` to be created."""
+        waiting = [
             each
-            for each in self._untold.pop(path, {})
-            if self._is_unclaimed(each) and not each.wake.told
+            for each in self._unannounced.pop(path, {})
+            if each.wake.phase is Phase.ISSUED and not each.wake.announced and not each.deleted
         ]
-        for index in range(0, len(untold), ISSUED_PER_TURN):
-            told = untold[index : index + ISSUED_PER_TURN]
-            self._tell(path, told)
-            self.keep(told)
+        for index in range(0, len(waiting), ISSUED_PER_TURN):
+            some = waiting[index : index + ISSUED_PER_TURN]
+            self._announce_at(path, some)
+            self.save(some)
 
-    def _is_unclaimed(self, subscription: Subscription) -> bool:
-        wake = subscription.wake
-        return bool(wake.wake_id) and not wake.holder and not subscription.deleted
+    # -- saving
 
-    # -- keeping
-
-    def keep(
+    def save(
         self, subscriptions: list[Subscription], paths: Iterable[str] = ()
     ) -> asyncio.Future[None]:
-        """Write the wakes as they are now, and the links to `paths`; done when that is durable,
-        however long it takes."""
-        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._keep(subscriptions, tuple(paths), kept)
-        for subscription in subscriptions:
-            self.arm(subscription)
-        return kept
+        """Write the wakes as they are now, and the links to `paths`.
 
-    def _keep(
-        self, subscriptions: list[Subscription], paths: tuple[str, ...], kept: asyncio.Future[None]
+        The future is done when they are durable, however long it takes.
+        """
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._save(subscriptions, tuple(paths), saved)
+        return saved
+
+    def _save(
+        self, subscriptions: list[Subscription], paths: tuple[str, ...], saved: asyncio.Future[None]
     ) -> None:
         alive = [each for each in subscriptions if not each.deleted]
         if not alive:
-            kept.cancel()
+            saved.cancel()
             return
         rows = [link_row(each, path) for each in alive for path in paths]
-        written = self._book.write(rows + [wake_row(each) for each in alive])
+        written = self._store.write(rows + [wake_row(each) for each in alive])
 
         def done(future: asyncio.Future[Any]) -> None:
             error = None if future.cancelled() else future.exception()
             if error is None:
-                if not kept.done():
-                    kept.set_result(None)
-                self._book.rewrite_if_long(self.everybody())
+                if not saved.done():
+                    saved.set_result(None)
+                self._rewrite_if_long(future)
             elif not self._closed:
-                _log.warning("cannot keep the wakes of subscriptions: %s", error)
-                self._later(lambda: self._keep(alive, paths, kept))
+                _log.warning("cannot write the wakes of subscriptions: %s", error)
+                self._later(lambda: self._save(alive, paths, saved))
 
         written.add_done_callback(done)
 
-    async def write(self, subscription: Subscription, paths: Iterable[str]) -> None:
-        """Make cursors and the wake durable before somebody is told so."""
-        rows = [link_row(subscription, path) for path in paths]
-        self.arm(subscription)
-        await self._book.write([*rows, wake_row(subscription)])
-        self._book.rewrite_if_long(self.everybody())
+    def _rewrite_if_long(self, written: asyncio.Future[Any]) -> None:
+        if not written.cancelled() and written.exception() is None:
+            self._store.rewrite_if_long()
 
     def _later(self, call: Callable[[], None]) -> None:
         if not self._closed:
             asyncio.get_running_loop().call_later(
-                KEEP_AGAIN_S, lambda: None if self._closed else call()
+                SAVE_AGAIN_S, lambda: None if self._closed else call()
             )
 
     # -- cursors
 
-    def ack(self, subscription: Subscription, acks: Iterable[Acked]) -> list[str]:
-        """Advance cursors; the paths of those that have moved."""
-        moved = []
+    def finish_call(
+        self, subscription: Subscription, event: Event, acks: Iterable[AckedPosition]
+    ) -> None:
+        """Take over what a webhook has answered; it is written until it is durable."""
+        moves = self._ack(subscription, acks)
+        self.matching.catch_up(subscription)
+        self._step(subscription, event)
+        self.save([subscription], moves)
+
+    def _ack(self, subscription: Subscription, acks: Iterable[AckedPosition]) -> dict[str, _Move]:
+        """Advance cursors; return the links that have changed, by path."""
+        moves: dict[str, _Move] = {}
         for ack in acks:
             link = subscription.links.get(ack.path)
             stream = self.find(ack.path)
             if link is None or stream is None or stream.id != ack.stream:
-                continue  # gone since
+                continue  # The stream was deleted, or is another one now.
             if link.stream != ack.stream or ack.position > link.position:
-                subscription.links[ack.path] = Link(ack.stream, ack.position, link.explicit)
-                moved.append(ack.path)
+                moved = Link(ack.stream, ack.position, link.explicit)
+                first = moves[ack.path].before if ack.path in moves else link
+                subscription.links[ack.path] = moved
+                moves[ack.path] = _Move(first, moved)
             if stream.tail <= subscription.position(stream):
                 self.matching.settled(subscription, ack.path)
-        self.counts["acks"] += len(moved)
-        return moved
+        self.counts["acks"] += len(moves)
+        return moves
 
-    def rest(self, subscription: Subscription) -> bool:
-        """The wake is over; whether another one follows at once."""
-        subscription.wake = replace(IDLE, generation=subscription.wake.generation)
-        self.matching.catch_up(subscription)
-        if subscription.pending:
-            self.due(subscription)
-        return bool(subscription.pending)
+    def look(self, subscription: Subscription, path: str) -> None:
+        """Notice what is after the cursor of a path, if there is a stream."""
+        stream = self.find(path)
+        if stream is not None:
+            self.matching.look(subscription, stream)
+
+    def unlinked(self, subscriptions: list[Subscription], path: str) -> None:
+        """Reset the links to a deleted stream: one of the same name starts from its beginning."""
+        for subscription in subscriptions:
+            if subscription.links[path].explicit:
+                subscription.links[path] = Link(explicit=True)
+            else:
+                del subscription.links[path]
+        self._save_links(subscriptions, path)
+
+    def _save_links(self, subscriptions: list[Subscription], path: str) -> None:
+        # Some in a turn: an old link does no harm, as it names the deleted stream by its id.
+        self.save(subscriptions[:LINKS_PER_TURN], [path])
+        if len(subscriptions) > LINKS_PER_TURN:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._save_links, subscriptions[LINKS_PER_TURN:], path)
 
     def snapshot(self, subscription: Subscription) -> list[StreamView]:
-        """The streams of a wake: those with work first, and not more than fit."""
+        """Return the streams of a wake: those with work first, and not more than fit."""
         self.matching.catch_up(subscription)
         paths = dict(itertools.islice(subscription.pending.items(), self._snapshot_max))
         for path in subscription.links:
@@ -250,30 +388,24 @@ class Waking:
         return [view(subscription, path, self.find(path), token) for path in paths]
 
     def find(self, path: str) -> Stream | None:
+        """Return the stream at a path, or None if there is none."""
         try:
             return self._engine.find(path, touch=False)
         except PenstockError:
-            return None  # it may be gone but for its forks
+            return None  # A deleted stream may still exist for its forks.
 
     # -- time
 
-    def lease(self, subscription: Subscription) -> int:
-        """The end of a lease that begins now."""
+    def lease_end_us(self, subscription: Subscription) -> int:
+        """Return the end of a lease that begins now."""
         return self._clock.now_us() + subscription.config.lease_ttl_ms * 1000
 
-    def extend(self, subscription: Subscription) -> None:
-        """Somebody is at work: the lease begins anew, and what failed before is forgotten."""
-        lease_us = self.lease(subscription)
-        subscription.wake = replace(
-            subscription.wake, attempts=0, retry_us=0, lease_us=lease_us, told=True
-        )
-
-    def arm(self, subscription: Subscription) -> None:
-        """See to it that the wake's deadline is looked at when it comes."""
-        deadline = subscription.wake.deadline_us
-        if deadline and not subscription.deleted and not self._closed:
-            heapq.heappush(self._deadlines, (deadline, next(self._order), subscription))
-            if self._timer is None or self._deadlines[0][0] == deadline:
+    def _arm(self, subscription: Subscription) -> None:
+        """Set the timer for the wake's deadline."""
+        deadline_us = subscription.wake.deadline_us
+        if deadline_us and not subscription.deleted and not self._closed:
+            heapq.heappush(self._deadlines, (deadline_us, next(self._order), subscription))
+            if self._timer is None or self._deadlines[0][0] == deadline_us:
                 self._set_timer()
 
     def _set_timer(self) -> None:
@@ -288,55 +420,38 @@ class Waking:
         """Act on every deadline that has passed."""
         if not self._deadlines:
             return
-        now = self._clock.now_us()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, _, subscription = heapq.heappop(self._deadlines)
-            if subscription.wake.deadline_us == deadline and not subscription.deleted:
-                self._expired(subscription)
+        now_us = self._clock.now_us()
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            deadline_us, _, subscription = heapq.heappop(self._deadlines)
+            if subscription.wake.deadline_us == deadline_us and not subscription.deleted:
+                self._expire(subscription)
         self._set_timer()
 
-    def _expired(self, subscription: Subscription) -> None:
-        wake = subscription.wake
-        if wake.retry_us:
-            subscription.wake = replace(wake, retry_us=0)
-            if wake.wake_id:
-                self.deliver(subscription)
-            elif subscription.pending:
-                self.due(subscription)
-            else:
-                self.rest(subscription)
-                self.keep([subscription])
-            return
-        self.counts["expired"] += 1
-        if subscription.config.type == WEBHOOK and self.withdraw(subscription):
-            return  # it did not answer in time, which is a failure and waits as one
-        if not self.rest(subscription):
-            self.keep([subscription])
+    def _expire(self, subscription: Subscription) -> None:
+        is_leased = subscription.wake.phase is Phase.LEASED
+        call_in_flight = is_leased and self.webhooks.is_calling(subscription)
+        retry_us = 0
+        if is_leased:
+            self.counts["expired"] += 1
+        if call_in_flight:
+            retry_us = self.webhooks.record_failure(
+                subscription, "there was no answer before the lease ended"
+            )
+        self.matching.catch_up(subscription)
+        self.advance(subscription, Deadline(call_in_flight, retry_us))
 
     def resume(self, subscription: Subscription) -> None:
-        """Take up a wake that was there before the last stop."""
-        wake = subscription.wake
-        self.arm(subscription)
-        if wake.wake_id and subscription.config.type == WEBHOOK:
-            if not wake.told and not wake.retry_us:
-                # Perhaps once more: the answer was not heard, and its lease is over with the call.
-                subscription.wake = replace(wake, lease_us=0)
-                self.deliver(subscription)
-        elif wake.wake_id and not wake.holder and not wake.told:
-            self.tell([subscription])
-            self.keep([subscription])
+        """Take up a wake that was stored before the last stop."""
+        self._arm(subscription)
+        self.advance(subscription, Resume())
 
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self.matching.close()
+        self.webhooks.close()
 
 
-def _after(
-    deliver: Callable[[Subscription], None], subscription: Subscription
-) -> Callable[[asyncio.Future[None]], None]:
-    def call(kept: asyncio.Future[None]) -> None:
-        if not kept.cancelled() and not subscription.deleted:
-            deliver(subscription)
-
-    return call
+def new_wake_id() -> str:
+    return f"w_{secrets.token_urlsafe(12)}"

@@ -1,6 +1,7 @@
-"""Calls webhooks: signed, a bounded number at a time, again and again with growing waits.
+"""Calls webhooks: signed, a bounded number at a time, retried with backoff.
 
-What an answer means for cursors and leases is said here; the wake itself is `waking`'s.
+Says what an answer means for cursors and for the wake; what becomes of the wake is decided by
+`protocol.wakes` and carried out by `wakes`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
-from msgspec.structs import replace
 
+from penstock.backoff import Backoff
+from penstock.egress import HostSlots
 from penstock.errors import PenstockError
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.outbound import parse_url
 from penstock.protocol.subscription import StreamView
-from penstock.protocol.wakes import SIGNATURE, mint_token, retry_wait_s
-from penstock.subscriptions.wakes import Acked, Waking
+from penstock.protocol.wakes import SIGNATURE, CallFailed, CallStarted, Extend, Finish
+from penstock.subscriptions.model import AckedPosition
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
     from penstock.egress import Answer, Egress
     from penstock.subscriptions.keys import Keys
     from penstock.subscriptions.model import Subscription
-    from penstock.subscriptions.store import Book
+    from penstock.subscriptions.wakes import Wakes
+
+JITTER: Final = 0.2
+"""The part of a wait that is random, so that receivers are not all called at once."""
 
 PREFIX: Final = "/v1/stream/__ds/"
 _log = logging.getLogger("penstock.subscriptions")
@@ -39,64 +44,76 @@ class _Done(msgspec.Struct):
 
 
 class Webhooks:
-    """One task for each delivery on its way."""
+    """One task for each call."""
 
     def __init__(
         self,
         settings: Settings,
         egress: Egress,
-        book: Book,
         keys: Keys,
-        waking: Waking,
+        wakes: Wakes,
         *,
         clock: Clock,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._egress = egress
-        self._book = book
         self._keys = keys
-        self._waking = waking
+        self._wakes = wakes
         self._clock = clock
         self._chance = chance
+        self._backoff = Backoff(
+            base_s=settings.webhook_retry_s, cap_s=settings.webhook_retry_max_s, jitter=JITTER
+        )
         self._slots = asyncio.Semaphore(settings.webhook_deliveries_max)
-        self._hosts: dict[str, asyncio.Semaphore] = {}
-        self._tasks: dict[Subscription, asyncio.Task[None]] = {}
-        # Calls whose wake is over may go on: the receiver has said what it had to say.
-        self._all: set[asyncio.Task[None]] = set()
+        self._host_slots = HostSlots(settings.webhook_per_host_max)
+        self._current: dict[Subscription, asyncio.Task[None]] = {}
+        # A call whose wake is over may go on: the receiver has called back already.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def on_their_way(self) -> int:
-        return len(self._all)
+    def in_flight(self) -> int:
+        """The number of calls that are made or wait for their turn."""
+        return len(self._tasks)
 
-    def deliver(self, subscription: Subscription) -> None:
+    def is_calling(self, subscription: Subscription) -> bool:
+        """Whether the current wake of a subscription is being delivered."""
+        task = self._current.get(subscription)
+        return task is not None and not task.done()
+
+    def call(self, subscription: Subscription) -> None:
+        """Deliver the current wake of a subscription."""
         task = asyncio.get_running_loop().create_task(self._deliver(subscription))
-        self._tasks[subscription] = task
-        self._all.add(task)
+        self._current[subscription] = task
+        self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(subscription, done))
 
-    def withdraw(self, subscription: Subscription) -> bool:
-        """The lease is over. A call that is still unanswered has failed, and its wake with it."""
-        if not self._cancel(subscription):
-            return False
-        self._failed(subscription, "no answer before the lease ran out", wake_is_over=True)
-        return True
-
-    def forget(self, subscription: Subscription) -> None:
-        self._cancel(subscription)
-
-    def close(self) -> None:
-        for task in self._all:
+    def cancel(self, subscription: Subscription) -> None:
+        """Stop delivering the current wake of a subscription."""
+        task = self._current.pop(subscription, None)
+        if task is not None:
             task.cancel()
 
-    def _cancel(self, subscription: Subscription) -> bool:
-        task = self._tasks.pop(subscription, None)
-        return task is not None and task.cancel()
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def record_failure(self, subscription: Subscription, reason: str) -> int:
+        """Count and log a failed call; return the time of the next attempt, in microseconds."""
+        self._wakes.counts["failures"] += 1
+        wait_s = self._backoff.wait_s(subscription.wake.attempts + 1, self._chance())
+        _log.warning(
+            "the webhook of %s failed (%s); next attempt in %.1f s",
+            subscription.id,
+            reason,
+            wait_s,
+        )
+        return self._clock.now_us() + int(wait_s * 1_000_000)
 
     def _ended(self, subscription: Subscription, task: asyncio.Task[None]) -> None:
-        self._all.discard(task)
-        if self._tasks.get(subscription) is task:
-            del self._tasks[subscription]
+        self._tasks.discard(task)
+        if self._current.get(subscription) is task:
+            del self._current[subscription]
         if not task.cancelled() and task.exception() is not None:
             _log.error(
                 "calling the webhook of %s ended", subscription.id, exc_info=task.exception()
@@ -106,28 +123,23 @@ class Webhooks:
         url = subscription.config.webhook_url
         assert url is not None
         wake_id = subscription.wake.wake_id
-        streams: list[StreamView] = []
         try:
-            async with self._host(url), self._slots:
-                wake = subscription.wake
-                if wake.wake_id != wake_id:
+            async with self._host_slots.take(parse_url(url).host), self._slots:
+                # The lease begins with the call: the wait for a slot is nobody's fault.
+                lease_us = self._wakes.lease_end_us(subscription)
+                started = self._wakes.advance(subscription, CallStarted(wake_id, lease_us))
+                if started.refusal is not None:
                     return
-                # From here on: what waits for its turn is nobody's fault.
-                subscription.wake = replace(wake, lease_us=self._waking.lease(subscription))
-                self._waking.arm(subscription)
                 await self._keys.renew()
-                streams = self._waking.snapshot(subscription)
+                streams = self._wakes.snapshot(subscription)
                 answer = await self._post(subscription, url, streams)
         except PenstockError as error:
-            if subscription.wake.wake_id == wake_id:
-                self._failed(subscription, error.detail)
+            self._failed(subscription, wake_id, error.detail)
             return
-        if subscription.wake.wake_id != wake_id or subscription.deleted:
-            return  # it has called back, or is too late
-        if not answer.is_success:
-            self._failed(subscription, f"it answered {answer.status}")
-            return
-        await self._succeeded(subscription, answer, streams)
+        if answer.is_success:
+            self._succeeded(subscription, wake_id, answer, streams)
+        else:
+            self._failed(subscription, wake_id, f"it answered {answer.status}")
 
     async def _post(
         self, subscription: Subscription, url: str, streams: list[StreamView]
@@ -140,7 +152,7 @@ class Webhooks:
                 "generation": wake.generation,
                 "streams": [stream._asdict() for stream in streams],
                 "callback_url": self.url(subscription, "/callback"),
-                "callback_token": self.token(subscription),
+                "callback_token": self._wakes.token(subscription, wake.generation),
             }
         )
         headers = {"content-type": "application/json", SIGNATURE: self._keys.sign(body)}
@@ -153,74 +165,44 @@ class Webhooks:
             bytes_max=self._settings.webhook_answer_bytes_max,
         )
 
-    async def _succeeded(
-        self, subscription: Subscription, answer: Answer, streams: list[StreamView]
+    def _succeeded(
+        self, subscription: Subscription, wake_id: str, answer: Answer, streams: list[StreamView]
     ) -> None:
-        self._waking.counts["deliveries"] += 1
-        moved: list[str] = []
-        if _says_done(answer.body):
-            moved = self._waking.ack(subscription, _tails(streams))
-            self._waking.rest(subscription)
+        if subscription.wake.wake_id != wake_id or subscription.deleted:
+            return  # The receiver has called back, or the lease has ended.
+        self._wakes.counts["deliveries"] += 1
+        if _is_done(answer.body):
+            self._wakes.finish_call(subscription, Finish(wake_id), _tails(streams))
         else:
-            self._waking.extend(subscription)
-        try:
-            await self._waking.write(subscription, moved)
-        except PenstockError:
-            self._waking.keep([subscription], moved)
+            lease_us = self._wakes.lease_end_us(subscription)
+            self._wakes.finish_call(subscription, Extend(wake_id, lease_us), ())
 
-    def _failed(
-        self, subscription: Subscription, reason: str, *, wake_is_over: bool = False
-    ) -> None:
-        settings, wake = self._settings, subscription.wake
-        attempts = wake.attempts + 1
-        self._waking.counts["failures"] += 1
-        wait_s = retry_wait_s(
-            attempts, settings.webhook_retry_s, settings.webhook_retry_max_s, self._chance()
-        )
-        _log.warning(
-            "the webhook of %s failed (%s); again in %.1f s", subscription.id, reason, wait_s
-        )
-        subscription.wake = replace(
-            wake,
-            wake_id="" if wake_is_over else wake.wake_id,
-            lease_us=0,
-            attempts=attempts,
-            retry_us=self._clock.now_us() + int(wait_s * 1_000_000),
-        )
-        self._waking.keep([subscription])
-
-    def token(self, subscription: Subscription) -> str:
-        return mint_token(self._book.secret, subscription.scope, subscription.wake.generation)
+    def _failed(self, subscription: Subscription, wake_id: str, reason: str) -> None:
+        if subscription.wake.wake_id != wake_id or subscription.deleted:
+            return
+        retry_us = self.record_failure(subscription, reason)
+        self._wakes.advance(subscription, CallFailed(wake_id, retry_us))
 
     def url(self, subscription: Subscription, action: str = "") -> str:
-        name = quote(subscription.id, safe="")
-        return f"{self.base(subscription)}{PREFIX}subscriptions/{name}{action}"
-
-    def base(self, subscription: Subscription) -> str:
-        return self._settings.public_url.rstrip("/") or subscription.row.base
-
-    def _host(self, url: str) -> asyncio.Semaphore:
-        host = parse_url(url).host
-        slot = self._hosts.get(host)
-        if slot is None:
-            if len(self._hosts) > self._settings.subscriptions_max:
-                self._hosts.clear()  # those in use live on with whoever holds them
-            slot = self._hosts[host] = asyncio.Semaphore(self._settings.webhook_per_host_max)
-        return slot
+        """Return the URL of a subscription as its creator knows this server."""
+        id = quote(subscription.id, safe="")
+        base = self._settings.public_url.rstrip("/") or subscription.row.base
+        return f"{base}{PREFIX}subscriptions/{id}{action}"
 
 
-def _says_done(body: bytes) -> bool:
+def _is_done(body: bytes) -> bool:
     try:
         return msgspec.json.decode(body, type=_Done).done
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
 
 
-def _tails(streams: list[StreamView]) -> list[Acked]:
-    found = []
+def _tails(streams: list[StreamView]) -> list[AckedPosition]:
+    """Return the tails of the streams that had work, as the wake named them."""
+    tails = []
     for stream in streams:
         if stream.has_pending:
             tail = parse_offset(stream.tail_offset)
             assert isinstance(tail, Offset)
-            found.append(Acked(stream.path, tail.generation, tail.position))
-    return found
+            tails.append(AckedPosition(stream.path, tail.generation, tail.position))
+    return tails

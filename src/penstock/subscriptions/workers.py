@@ -1,13 +1,11 @@
-"""What workers say: they claim a wake, ack what they have done, give it back, or call back.
+"""Requests of workers: they claim a wake, ack what they have done, give it back, or call back.
 
-Checks tokens, generations and offsets, in this order, and lets nothing stale through.
+Checks tokens, generations and offsets, in this order, and refuses what is stale.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
 
 from penstock.errors import (
     AlreadyClaimed,
@@ -21,111 +19,99 @@ from penstock.errors import (
 )
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.subscription import PULL_WAKE, WEBHOOK, Ack, Kind, Report
-from penstock.protocol.wakes import token_generation
-from penstock.subscriptions.wakes import Acked, Waking
+from penstock.protocol.wakes import Claim, Effect, Extend, Finish, Refusal, token_generation
+from penstock.subscriptions.model import AckedPosition
+from penstock.subscriptions.wakes import Wakes, new_wake_id
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.subscriptions.model import Subscription
-    from penstock.subscriptions.store import Book
-    from penstock.subscriptions.webhooks import Webhooks
+    from penstock.subscriptions.store import SubscriptionStore
 
 
 class Workers:
-    def __init__(self, engine: Engine, book: Book, waking: Waking, webhooks: Webhooks) -> None:
+    def __init__(self, engine: Engine, store: SubscriptionStore, wakes: Wakes) -> None:
         self._engine = engine
-        self._book = book
-        self._waking = waking
-        self._webhooks = webhooks
+        self._store = store
+        self._wakes = wakes
 
     async def claim(self, subscription: Subscription, worker: str) -> dict[str, Any]:
-        _need(subscription, PULL_WAKE)
-        waking = self._waking
-        waking.tick()  # a lease that has run out holds nobody off
-        wake = subscription.wake
-        if wake.holder:
+        """Give the work to a worker for the length of a lease; return the wake with its token."""
+        _check_kind(subscription, PULL_WAKE)
+        wakes = self._wakes
+        wakes.tick()  # A lease that has ended holds nobody off.
+        event = Claim(worker, new_wake_id(), wakes.lease_end_us(subscription))
+        step, durable = wakes.commit(subscription, event)
+        wake = step.wake
+        if step.refusal is Refusal.HELD:
             raise AlreadyClaimed(
                 f"{wake.holder!r} holds the lease; wait for the next wake.",
                 {"current_holder": wake.holder, "generation": wake.generation},
             )
-        waking.matching.catch_up(subscription)
-        if not subscription.pending:
-            if wake.wake_id:
-                # Nobody will come for it, and it must not hold off the next.
-                waking.rest(subscription)
-                waking.keep([subscription])
+        if step.refusal is Refusal.NO_WORK:
             raise NoPendingWork("Everything is acked; wait for the next wake.")
-        if not wake.wake_id:
-            waking.next_wake(subscription)
-        subscription.wake = replace(
-            subscription.wake, holder=worker, lease_us=waking.lease(subscription), told=True
-        )
-        waking.counts["claims"] += 1
+        wakes.counts["claims"] += 1
         answer = {
-            "wake_id": subscription.wake.wake_id,
-            "generation": subscription.wake.generation,
-            "token": self._webhooks.token(subscription),
-            "streams": [stream._asdict() for stream in waking.snapshot(subscription)],
+            "wake_id": wake.wake_id,
+            "generation": wake.generation,
+            "token": wakes.token(subscription, wake.generation),
+            "streams": [stream._asdict() for stream in wakes.snapshot(subscription)],
             "lease_ttl_ms": subscription.config.lease_ttl_ms,
         }
-        await waking.write(subscription, ())
+        await durable
         return answer
 
     async def callback(self, subscription: Subscription, token: str, report: Report) -> bool:
-        """Whether another wake follows at once."""
-        _need(subscription, WEBHOOK)
+        """Take the report of a webhook; return whether another wake follows at once."""
+        _check_kind(subscription, WEBHOOK)
         return await self._report(subscription, token, report)
 
     async def ack(self, subscription: Subscription, token: str, report: Report) -> bool:
-        _need(subscription, PULL_WAKE)
+        """Take the report of a worker; return whether another wake follows at once."""
+        _check_kind(subscription, PULL_WAKE)
         return await self._report(subscription, token, report)
 
     async def release(self, subscription: Subscription, token: str, report: Report) -> None:
-        _need(subscription, PULL_WAKE)
+        """Take a wake back from a worker that has not finished it."""
+        _check_kind(subscription, PULL_WAKE)
         self._fence(subscription, token, report)
-        self._waking.counts["releases"] += 1
-        self._waking.rest(subscription)
-        await self._waking.write(subscription, ())
+        self._wakes.counts["releases"] += 1
+        _, durable = self._wakes.commit(subscription, Finish(report.wake_id))
+        await durable
 
     async def _report(self, subscription: Subscription, token: str, report: Report) -> bool:
         self._fence(subscription, token, report)
         acks = [await self._position(subscription, ack) for ack in report.acks]
         if report.acks:
-            self._fence(subscription, token, report)  # while offsets were looked up
-        waking = self._waking
-        moved = waking.ack(subscription, acks)
-        if report.done:
-            next_wake = waking.rest(subscription)
-        else:
-            next_wake = False
-            waking.extend(subscription)
-        await waking.write(subscription, moved)
-        return next_wake
+            self._fence(subscription, token, report)  # Looking offsets up takes time.
+        event: Finish | Extend = Finish(report.wake_id)
+        if not report.done:
+            event = Extend(report.wake_id, self._wakes.lease_end_us(subscription))
+        step, durable = self._wakes.commit(subscription, event, acks)
+        await durable
+        return Effect.ISSUE_SOON in step.effects
 
     def _fence(self, subscription: Subscription, token: str, report: Report) -> None:
-        generation = token_generation(self._book.secret, subscription.scope, token)
+        """Refuse a worker whose wake is not the current one."""
+        generation = token_generation(self._store.secret, subscription.scope, token)
         if generation is None:
             raise no_token()
-        self._waking.tick()
+        self._wakes.tick()
         wake = subscription.wake
-        is_current = (
-            not subscription.deleted
-            and generation == report.generation == wake.generation
-            and bool(wake.wake_id)
-            and report.wake_id == wake.wake_id
-        )
-        if not is_current:
-            self._waking.counts["fenced"] += 1
+        is_current = generation == report.generation and wake.is_current(report.wake_id, generation)
+        if subscription.deleted or not is_current:
+            self._wakes.counts["fenced"] += 1
             raise Fenced(
-                "The wake is over: its lease ran out, or it was finished or released.",
+                "The wake is over: its lease ended, or it was finished or released. Wait for the "
+                "next wake.",
                 {"generation": wake.generation},
             )
 
-    async def _position(self, subscription: Subscription, ack: Ack) -> Acked:
+    async def _position(self, subscription: Subscription, ack: Ack) -> AckedPosition:
         path = ack.stream.strip("/")
-        stream = self._waking.find(path)
+        stream = self._wakes.find(path)
         if path not in subscription.links or stream is None:
-            raise InvalidAck(f"{ack.stream[:200]!r} is no stream of this subscription.")
+            raise InvalidAck(f"{ack.stream[:200]!r} is not a stream of this subscription.")
         try:
             parsed = parse_offset(ack.offset)
             if not isinstance(parsed, Offset):
@@ -133,14 +119,16 @@ class Workers:
             try:
                 position = await self._engine.position(stream, ack.offset)
             except StreamTrimmed:
-                position = parsed.position  # read before it was trimmed
+                position = parsed.position  # It was read before it was trimmed.
         except InvalidAck:
             raise
         except PenstockError as error:
             raise InvalidAck(error.detail) from None
         if position < subscription.position(stream):
-            raise InvalidAck(f"{ack.offset} of {path!r} is before what is acked already.")
-        return Acked(path, stream.id, position)
+            raise InvalidAck(
+                f"{ack.offset} of {path!r} is before the offset that is acked already."
+            )
+        return AckedPosition(path, stream.id, position)
 
 
 def no_token() -> InvalidToken:
@@ -150,7 +138,7 @@ def no_token() -> InvalidToken:
     )
 
 
-def _need(subscription: Subscription, kind: Kind) -> None:
+def _check_kind(subscription: Subscription, kind: Kind) -> None:
     if subscription.config.type != kind:
         raise InvalidSubscription(
             f"{subscription.id!r} is a {subscription.config.type} subscription, not {kind}."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.backoff import Backoff
 from penstock.cli.connection import PATIENT_ATTEMPTS_MAX, Server, server_options
 from penstock.cli.exits import FAILURE
 from penstock.cli.terminal import printable
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
     from penstock.client.sync.subscription import Subscription
 
-PAUSE_FIRST_S: Final = 1.0
-PAUSE_MAX_S: Final = 60.0
+# Without jitter: a worker that fails alone has nobody to collide with.
+BACKOFF: Final = Backoff(base_s=1.0, cap_s=60.0)
 HEARTBEATS: Final = 3  # extensions of a lease before it would end
 
 
@@ -100,7 +101,7 @@ class _Worker:
                 return False
             failures += 1
             # A failing command is not repeated at once: the pause doubles.
-            time.sleep(min(PAUSE_FIRST_S * 2.0 ** min(failures - 1, 30), PAUSE_MAX_S))
+            time.sleep(BACKOFF.wait_s(failures, 0.0))
 
     def _sleep(self, wakes: Stream, offset: str) -> None:
         """Wait for a wake of the subscription. Others may share its wake stream."""

@@ -10,7 +10,7 @@ from penstock.http.metrics import peer_metrics
 from penstock.http.peers.follow import Follow
 from penstock.http.peers.notify import PREFIX, Notify, is_notify
 from penstock.http.peers.reserved import not_reserved
-from penstock.stp.server.notify_hub import Hub
+from penstock.stp.server.notify_hub import NotifyHub
 from penstock.stp.server.registry import OWNER, check_writer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class PeerDialect(Dialect):
     def __init__(self, services: Services, indexer: StateIndexer, tables: TableDirectory) -> None:
         engine, settings, clock = services.engine, services.settings, services.clock
         egress = services.egress
-        self.hub = Hub(engine, indexer, settings, tables, egress, clock=clock)
+        self.hub = NotifyHub(engine, indexer, settings, tables, egress, clock=clock)
         self._notify = Notify(self.hub, settings, egress, clock=clock)
         self._follow = Follow(self.hub, settings, egress)
 

@@ -20,7 +20,7 @@ from penstock.stp.server.mirrors import not_followed
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.egress import Egress
-    from penstock.stp.server.notify_hub import Hub
+    from penstock.stp.server.notify_hub import NotifyHub
 
 
 class FollowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class Follow:
 
     __slots__ = ("_check", "_hub", "_public_url")
 
-    def __init__(self, hub: Hub, settings: Settings, egress: Egress) -> None:
+    def __init__(self, hub: NotifyHub, settings: Settings, egress: Egress) -> None:
         self._hub = hub
         self._check = egress.check
         self._public_url = settings.public_url.rstrip("/")
@@ -57,7 +57,7 @@ class Follow:
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
-        created = await self._hub.followings.follow(
+        created = await self._hub.mirrors.follow(
             path, surl, nurl=nurl, adopt=follow.adopt, base=base
         )
         return self._show(path, 201 if created else 200)
@@ -68,11 +68,11 @@ class Follow:
 
     async def delete(self, path: str, request: Request) -> Response:
         await self._hub.ready()
-        await self._hub.followings.unfollow(path)
+        await self._hub.mirrors.unfollow(path)
         return Response(204)
 
     def _show(self, path: str, status: int) -> Response:
-        follower = self._hub.followings.followers.get(path)
+        follower = self._hub.mirrors.followers.get(path)
         if follower is None:
             raise not_followed(path)
         body = {

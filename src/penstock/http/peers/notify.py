@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.egress import Egress
-    from penstock.stp.server.notify_hub import Hub
+    from penstock.stp.server.notify_hub import NotifyHub
 
 PREFIX = b"/v1/notify/"
 
@@ -45,7 +45,7 @@ class Notify:
         "_urls_max",
     )
 
-    def __init__(self, hub: Hub, settings: Settings, egress: Egress, *, clock: Clock) -> None:
+    def __init__(self, hub: NotifyHub, settings: Settings, egress: Egress, *, clock: Clock) -> None:
         self._hub = hub
         self._egress = egress
         self._clock = clock

@@ -237,7 +237,7 @@ class SubscriptionResource:
     async def _durable(self, answer: Awaitable[Response]) -> Response:
         """Return the response once everything that it shows, a refusal too, is durable."""
         response = await _rendered(answer)
-        await self._service.book.caught_up()
+        await self._service.store.caught_up()
         return response
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.http.live.channel import Channels, Frame, Progress
 from penstock.http.message import Sink
 from penstock.http.tables.response import TableReader
-from penstock.stp.server.table_view import Place
+from penstock.stp.server.table_view import RowCursor
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -82,7 +82,7 @@ class RowEncoder:
         return True  # Rows are never held back: who is up to date is at the tail.
 
     def rewind(self, reader: TableReader) -> None:
-        reader.cursor = Place(self._sent, self._ordinal)
+        reader.cursor = RowCursor(self._sent, self._ordinal)
 
     def is_lost(self, reader: TableReader) -> bool:
         return self._view.stream.deleted
@@ -126,12 +126,12 @@ class RowEncoder:
         stream, cursor = self._view.stream, reader.cursor
         if cursor is None:
             position = await self._live.engine.seek(stream, reader.since_id)
-            cursor = Place(position, reader.since_id)
+            cursor = RowCursor(position, reader.since_id)
         until = stream.tail if reader.until is None else reader.until
         block = await self._view.block(cursor, until)
         if reader.sink is None:
             return
-        reader.cursor = Place.after(block)
+        reader.cursor = RowCursor.after(block)
         self._live.rows_bytes += len(block.data)
         if block.data:
             await reader.write(block.data)

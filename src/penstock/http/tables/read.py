@@ -20,12 +20,12 @@ from penstock.http.query import parse_query
 from penstock.http.tables.response import TableReader
 from penstock.stp.content_type import accepts
 from penstock.stp.rows import parse_since_id
-from penstock.stp.server.table_view import Place
+from penstock.stp.server.table_view import RowCursor
 
 if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.http.tables.live import TableLive
-    from penstock.stp.server.table_view import Standing, TableView
+    from penstock.stp.server.table_view import TableExtent, TableView
     from penstock.stp.server.tables import TableDirectory
 
 _PARAMETERS: Final = frozenset({"since_id", "timeout", "view"})
@@ -54,30 +54,30 @@ class TableReads:
         _negotiate(view, request)
         if query.active:
             return await self._active(view, query, request)
-        standing = await view.standing(counted=query.since_id < 0)
-        place = await view.place(query.since_id, standing)
-        headers = self._headers(view, standing)
+        extent = await view.extent(counted=query.since_id < 0)
+        cursor = await view.cursor(query.since_id, extent)
+        headers = self._headers(view, extent)
         if self._waits(view, query):
-            return self._waiting(view, place, query, headers, request)
-        if place is None:
-            place = Place(standing.position, standing.messages)
-        tag = f'"{view.stream.id}:r{place.ordinal}:{standing.messages}{_end(view, standing)}"'
+            return self._waiting(view, cursor, query, headers, request)
+        if cursor is None:
+            cursor = RowCursor(extent.position, extent.messages)
+        tag = f'"{view.stream.id}:r{cursor.ordinal}:{extent.messages}{_end(view, extent)}"'
         if (unchanged := _not_modified(request, tag, headers)) is not None:
             return unchanged
-        return await self._bounded(view, place, standing, None, request, headers, tag)
+        return await self._bounded(view, cursor, extent, None, request, headers, tag)
 
     async def _active(self, view: TableView, query: TableQuery, request: Request) -> Response:
         active = await view.active()
-        standing = active.standing
-        headers = self._headers(view, standing)
-        place, first = Place(standing.position, standing.messages), view.active_rows(active)
+        extent = active.extent
+        headers = self._headers(view, extent)
+        cursor, first = RowCursor(extent.position, extent.messages), view.active_rows(active)
         if self._waits(view, query):
-            return self._waiting(view, place, query, headers, request, first)
-        tag = f'"{view.stream.id}:a{standing.messages}{_end(view, standing)}"'
+            return self._waiting(view, cursor, query, headers, request, first)
+        tag = f'"{view.stream.id}:a{extent.messages}{_end(view, extent)}"'
         if (unchanged := _not_modified(request, tag, headers)) is not None:
             return unchanged
         size = sum(active.lengths)
-        return await self._bounded(view, place, standing, first, request, headers, tag, size)
+        return await self._bounded(view, cursor, extent, first, request, headers, tag, size)
 
     def _query(self, request: Request) -> TableQuery:
         parameters = parse_query(request.query, _PARAMETERS)
@@ -102,10 +102,10 @@ class TableReads:
     def _waits(self, view: TableView, query: TableQuery) -> bool:
         return query.timeout_s > 0 and not view.stream.closed and not self._live.draining
 
-    def _headers(self, view: TableView, standing: Standing) -> Headers:
+    def _headers(self, view: TableView, extent: TableExtent) -> Headers:
         headers: Headers = [
             (b"content-type", view.table.content_type.encode()),
-            (b"stp-last-seqno", b"%d" % standing.last),
+            (b"stp-last-seqno", b"%d" % extent.last),
             NO_CACHE,
             VARY_TABLE,
         ]
@@ -116,7 +116,7 @@ class TableReads:
     def _waiting(
         self,
         view: TableView,
-        place: Place | None,
+        cursor: RowCursor | None,
         query: TableQuery,
         headers: Headers,
         request: Request,
@@ -128,7 +128,7 @@ class TableReads:
         reader = TableReader(
             self._live,
             view,
-            place,
+            cursor,
             since_id=query.since_id,
             timeout_s=query.timeout_s,
             until=None,
@@ -139,18 +139,18 @@ class TableReads:
     async def _bounded(
         self,
         view: TableView,
-        place: Place,
-        standing: Standing,
+        cursor: RowCursor,
+        extent: TableExtent,
         first: AsyncIterator[bytes] | None,
         request: Request,
         headers: Headers,
         tag: str,
         size: int | None = None,
     ) -> Response:
-        """Return a response that ends at `standing`."""
+        """Return a response that ends at `extent`."""
         if request.method == "HEAD":
             return Response(200, [*headers, (b"etag", tag.encode())])
-        size = standing.position - place.position if size is None else size
+        size = extent.position - cursor.position if size is None else size
         coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
         if size > SMALL_BYTES_MAX:
             encoder = None
@@ -161,15 +161,15 @@ class TableReads:
             reader = TableReader(
                 self._live,
                 view,
-                place,
+                cursor,
                 since_id=0,
                 timeout_s=0,
-                until=standing.position,
+                until=extent.position,
                 first=first,
                 packer=encoder,
             )
             return Response(200, headers, reader)
-        data = await _whole(view, place, standing, first)
+        data = await _whole(view, cursor, extent, first)
         self._live.rows_bytes += len(data)
         if coding is not None and self._compressor.applies(view.table.content_type, len(data)):
             headers += [(b"content-encoding", coding.encode()), (b"etag", weak(tag))]
@@ -179,13 +179,13 @@ class TableReads:
 
 
 async def _whole(
-    view: TableView, place: Place, standing: Standing, first: AsyncIterator[bytes] | None
+    view: TableView, cursor: RowCursor, extent: TableExtent, first: AsyncIterator[bytes] | None
 ) -> bytes:
     parts = [] if first is None else [data async for data in first]
-    while place.position < standing.position:
-        block = await view.block(place, standing.position)
+    while cursor.position < extent.position:
+        block = await view.block(cursor, extent.position)
         parts.append(block.data)
-        place = Place.after(block)
+        cursor = RowCursor.after(block)
     return b"".join(parts)
 
 
@@ -200,9 +200,9 @@ def _negotiate(view: TableView, request: Request) -> None:
         )
 
 
-def _end(view: TableView, standing: Standing) -> str:
+def _end(view: TableView, extent: TableExtent) -> str:
     """Return a suffix of the tag: closing changes it, so that a 304 cannot hide a table's end."""
-    return ":c" if view.stream.closed and standing.position == view.stream.tail else ""
+    return ":c" if view.stream.closed and extent.position == view.stream.tail else ""
 
 
 def _not_modified(request: Request, tag: str, headers: Headers) -> Response | None:

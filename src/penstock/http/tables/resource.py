@@ -124,7 +124,7 @@ class Tables:
         appended = future.result()
         response = Response(204, append_headers(appended))
         if appended.duplicate:
-            last = (await view.standing()).last
+            last = (await view.extent()).last
         else:
             first, last = appended.ordinal + 1, appended.ordinal + rows
             self.rows_written += rows

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.http.compression import StreamEncoder
     from penstock.http.tables.live import TableLive
     from penstock.log.stream import Stream
-    from penstock.stp.server.table_view import Place, TableView
+    from penstock.stp.server.table_view import RowCursor, TableView
 
 
 class TableReader(LiveReader):
@@ -45,7 +45,7 @@ class TableReader(LiveReader):
         self,
         live: TableLive,
         view: TableView,
-        cursor: Place | None,
+        cursor: RowCursor | None,
         *,
         since_id: int,
         timeout_s: float,

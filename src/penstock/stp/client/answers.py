@@ -13,6 +13,7 @@ from penstock.errors import (
     TableNotFound,
 )
 from penstock.stp.content_type import SequenceType, parse_content_type
+from penstock.stp.rows import parse_last_seqno
 
 LAST_SEQNO = "stp-last-seqno"
 
@@ -60,7 +61,7 @@ def written(answer: Answer, producer: object) -> Written:
 
 
 def last_seqno(answer: Answer) -> int | None:
-    return _number(answer.headers.get(LAST_SEQNO))
+    return parse_last_seqno(answer.headers.get(LAST_SEQNO))
 
 
 def sequence_type(
@@ -85,7 +86,3 @@ def of_table(error: PenstockError) -> PenstockError:
     missing = TableNotFound(error.detail.replace(StreamNotFound.title, TableNotFound.title, 1))
     missing.headers = error.headers
     return missing
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,4 +1,4 @@
-"""What is appended to a stream that is shown as tables: kept so that rows can express it.
+"""The check of appends to streams that are shown as tables, so that rows can express every event.
 
 Keys and records that would break a row are refused, an event without timestamp gets that of its
 append, and a reset becomes deletes. Decides within the append, on the pending state.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.log.requests import Proposal
     from penstock.stp.server.resets import Resets
 
-_KNOWN_MAX: Final = 1024
+_DECODED_MAX: Final = 1024
 _split: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -35,13 +35,13 @@ class TableChecks:
     def __init__(self, resets: Resets, *, clock: Clock) -> None:
         self._resets = resets
         self._clock = clock
-        self._known: dict[int, tuple[bytes, dict[str, list[Table]]]] = {}
+        self._decoded: dict[int, tuple[bytes, dict[str, list[Table]]]] = {}
         self.refused = 0
         self.resets = 0
 
     def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         try:
-            changed = self._checked(proposal)
+            changed = self._check(proposal)
         except (InvalidRow, InvalidEvent):
             self.refused += 1
             raise
@@ -49,7 +49,7 @@ class TableChecks:
         self._resets.record(proposal.stream, proposal.start, wire)
         return changed
 
-    def _checked(self, proposal: Proposal) -> tuple[bytes, int] | None:
+    def _check(self, proposal: Proposal) -> tuple[bytes, int] | None:
         tables = self._tables(proposal.stream.id, proposal.value)
         wire = proposal.wire
         events = events_of(wire)
@@ -83,8 +83,8 @@ class TableChecks:
         resets: list[int],
         now: str,
     ) -> list[bytes]:
-        """Deletes for all that is live at each reset: before this append, and within it."""
-        # NotYet if that has to be found out first.
+        """Replace each reset by deletes of the entities that are live there."""
+        # Raises NotYet if the index has to be asked first.
         live = self._resets.live(proposal.stream, proposal.start)
         result: list[bytes] = []
         for index, (line, event) in enumerate(zip(lines, events, strict=True)):
@@ -99,22 +99,22 @@ class TableChecks:
                 else:
                     live[event.type, event.key] = None
         if not result:
-            # A reset of nothing still has to be an append: the same mark, which clears nothing.
+            # An append cannot be empty: a reset of nothing becomes a control event without effect.
             result = [b'{"headers":{"control":"up-to-date"}}']
         self._resets.check_size(sum(map(len, result)))
         self.resets += len(resets)
         return result
 
     def _tables(self, stream_id: int, value: bytes) -> dict[str, list[Table]]:
-        known = self._known.get(stream_id)
-        if known is not None and known[0] == value:
-            return known[1]
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
+        decoded = self._decoded.get(stream_id)
+        if decoded is not None and decoded[0] == value:
+            return decoded[1]
+        if len(self._decoded) >= _DECODED_MAX:
+            self._decoded.clear()
         tables: dict[str, list[Table]] = {}
         for table in decode(value).values():
             tables.setdefault(table.type, []).append(table)
-        self._known[stream_id] = (value, tables)
+        self._decoded[stream_id] = (value, tables)
         return tables
 
 
@@ -130,7 +130,7 @@ def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> N
             raise InvalidRow(
                 "The value is not a text, and the table has text records.", field="record"
             )
-        if not table.escape and b"\\" in raw:  # as JSON spells what would break a row
+        if not table.escape and b"\\" in raw:  # JSON escapes everything that would break a row.
             check_record(record_text(raw, table))
     except InvalidRow as error:
         where = "" if index is None else f"Event {index}: "
@@ -142,7 +142,7 @@ def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> N
 
 
 def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
-    """A reset that skips what follows it cannot be said in rows."""
+    """Refuse a reset that skips events after it: rows cannot express that."""
     try:
         offset = parse_offset(event.offset or "")
     except BadRequest:
@@ -157,7 +157,7 @@ def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
 
 
 def _stamped(line: bytes, now: str) -> bytes:
-    """The same event with a timestamp, in the spelling of a table's own writer."""
+    """Return the event with a timestamp, spelled as a table writes its own events."""
     fields = _split(line)
     headers = bytes(fields.pop("headers")).lstrip()
     with_time = msgspec.Raw(b'{"timestamp":%b,%b' % (_encode(now), headers[1:].lstrip()))

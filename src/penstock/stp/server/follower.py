@@ -1,8 +1,8 @@
-"""Follows one table of another server: GETs its rows from the last SeqNo on and gives them to the
-mirror, again and again.
+"""Follows one table of another server: reads its rows after the last SeqNo and appends them to the
+mirror, without end.
 
-Servers that stream are read as long as they send; others are asked at intervals, or when a Notify
-says that there is news. Every failure is retried, and shown.
+A server that streams is read as long as it sends; others are polled, and asked at once when a
+Notify says that there is news. Every failure is retried, and shown in the status.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.backoff import Backoff
 from penstock.errors import EgressFailed, InvalidContentType, PenstockError
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.outbound import parse_url
 from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
 from penstock.stp.deduplication import Deduplicator
+from penstock.stp.folding import apply
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
-from penstock.stp.rows import RowDecoder, RowsBefore
+from penstock.stp.rows import Row, RowDecoder, RowsBefore, parse_last_seqno
 from penstock.stp.server.mirror import Mirror
-from penstock.stp.server.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -34,17 +35,19 @@ if TYPE_CHECKING:
     from penstock.stp.server.registry import Follow
 
 REASON_BYTES_MAX: Final = 300
-DIGITS_MAX: Final = 16
 REPORTED_MAX: Final = 1000
+"""Contradictions that are remembered, so that each is reported once."""
+SNAPSHOT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Keys and records that are held in memory while a table is read from its first row."""
 OK, GONE = 200, 410
 EVENT: Final = "changed"
-"""The event that we ask a source's NURL to be told of."""
+"""The event that is named to a source's NURL."""
 
 _log = logging.getLogger("penstock.stp")
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """How a following stands, for people."""
+    """The state of a following, for people."""
 
     state: str = "starting"
     seqno: int = 0
@@ -57,8 +60,38 @@ class Status(msgspec.Struct, kw_only=True):
     requests: int = 0
 
 
+class Snapshot:
+    """The live rows of a table up to `position`, folded as they come. Complete when `position` has
+    reached `last`, the SeqNo where the table ended when it was asked for, if it said so."""
+
+    def __init__(self, last: int | None, *, bytes_max: int = SNAPSHOT_BYTES_MAX) -> None:
+        self._last = last
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self.live: dict[str, Row] = {}
+        self.position = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._last is not None and self.position >= self._last
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.seqno <= self.position:
+                continue
+            self.position = row.seqno
+            self._bytes += len(row.key) + len(row.record)
+            apply(self.live, row)
+        if self._bytes > self._bytes_max:
+            raise EgressFailed(
+                "The source has deleted the rows after the mirror's position, and has more than "
+                f"{self._bytes_max} bytes from its start: too many to read at once. Follow it into "
+                "a new table."
+            )
+
+
 class Follower:
-    """One task for one source. `wake` when there is news."""
+    """The task that follows one source. Call `wake` when there is news."""
 
     def __init__(
         self,
@@ -71,7 +104,7 @@ class Follower:
         seqno: int,
         declare: Callable[[SequenceType], Awaitable[Mirror]],
         own_nurl: str,
-        jitter: Callable[[], float] = random.random,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._egress = egress
@@ -84,43 +117,46 @@ class Follower:
         self.follow = follow
         self._declare = declare
         self._own_nurl = own_nurl
-        self._jitter = jitter
+        self._chance = chance
+        self._backoff = Backoff(
+            base_s=settings.follow_retry_s, cap_s=settings.follow_retry_max_s, jitter=0.5
+        )
         self._mirror: Mirror | None = None
         self._kind: SequenceType | None = None
-        self._sieve = Deduplicator(seqno)
+        self._deduplicator = Deduplicator(seqno)
         self._reported: set[str] = set()
         self._news = asyncio.Event()
         self._announced = not (follow.nurl and own_nurl)
         self.status = Status(seqno=seqno)
 
     def wake(self) -> None:
-        """Something may be new: ask now, or once more after the request that is under way."""
+        """Ask the source now, or once more after the current request."""
         self._news.set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         status = self.status
         while True:
-            started, before = loop.time(), self._sieve.position
+            started, before = loop.time(), self._deduplicator.position
             self._news.clear()
             await self._announce()
             try:
                 await self._read()
             except PenstockError as error:
-                if self._sieve.position > before:
-                    status.failures = 0  # cut off, but getting on
+                if self._deduplicator.position > before:
+                    status.failures = 0  # It was cut off, but brought rows.
                 status.failures += 1
                 self._report(error)
-                await self._pause(self._retry_s(status.failures))
+                await self._pause(self._backoff.wait_s(status.failures, self._chance()))
                 continue
             status.failures, status.reason, status.state = 0, "", "following"
-            if self._sieve.position == before:
+            if self._deduplicator.position == before:
                 await self._pause(started + self._settings.follow_poll_s - loop.time())
 
     def _report(self, error: PenstockError) -> None:
         status = self.status
         reason = error.detail[:REASON_BYTES_MAX]
-        if status.reason != reason:  # once, not at every try
+        if status.reason != reason:  # Once, not at every attempt.
             _log.warning("cannot follow %s: %s", self.follow.table, reason)
         status.reason, status.state = reason, "failing"
 
@@ -131,30 +167,27 @@ class Follower:
         except TimeoutError:
             pass
 
-    def _retry_s(self, failures: int) -> float:
-        settings = self._settings
-        wait_s = settings.follow_retry_s * 2.0 ** min(failures - 1, 30)
-        return min(wait_s, settings.follow_retry_max_s) * (0.5 + self._jitter() / 2)
-
     # -- reading
 
     async def _read(self) -> None:
-        """One answer of the source, to its end."""
-        async with self._get(self._sieve.position) as answer:
+        """Read one answer of the source to its end."""
+        async with self._get(self._deduplicator.position) as answer:
             has_gap = answer.status == GONE
             if not has_gap:
                 mirror, decoder = await self._open(answer)
                 self.status.state = "following"
                 async for piece in answer.pieces:
-                    await self._take(mirror, decoder, piece)
-                # Without its line end a row is not complete: it comes again, whole.
+                    await self._receive(mirror, decoder, piece)
+                # A row without its line end is not complete: it comes again, whole.
                 decoder.end()
         if has_gap:
-            await self._read_anew()
+            await self._read_from_start()
 
-    async def _read_anew(self) -> None:
-        """The rows after our position are gone: take the table as it is, from its first row on."""
-        _log.warning("rows of the source of %s are gone: taking it up anew", self.follow.table)
+    async def _read_from_start(self) -> None:
+        """Make the mirror what the source is: the rows after the mirror's position are deleted."""
+        _log.warning(
+            "rows of the source of %s are deleted; reading it from the start", self.follow.table
+        )
         async with self._get(0) as answer:
             mirror, decoder = await self._open(answer)
             snapshot = Snapshot(_last_seqno(answer))
@@ -163,7 +196,7 @@ class Follower:
                 if snapshot.is_complete:
                     break
         await mirror.replace(snapshot.live, snapshot.position, self._now())
-        self._sieve = Deduplicator(snapshot.position)
+        self._deduplicator = Deduplicator(snapshot.position)
         self._count(mirror)
 
     def _get(self, since_id: int) -> AbstractAsyncContextManager[Streamed]:
@@ -174,42 +207,42 @@ class Follower:
 
     async def _open(self, answer: Streamed) -> tuple[Mirror, RowDecoder]:
         if answer.status != OK:
-            raise _failed(f"the source answers {answer.status}")
+            raise EgressFailed(f"The source answered {answer.status}.")
         try:
             kind = parse_content_type(answer.headers.get("content-type", ""))
         except InvalidContentType as error:
-            raise _failed(f"the source does not speak STP: {error.detail}") from None
+            raise EgressFailed(f"The source does not speak STP: {error.detail}") from None
         last = _last_seqno(answer)
-        if last is not None and last < self._sieve.position:
-            raise _failed(
-                f"the source ends at SeqNo {last}, before {self._sieve.position}, which was seen "
-                "already: it is another table now; unfollow it, delete the mirror's stream, and "
-                "follow it again"
+        if last is not None and last < self._deduplicator.position:
+            raise EgressFailed(
+                f"The source ends at SeqNo {last}, before {self._deduplicator.position}, which was "
+                "read already: it is another table now. Unfollow it, delete the mirror's stream, "
+                "and follow it again."
             )
         if self._mirror is None or kind != self._kind:
             self._mirror, self._kind = await self._declare(kind), kind
         line_bytes_max = self._settings.follow_row_bytes_max
         return self._mirror, RowDecoder(escape=kind.escape, line_bytes_max=line_bytes_max)
 
-    async def _take(self, mirror: Mirror, decoder: RowDecoder, piece: bytes) -> None:
+    async def _receive(self, mirror: Mirror, decoder: RowDecoder, piece: bytes) -> None:
         bad: RowsBefore | None = None
         try:
             rows = decoder.feed(piece)
         except RowsBefore as error:
             rows, bad = error.rows, error
-        before = self._sieve.position
-        new, conflicts = self._sieve.accept(rows)
+        before = self._deduplicator.position
+        new, conflicts = self._deduplicator.accept(rows)
         for conflict in conflicts:
             self._contradicted(str(conflict)[:REASON_BYTES_MAX])
         if new:
             try:
                 await mirror.apply(new, self._now())
             except BaseException:
-                self._sieve = Deduplicator(before)  # they come again
+                self._deduplicator = Deduplicator(before)  # They come again.
                 raise
         self._count(mirror)
         if bad is not None:
-            raise _failed(f"the source sent what is no row: {bad.detail}")
+            raise EgressFailed(f"The source sent a line that is not a row: {bad.detail}")
 
     def _contradicted(self, text: str) -> None:
         """Report a contradiction, once: a server that sends everything each time repeats it."""
@@ -224,18 +257,18 @@ class Follower:
 
     def _count(self, mirror: Mirror) -> None:
         status = self.status
-        status.seqno = self._sieve.position
+        status.seqno = self._deduplicator.position
         status.appended, status.unchanged = mirror.appended, mirror.unchanged
 
     def _now(self) -> str:
         return format_expires_at(self._clock.now_us())
 
-    # -- asking to be told
+    # -- subscribing to the source
 
     async def _announce(self) -> None:
-        """Tell the source's NURL, if we were given one, that we follow and where to tell us.
+        """Tell the source's NURL, if there is one, to notify this server of changes.
 
-        Rows are read all the same if that fails; it is tried again with the next request.
+        Rows are read even if that fails; it is tried again with the next request.
         """
         if self._announced:
             return
@@ -259,10 +292,5 @@ class Follower:
 
 
 def _last_seqno(answer: Streamed) -> int | None:
-    """Where the table ended when it was asked for, if the server says so."""
-    text = answer.headers.get("stp-last-seqno", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
-
-
-def _failed(text: str) -> EgressFailed:
-    return EgressFailed(text[0].upper() + text[1:] + ("" if text.endswith(".") else "."))
+    """Return the SeqNo where the table ended when it was asked for, if the server says so."""
+    return parse_last_seqno(answer.headers.get("stp-last-seqno"))

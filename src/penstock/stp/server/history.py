@@ -1,6 +1,6 @@
-"""Whether rows can express what is in a stream already, before it is shown as a table.
+"""Whether rows can express the events of an existing stream, before it is shown as a table.
 
-Goes through the stream once, a piece at a time, off the loop. Knows the log, and no HTTP.
+Reads the stream once, a piece at a time, off the event loop. Knows the log, and no HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 class History(NamedTuple):
-    """What is known of a stream up to a position: events of the type, and whether it was reset."""
+    """A stream up to a position: its messages, its changes of a type, and whether it was reset."""
 
     position: int
     messages: int
@@ -36,25 +36,25 @@ NOTHING: Final = History(0, 0, 0, has_resets=False)
 
 
 async def inspect(
-    engine: Engine, keeper: StateIndexer, stream: Stream, table: Table, known: History
+    engine: Engine, indexer: StateIndexer, stream: Stream, table: Table, history: History
 ) -> History:
-    """Go on to the tail from what is known; NotExpressible at the first event that is."""
+    """Continue `history` to the tail; raise NotExpressible at the first event that is not a row."""
     until = stream.tail
-    while known.position < until:
-        end = await engine.plan(stream, known.position, max_bytes=PIECE_BYTES, until=until)
-        wire = await keeper.read(stream, known.position, end)
-        known = await asyncio.to_thread(_inspect, wire, stream.id, table, known)
-    return known
+    while history.position < until:
+        end = await engine.plan(stream, history.position, max_bytes=PIECE_BYTES, until=until)
+        wire = await indexer.read(stream, history.position, end)
+        history = await asyncio.to_thread(_inspect, wire, stream.id, table, history)
+    return history
 
 
-def _inspect(wire: bytes, stream_id: int, table: Table, known: History) -> History:
-    changes, has_resets, position = known.changes, known.has_resets, known.position
+def _inspect(wire: bytes, stream_id: int, table: Table, history: History) -> History:
+    changes, has_resets, position = history.changes, history.has_resets, history.position
     lines = wire.split(b"\n")
     for index, event in enumerate(events_of(wire)):
         position += len(lines[index]) + 1
         if event is None:
             continue
-        seqno = known.messages + index + 1
+        seqno = history.messages + index + 1
         if isinstance(event, ControlEvent):
             if event.control == "reset":
                 has_resets = True
@@ -67,8 +67,8 @@ def _inspect(wire: bytes, stream_id: int, table: Table, known: History) -> Histo
                 raise NotExpressible(
                     f"Event {seqno} of the stream cannot be a row: {error.detail}"
                 ) from None
-    messages = known.messages + len(lines) - 1
-    return History(known.position + len(wire), messages, changes, has_resets)
+    messages = history.messages + len(lines) - 1
+    return History(history.position + len(wire), messages, changes, has_resets)
 
 
 def _check_reset(event: ControlEvent, stream_id: int, position: int, seqno: int) -> None:

@@ -1,7 +1,7 @@
 """A local table that the rows of another are copied into, each once.
 
-The position in the source is the epoch of the mirror's producer, so that it is part of the very
-record that holds the rows: no crash can separate the two. Knows the log; nothing of HTTP.
+The position in the source is the epoch of the mirror's producer, so that it is in the same log
+record as the rows and no crash can separate the two. Knows the log; nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from penstock.stp.server.registry import Follow
 
 POSITION: Final = "stp-position"
-"""The meta value that keeps a position after rows that changed nothing."""
+"""The meta value with the position after rows that changed nothing."""
 LEFT: Final = "stp-left"
-"""The meta value that says where a mirror ended when it stopped following, and whom."""
+"""The meta value with the source that a mirror stopped following, and its tail then."""
 HISTORY_MAX: Final = 1000
 BATCH_ROWS: Final = 1000
 _JSON: Final = "application/json"
 
 
 class _Event(msgspec.Struct):
-    """Of a change event what a row has."""
+    """The members of a change event that a row has."""
 
     headers: dict[str, msgspec.Raw]
     value: msgspec.Raw = msgspec.Raw(b"")
@@ -47,13 +47,13 @@ class Mirror:
     def __init__(
         self,
         engine: Engine,
-        keeper: StateIndexer,
+        indexer: StateIndexer,
         follow: Follow,
         stream: Stream,
         table: Table,
     ) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._follow = follow
         self._stream = stream
         self._table = table
@@ -62,26 +62,26 @@ class Mirror:
         self.unchanged = 0
 
     async def apply(self, rows: list[Row], now: str) -> None:
-        """Append what the rows change, and with it the position after them, in one record."""
+        """Append the changes of some rows and the position after them, in one record."""
         if not rows:
             return
         position = rows[-1].seqno
         if not await self._append(rows, now, Producer(self._producer, position, 0)):
-            await self._keep_position(position)
+            await self._save_position(position)
 
     async def replace(self, live: dict[str, Row], position: int, now: str) -> None:
         """Make the mirror what the source is at a position, when its history has a gap.
 
-        The position is kept last: a crash before that does it all again, which changes nothing.
+        The position is written last: after a crash before that, the same rows change nothing.
         """
         rows = sorted(live.values(), key=lambda row: row.seqno)
         rows += [Row(position, now, "-", key) for key in await self._keys() if key not in live]
         for start in range(0, len(rows), BATCH_ROWS):
             await self._append(rows[start : start + BATCH_ROWS], now, None)
-        await self._keep_position(position)
+        await self._save_position(position)
 
     async def _append(self, rows: list[Row], now: str, producer: Producer | None) -> bool:
-        """Append what the rows change; False if that is nothing."""
+        """Append the changes of some rows; return False if there are none."""
         changes = await self._changes(rows)
         self.unchanged += len(rows) - len(changes)
         if not changes:
@@ -102,24 +102,24 @@ class Mirror:
         self.appended += len(changes)
         return True
 
-    async def _keep_position(self, position: int) -> None:
+    async def _save_position(self, position: int) -> None:
         value = msgspec.json.encode({"producer": self._producer, "seqno": position})
         await self._engine.set_meta(self._stream.path, POSITION, value)
 
     async def _changes(self, rows: list[Row]) -> list[Row]:
-        """The rows that are not what the mirror has already, in their order."""
-        known = await self._records({row.key for row in rows})
+        """Return the rows that change the mirror, in their order."""
+        records = await self._records({row.key for row in rows})
         changes = []
         for row in rows:
             record = self._canonical(row.record) if row.action == "+" else None
-            if known.get(row.key) == record or await self._is_echo(row, record):
+            if records.get(row.key) == record or await self._is_echo(row, record):
                 continue
-            known[row.key] = record
+            records[row.key] = record
             changes.append(row)
         return changes
 
     def _canonical(self, record: str) -> bytes:
-        """A record as its JSON value: two that are the same are the same bytes."""
+        """Return a record as JSON, so that equal records are equal bytes."""
         if self._table.record == "text":
             return msgspec.json.encode(record)
         try:
@@ -128,11 +128,11 @@ class Mirror:
             raise InvalidRow(f"A row of the source: {error.detail}", field=error.field) from None
 
     async def _records(self, keys: set[str]) -> dict[str, bytes | None]:
-        """What the mirror has for each key; those it does not have are left out."""
+        """Return the record of each key that the mirror has."""
         stream, at = self._stream, self._stream.tail
         if not at:
             return {}
-        found = await self._keeper.answer(
+        existing = await self._indexer.answer(
             stream,
             at,
             lambda index: index.ask(
@@ -140,7 +140,7 @@ class Mirror:
             ),
         )
         records: dict[str, bytes | None] = {}
-        for key, entity in found.items():
+        for key, entity in existing.items():
             value = entity.value
             if value is None:
                 value = bytes((await self._event(entity.position, entity.length)).value)
@@ -148,12 +148,12 @@ class Mirror:
         return records
 
     async def _keys(self) -> list[str]:
-        """All keys that the mirror has."""
+        """Return all keys that the mirror has."""
         stream, at = self._stream, self._stream.tail
         if not at:
             return []
         type = self._table.type
-        return await self._keeper.answer(
+        return await self._indexer.answer(
             stream,
             at,
             lambda index: index.ask(
@@ -162,17 +162,17 @@ class Mirror:
         )
 
     async def _is_echo(self, row: Row, record: bytes | None) -> bool:
-        """Whether a row is one of the table's own that has come round a ring of followers.
+        """Whether a row is one of the table's own that came back through a ring of followers.
 
-        Only a table that had rows before it followed can have such: they are recognised by their
-        key, record and timestamp, which every mirror keeps.
+        Only a table that had rows before it followed can get such rows. They are recognised by
+        their key, record and timestamp, which no mirror changes.
         """
         end = self._follow.own_bytes
         if not end:
             return False
         if self._stream.earliest:
-            # A trim has taken rows of its own, which may have come back once, and been appended:
-            # by that they are known the next time, or they would go round for ever.
+            # A trim has deleted rows of its own, which may have come back once and been appended.
+            # Those are compared as well, or the rows would go round for ever.
             end = self._stream.tail
         wanted = StateQuery(
             self._stream.id, end, type=self._table.type, key=row.key, limit=HISTORY_MAX
@@ -180,7 +180,7 @@ class Mirror:
         after = -1
         while True:
             ask = partial(StateIndex.history, query=wanted, after=after)
-            steps = await self._keeper.answer(self._stream, end, ask)
+            steps = await self._indexer.answer(self._stream, end, ask)
             for step in steps[:HISTORY_MAX]:
                 event = await self._event(step.position, step.length)
                 if _same(event, row, record):
@@ -190,41 +190,42 @@ class Mirror:
             after = steps[HISTORY_MAX - 1].position
 
     async def _event(self, position: int, length: int) -> _Event:
-        wire = await self._keeper.read(self._stream, position, position + length)
+        wire = await self._indexer.read(self._stream, position, position + length)
         return msgspec.json.decode(wire.rstrip(b",\n"), type=_Event)
 
 
 def producer_id(surl: str) -> str:
-    """A source has a position of its own: another source starts from the beginning."""
+    """Return the producer of a source: each source has its own position."""
     return "stp-follow-" + hashlib.sha256(surl.encode()).hexdigest()[:16]
 
 
 def position(engine: Engine, stream: Stream, surl: str) -> int:
-    """The last SeqNo of a source that a stream has taken in, durably."""
+    """Return the last SeqNo of a source that is durable in a stream."""
     producer = producer_id(surl)
     state = stream.producers.get(producer) or engine.store.load_producer(stream, producer)
     seqno = 0 if state is None else state.epoch
-    kept = stream.meta.get(POSITION)
-    if kept is not None:
-        value = msgspec.json.decode(kept)
+    stored = stream.meta.get(POSITION)
+    if stored is not None:
+        value = msgspec.json.decode(stored)
         if value["producer"] == producer:
             seqno = max(seqno, value["seqno"])
     return seqno
 
 
 def left(stream: Stream, surl: str) -> bytes:
+    """Return the value of LEFT for a stream that stops following `surl` now."""
     return msgspec.json.encode([producer_id(surl), stream.tail])
 
 
 def has_left(stream: Stream, surl: str) -> bool:
-    """Whether a stream is just what it was when it stopped following this source."""
+    """Whether a stream has not changed since it stopped following this source."""
     return stream.meta.get(LEFT) == left(stream, surl)
 
 
 def has_followed(stream: Stream, surl: str) -> bool:
-    """Whether a stream is one whose following of this source was ended."""
-    known = stream.meta.get(LEFT)
-    return known is not None and bool(msgspec.json.decode(known)[0] == producer_id(surl))
+    """Whether a stream has stopped following this source."""
+    value = stream.meta.get(LEFT)
+    return value is not None and bool(msgspec.json.decode(value)[0] == producer_id(surl))
 
 
 def _same(event: _Event, row: Row, record: bytes | None) -> bool:

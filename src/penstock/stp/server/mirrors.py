@@ -1,7 +1,7 @@
-"""All tables that follow others: begun, ended, taken up again after a restart.
+"""All mirrors of a server: started, ended, and resumed after a restart.
 
-A mirror is a stream that the server alone writes to. What one following does is in follow.py, how
-rows get into the log in mirror.py.
+A mirror is a stream that only the server writes. What one following does is in `follower`, how rows
+get into the log in `mirror`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ if TYPE_CHECKING:
 
 NOTIFY: Final = "/v1/notify/"
 SCHEMA_UNKNOWN: Final = "table"
-"""The schema id of a mirror whose source says none."""
+"""The schema id of a mirror whose source names none."""
 
 _log = logging.getLogger("penstock.stp")
 
 
-class Followings:
+class Mirrors:
+    """One follower for each table that mirrors another."""
+
     def __init__(
         self,
         engine: Engine,
-        keeper: StateIndexer,
+        indexer: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
         egress: Egress,
@@ -60,7 +62,7 @@ class Followings:
         clock: Clock,
     ) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._settings = settings
         self._tables = tables
         self._egress = egress
@@ -73,27 +75,27 @@ class Followings:
         self._past = Status()
 
     async def resume(self) -> None:
-        """Take up what the registry says was followed."""
+        """Start the followers that the registry has."""
         for follow in list(self._registry.follows.values()):
             try:
                 stream = self._engine.find(follow.table, touch=False)
             except StreamNotFound:
-                _log.error("the mirror %s is gone; it is not followed any more", follow.table)
+                _log.error("the mirror %s was deleted; its following ends", follow.table)
                 await self._registry.remove(follow)
                 continue
             await self._engine.set_meta(follow.table, OWNER, _owner(follow.surl))
-            self._begin(follow, stream)
+            self._start_following(follow, stream)
 
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
 
     def of(self, surl: Target) -> list[Follower]:
-        """Those that follow a SURL."""
+        """Return the followers of a SURL."""
         return [each for each in self.followers.values() if each.follow.surl == surl.url]
 
     def has_ended(self, path: str, surl: Target) -> bool:
-        """Whether the table at `path` has followed a SURL until it was told not to."""
+        """Whether the table at `path` followed a SURL until somebody ended that."""
         try:
             stream = self._engine.find(path, touch=False)
         except StreamNotFound:
@@ -101,7 +103,7 @@ class Followings:
         return has_followed(stream, surl.url)
 
     def totals(self) -> Status:
-        """The sums of all followings, also of those that have ended."""
+        """Return the sums of all followings, also of those that have ended."""
         total = Status()
         for status in (self._past, *(each.status for each in self.followers.values())):
             _add(total, status)
@@ -116,13 +118,14 @@ class Followings:
         adopt: bool = False,
         base: str = "",
     ) -> bool:
-        """Make a table a mirror of `surl`; False if it is just that already."""
+        """Make a table a mirror of `surl`; return False if it is one already."""
         async with self._lock:
-            known = self._registry.follows.get(table)
-            if known is not None:
-                if known.surl != surl.url or (nurl is not None and known.nurl != nurl.url):
+            existing = self._registry.follows.get(table)
+            if existing is not None:
+                is_same_nurl = nurl is None or existing.nurl == nurl.url
+                if existing.surl != surl.url or not is_same_nurl:
                     raise FollowConflict(
-                        f"{table!r} follows {known.surl}; a mirror has one source. "
+                        f"{table!r} follows {existing.surl}; a mirror has one source. "
                         f"DELETE /v1/follow/{table} first."
                     )
                 self.followers[table].wake()
@@ -139,7 +142,7 @@ class Followings:
                 base=base,
             )
             await self._registry.put(follow)
-            self._begin(follow, stream)
+            self._start_following(follow, stream)
         return True
 
     def _check_room(self, surl: Target) -> None:
@@ -147,37 +150,37 @@ class Followings:
         here = registry.follow_hosts[surl.host]
         if len(registry.follows) >= settings.follow_max or here >= settings.follow_per_peer_max:
             raise TooManyPeers(
-                "As many tables are followed as this server allows: see follow_max and "
+                "As many tables are followed as this server allows; see follow_max and "
                 "follow_per_peer_max."
             )
 
     async def _take_over(self, table: str, surl: Target, *, adopt: bool) -> Stream:
-        """The stream of a mirror: a new or empty one, one that nobody has written to since it
-        followed the same source, or with `adopt` one with any rows."""
-        known = self.lookup(table)
-        if known is not None and known.stream.path != table:
+        """Return the stream of a mirror: a new or empty one, one that nobody has written to since
+        it followed the same source, or with `adopt` one with any rows."""
+        view = self.lookup(table)
+        if view is not None and view.stream.path != table:
             raise FollowConflict(
-                f"{table!r} is one of the tables of the stream {known.stream.path!r}, which "
-                "cannot be a mirror for one of them alone."
+                f"{table!r} is one of the tables of the stream {view.stream.path!r}, which cannot "
+                "be a mirror for one of them alone. Follow into another table."
             )
         config = StreamConfig("application/json", None, None)
         await self._engine.create(table, config, b"", closed=False)
         stream = self._engine.find(table, touch=True)
-        # Looked at after this: from here on nobody else writes to it.
+        # Before its rows are checked: from here on nobody else writes to it.
         await self._engine.set_meta(table, OWNER, _owner(surl.url))
         if stream.tail and not adopt and not has_left(stream, surl.url):
             await self._engine.set_meta(table, OWNER, None)
             raise FollowConflict(
-                f"{table!r} has rows already; follow into a table without any, or adopt them: "
-                "they stay, and what the source says comes on top."
+                f"{table!r} has rows already. Follow into a table without rows, or adopt them: "
+                "they stay, and the rows of the source are added."
             )
         return stream
 
     async def unfollow(self, table: str) -> None:
         """End a following; the rows stay, and the table can be written again."""
         async with self._lock:
-            known = self._registry.follows.get(table)
-            if known is None:
+            follow = self._registry.follows.get(table)
+            if follow is None:
                 raise not_followed(table)
             task = self._tasks.pop(table, None)
             follower = self.followers.pop(table, None)
@@ -188,15 +191,15 @@ class Followings:
                 await asyncio.wait([task])
             with contextlib.suppress(StreamNotFound):
                 stream = self._engine.find(table, touch=False)
-                await self._engine.set_meta(table, LEFT, left(stream, known.surl))
+                await self._engine.set_meta(table, LEFT, left(stream, follow.surl))
                 await self._engine.set_meta(table, OWNER, None)
-            # Last: a crash before this leaves a following that is taken up again.
-            await self._registry.remove(known)
+            # Last: a crash before this leaves a following that is resumed.
+            await self._registry.remove(follow)
 
-    def _begin(self, follow: Follow, stream: Stream) -> None:
+    def _start_following(self, follow: Follow, stream: Stream) -> None:
         async def declare(kind: SequenceType) -> Mirror:
             table = await self._declare(stream, kind)
-            return Mirror(self._engine, self._keeper, follow, stream, table)
+            return Mirror(self._engine, self._indexer, follow, stream, table)
 
         base = self._settings.public_url.rstrip("/") or follow.base
         follower = Follower(
@@ -215,34 +218,34 @@ class Followings:
         task.add_done_callback(lambda done: _ended(follower, done))
 
     def lookup(self, path: str) -> TableView | None:
-        """The table at a path, if there is one."""
+        """Return the table at a path, if there is one."""
         try:
             return self._tables.find(path, touch=False)
         except TableNotFound:
             return None
 
     async def _declare(self, stream: Stream, kind: SequenceType) -> Table:
-        """The table of a mirror, as its source describes itself."""
+        """Return the table of a mirror, declared as its source describes itself."""
         schema = kind.schema or SCHEMA_UNKNOWN
         version = 1 if kind.version is None else kind.version
-        known = self.lookup(stream.path)
-        if known is None:
+        view = self.lookup(stream.path)
+        if view is None:
             table = Table(schema=schema, version=version, type=schema, escape=kind.escape)
             await self._declare_new(stream, table)
             return table
-        # How records are kept is the table's own affair; what they mean is the source's.
-        if (known.table.schema, known.table.version) != (schema, version):
+        # The table decides how records are stored, the source what they mean.
+        if (view.table.schema, view.table.version) != (schema, version):
             raise FollowConflict(
-                f"{stream.path!r} is a table of {known.table.schema} {known.table.version}, its "
-                f"source is one of {schema} {version}."
+                f"{stream.path!r} is a table of {view.table.schema} {view.table.version}, its "
+                f"source is one of {schema} {version}. Follow into another table."
             )
-        return known.table
+        return view.table
 
     async def _declare_new(self, stream: Stream, table: Table) -> None:
         pending = self._engine.pending(stream)
         if pending.tail or state.META in pending.meta:
             raise FollowConflict(
-                f"{stream.path!r} has events or types, but is no table: PUT /v1/table/"
+                f"{stream.path!r} has events or types, but is not a table. PUT /v1/table/"
                 f"{stream.path} with the schema of the source first."
             )
         declaration = state.Declaration(
@@ -252,11 +255,11 @@ class Followings:
             offset=self._engine.token(stream, 0),
             ordinal=0,
         )
-        # Both are decided now, so that nothing comes between them.
+        # Both are queued in one step, so that nothing comes between them.
         first = self._engine.set_meta(stream.path, state.META, state.encode(declaration))
         await self._engine.set_meta(stream.path, META, encode({"": table}))
         await first
-        self._keeper.follow(stream)
+        self._indexer.follow(stream)
 
 
 def _add(total: Status, status: Status) -> None:

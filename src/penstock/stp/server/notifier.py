@@ -1,7 +1,7 @@
-"""Tells listeners that a table has moved: coalesced, retried with growing waits, given up visibly.
+"""Notifies listeners that a table has changed: coalesced, retried with backoff, given up visibly.
 
-A listener is told only when the table's last SeqNo is beyond what it was told before. Knows NURLs
-and SeqNos; nothing of rows.
+A listener is notified only when the table's last SeqNo is greater than the one it was notified of
+before. Knows NURLs and SeqNos; nothing of rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from penstock.backoff import Backoff
+from penstock.egress import HostSlots
 from penstock.errors import EgressFailed, EgressRefused, PenstockError
 from penstock.protocol.outbound import parse_url
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
@@ -23,14 +27,14 @@ if TYPE_CHECKING:
     from penstock.stp.server.peers import Peers
     from penstock.stp.server.registry import Listener, Registry
 
-KEEP_S: Final = 1.0
-"""So long after a telling it is made durable: a crash before that tells it once more."""
+SAVE_S: Final = 1.0
+"""Seconds until a sent SeqNo is made durable. After a crash in between it is sent once more."""
 
 _log = logging.getLogger("penstock.stp")
 
 
-class Teller:
-    """One task for each listener that has something to be told, and none for the others."""
+class Notifier:
+    """One task for each listener that has to be notified, and none for the others."""
 
     def __init__(
         self,
@@ -40,18 +44,22 @@ class Teller:
         peers: Peers,
         last_seqno: Callable[[str], Awaitable[int]],
         *,
-        jitter: Callable[[], float] = random.random,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._egress = egress
         self._peers = peers
         self._last_seqno = last_seqno
-        self._jitter = jitter
+        self._chance = chance
+        # Half of a wait is random: peers that failed together do not come back together.
+        self._backoff = Backoff(
+            base_s=settings.notify_retry_s, cap_s=settings.notify_retry_max_s, jitter=0.5
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._moved: set[str] = set()
-        self._slots: dict[str, asyncio.Semaphore] = {}
-        self._keeping: asyncio.Task[None] | None = None
+        self._changed: set[str] = set()
+        self._host_slots = HostSlots(settings.notify_per_peer_max)
+        self._saving: asyncio.Task[None] | None = None
         self._closed = False
         self.sent = 0
         self.failed = 0
@@ -59,54 +67,48 @@ class Teller:
 
     @property
     def pending(self) -> int:
-        """Listeners that are being told, or wait for another try."""
+        """The number of listeners that are being notified, or wait for another attempt."""
         return len(self._tasks)
 
-    def moved(self, listener: Listener) -> None:
-        """The listener's table has, or may have, a new last row."""
+    def notify(self, listener: Listener) -> None:
+        """Notify a listener whose table has, or may have, a new last row."""
         key = listener.key
         if self._closed or listener.state != "active":
             return
-        self._moved.add(key)
+        self._changed.add(key)
         if key not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._tell(key))
+            task = asyncio.get_running_loop().create_task(self._run(key))
             self._tasks[key] = task
-            task.add_done_callback(lambda done: self._done(key, done))
-
-    def forget(self, listener: Listener) -> None:
-        task = self._tasks.pop(listener.key, None)
-        if task is not None:
-            task.cancel()
-        self._registry.told.pop(listener.key, None)
+            task.add_done_callback(lambda done: self._ended(key, done))
 
     def close(self) -> None:
-        """Stop telling; what was told is on its way to the disk when this returns."""
+        """Stop all tasks. The SeqNos that were sent are queued for the disk when this returns."""
         self._closed = True
         for task in self._tasks.values():
             task.cancel()
-        if self._keeping is not None and not self._keeping.done():
-            self._keeping.cancel()
-            self._registry.keep_told().add_done_callback(_ignore)
+        if self._saving is not None and not self._saving.done():
+            self._saving.cancel()
+            self._registry.save_last_notified().add_done_callback(_ignore)
 
-    def _done(self, key: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and task.exception() is not None:
-            _log.error("telling %s ended", key, exc_info=task.exception())
+            _log.error("notifying %s ended", key, exc_info=task.exception())
         listener = self._registry.listeners.get(key)
-        if listener is not None and key in self._moved:
-            self.moved(listener)  # it moved as the task was ending
+        if listener is not None and key in self._changed:
+            self.notify(listener)  # The table changed while the task ended.
 
-    async def _tell(self, key: str) -> None:
-        """Until the listener knows the last row, or is given up."""
+    async def _run(self, key: str) -> None:
+        """Notify a listener until it has the last SeqNo, or is given up."""
         attempts = 0
         while (listener := self._registry.listeners.get(key)) is not None:
-            self._moved.discard(key)
+            self._changed.discard(key)
             try:
                 seqno = await self._last_seqno(listener.table)
             except PenstockError:
-                return  # the table is gone; there is nothing to tell
-            if seqno <= self._registry.told.get(key, 0):
+                return  # The table was deleted.
+            if seqno <= self._registry.last_notified.get(key, 0):
                 return
             try:
                 await self._post(listener)
@@ -116,24 +118,18 @@ class Teller:
                 if attempts >= self._settings.notify_attempts_max or _is_final(error):
                     await self._give_up(listener, attempts, error)
                     return
-                await asyncio.sleep(self._wait_s(attempts))
+                await asyncio.sleep(self._backoff.wait_s(attempts, self._chance()))
             else:
                 attempts = 0
                 self.sent += 1
-                self._registry.told[key] = seqno
-                self._keep()
-
-    def _wait_s(self, attempts: int) -> float:
-        settings = self._settings
-        wait_s = settings.notify_retry_s * 2.0 ** min(attempts - 1, 30)
-        # Between half and all of it: peers that failed together do not come back together.
-        return min(wait_s, settings.notify_retry_max_s) * (0.5 + self._jitter() / 2)
+                self._registry.last_notified[key] = seqno
+                self._save_soon()
 
     async def _post(self, listener: Listener) -> None:
         target = parse_url(listener.nurl)
         body = form(listener.surl)
         headers = {"content-type": FORM, **self._peers.headers(target)}
-        async with self._slot(target.host):
+        async with self._host_slots.take(target.host):
             if self._settings.notify_secret:
                 headers[SIGNATURE] = sign(self._settings.notify_secret, body, int(time.time()))
             answer = await self._egress.request("POST", listener.nurl, headers=headers, body=body)
@@ -142,32 +138,22 @@ class Teller:
             error.status_seen = answer.status
             raise error
 
-    def _slot(self, host: str) -> asyncio.Semaphore:
-        slot = self._slots.get(host)
-        if slot is None:
-            if len(self._slots) > self._settings.notify_listeners_max:
-                self._slots.clear()  # those in use live on with whoever holds them
-            slot = self._slots[host] = asyncio.Semaphore(self._settings.notify_per_peer_max)
-        return slot
-
     async def _give_up(self, listener: Listener, attempts: int, error: PenstockError) -> None:
-        from msgspec.structs import replace
-
         self.given_up += 1
         reason = f"{error.detail} ({attempts} failed in a row)"
-        _log.error("gave up telling %s of %s: %s", listener.nurl, listener.table, reason)
+        _log.error("gave up notifying %s of %s: %s", listener.nurl, listener.table, reason)
         await self._registry.put(replace(listener, state="given-up", reason=reason))
 
-    def _keep(self) -> None:
-        if self._keeping is None or self._keeping.done():
-            self._keeping = asyncio.get_running_loop().create_task(self._keep_soon())
+    def _save_soon(self) -> None:
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._save())
 
-    async def _keep_soon(self) -> None:
-        await asyncio.sleep(KEEP_S)
+    async def _save(self) -> None:
+        await asyncio.sleep(SAVE_S)
         try:
-            await self._registry.keep_told()
+            await self._registry.save_last_notified()
         except PenstockError as error:
-            _log.error("cannot keep what listeners were told: %s", error.detail)
+            _log.error("cannot write the SeqNos that were sent to listeners: %s", error.detail)
 
 
 def _ignore(future: asyncio.Future[None]) -> None:
@@ -175,5 +161,5 @@ def _ignore(future: asyncio.Future[None]) -> None:
 
 
 def _is_final(error: PenstockError) -> bool:
-    """Whether trying again is of no use: the address is refused, or the NURL is gone for good."""
+    """Whether another attempt is useless: the address is refused, or the NURL is gone for good."""
     return isinstance(error, EgressRefused) or getattr(error, "status_seen", None) == 410

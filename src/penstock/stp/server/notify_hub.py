@@ -1,22 +1,22 @@
-"""The hub: what a Notify sets in motion. Listeners are told when tables move, sources are followed.
+"""The Notify hub: registers listeners and follows sources, as Notify requests ask for it.
 
-Decides with the registry and the policy; telling and following are elsewhere.
+Decides by the registry and by which peers are trusted; notifying and following are elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.config.setting import InvalidSetting
-from penstock.errors import InvalidUrl, PenstockError, StreamNotFound, TooManyPeers
+from penstock.errors import InvalidUrl, PenstockError, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
 from penstock.protocol.outbound import Target, parse_url
-from penstock.stp.server.mirrors import Followings
-from penstock.stp.server.notifier import Teller
+from penstock.stp.server.mirrors import Mirrors
+from penstock.stp.server.notifier import Notifier
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
-from penstock.stp.server.registry import PATH, Listener, Registry
+from penstock.stp.server.registry import Listener, Registry
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from penstock.stp.server.tables import TableDirectory
 
 _log = logging.getLogger("penstock.stp")
-NOT_A_PEER = "its host is not among the peers of this server"
+NOT_A_PEER: Final = "its host is not among the peers of this server"
 
 
-class Hub:
-    """One a server. `ready` before anything is asked of it."""
+class NotifyHub:
+    """The hub of one server. Await `ready` before using it."""
 
     def __init__(
         self,
         engine: Engine,
-        keeper: StateIndexer,
+        indexer: StateIndexer,
         settings: Settings,
         tables: TableDirectory,
         egress: Egress,
@@ -50,11 +50,11 @@ class Hub:
         self._tables = tables
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
-        self.registry = Registry(engine, keeper)
-        self.teller = Teller(settings, self.registry, egress, self._peers, self._last_seqno)
-        self.followings = Followings(
+        self.registry = Registry(engine, indexer)
+        self.notifier = Notifier(settings, self.registry, egress, self._peers, self._last_seqno)
+        self.mirrors = Mirrors(
             engine,
-            keeper,
+            indexer,
             settings,
             tables,
             egress,
@@ -63,50 +63,47 @@ class Hub:
             clock=clock,
         )
         self._watches: dict[str, _Watch] = {}
-        self._starting: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self.notices = 0
         self.ignored = 0
 
     def start(self) -> None:
-        """Take up what was going on before the last stop."""
-        try:
-            self._engine.find(PATH, touch=False)
-        except StreamNotFound:
-            return
-        self._starting = asyncio.get_running_loop().create_task(self._start())
-        self._starting.add_done_callback(_report)
+        """Resume the listeners and mirrors that are stored, if there are any."""
+        if self.registry.exists:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+            self._loading.add_done_callback(_log_failure)
 
-    async def _start(self) -> None:
+    async def _load(self) -> None:
         await self.registry.load()
-        await self.followings.resume()
+        await self.mirrors.resume()
         for listener in list(self.registry.listeners.values()):
             self._listen(listener)
 
     async def ready(self) -> None:
-        """Wait until what was there before is known."""
-        if self._starting is not None:
-            await asyncio.shield(self._starting)
+        """Wait until the stored entries are loaded."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
 
     def close(self) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-        self.followings.close()
-        self.teller.close()
+        if self._loading is not None:
+            self._loading.cancel()
+        self.mirrors.close()
+        self.notifier.close()
         for watch in list(self._watches.values()):
             self._engine.unwatch(watch.stream, watch)
         self._watches.clear()
 
-    # -- what a Notify says
+    # -- requests
 
     async def notify(self, name: str, notice: Notice, base: str) -> dict[str, Any]:
-        """Act on a Notify, as far as the policy lets us; says what came of it.
+        """Act on a Notify as far as its peers are trusted; return what was done.
 
         `base` is the URL of this server as the sender knows it.
         """
         await self.ready()
         self.notices += 1
         ignored = dict.fromkeys(notice.ignored, "no event has such a name")
-        said: dict[str, Any] = {"ignored": ignored}
+        outcome: dict[str, Any] = {"ignored": ignored}
         surl = notice.surl
         own = None
         if surl is not None and self._is_own(surl, base):
@@ -114,7 +111,7 @@ class Hub:
             if own is None:
                 ignored["surl"] = "there is no such table here"
         elif surl is not None:
-            await self._news(name, surl, base, said)
+            await self._news(name, surl, base, outcome)
         for callback in notice.callbacks:
             table = own or self._table_of(name, callback.event)
             if table is None:
@@ -124,46 +121,46 @@ class Hub:
             elif not base and own is None:
                 ignored[callback.event] = "this server does not know its own URL; set public_url"
             else:
-                shown = surl.url if own and surl else f"{base}{TABLES}{table}"
-                await self._register(table, callback.event, callback.nurl, shown)
-                said.setdefault("told_of", {})[callback.event] = table
+                table_url = surl.url if own and surl else f"{base}{TABLES}{table}"
+                await self._register(table, callback.event, callback.nurl, table_url)
+                outcome.setdefault("told_of", {})[callback.event] = table
         self.ignored += len(ignored)
-        return said
+        return outcome
 
-    async def _news(self, name: str, surl: Target, base: str, said: dict[str, Any]) -> None:
-        """There may be rows at a SURL of another server: look, if we follow it or may."""
-        followers = self.followings.of(surl)
+    async def _news(self, name: str, surl: Target, base: str, outcome: dict[str, Any]) -> None:
+        """Read a SURL of another server that may have new rows, if it is or may be followed."""
+        followers = self.mirrors.of(surl)
         for follower in followers:
             follower.wake()
         if followers:
-            said["followed_by"] = [follower.follow.table for follower in followers]
-        elif any(self.followings.has_ended(path, surl) for path in (name, mirror_path(surl))):
-            # Its server tells us still; that somebody has ended it counts for more.
-            said["ignored"]["surl"] = "it is not followed any more"
+            outcome["followed_by"] = [follower.follow.table for follower in followers]
+        elif any(self.mirrors.has_ended(path, surl) for path in (name, mirror_path(surl))):
+            # Its server still notifies this one, but an operator has ended the following.
+            outcome["ignored"]["surl"] = "it is not followed any more"
         elif self._peers.trusts(surl):
             table = mirror_path(surl)
-            await self.followings.follow(table, surl, base=base)
-            said["followed_by"] = [table]
+            await self.mirrors.follow(table, surl, base=base)
+            outcome["followed_by"] = [table]
         else:
-            said["ignored"]["surl"] = NOT_A_PEER
+            outcome["ignored"]["surl"] = NOT_A_PEER
 
     def _is_own(self, surl: Target, base: str) -> bool:
         return surl.origin in (base, self._public_origin)
 
     def _own_table(self, surl: Target) -> str | None:
-        """The path of our table that a SURL is."""
+        """Return the path of the table of this server that a SURL names."""
         if not surl.path.startswith(TABLES):
             return None
         try:
             table = parse_stream_path(surl.path[len(TABLES) :].encode())
         except PenstockError:
             return None
-        return table if self.followings.lookup(table) is not None else None
+        return table if self.mirrors.lookup(table) is not None else None
 
     def _table_of(self, name: str, event: str) -> str | None:
-        """The table that an event at a NURL is about: one below its name, or of its name."""
+        """Return the table that an event at a NURL means: one below its name, or of its name."""
         for path in (f"{name}/{event}", name):
-            if self.followings.lookup(path) is not None:
+            if self.mirrors.lookup(path) is not None:
                 return path
         return None
 
@@ -175,7 +172,7 @@ class Hub:
         if before is None:
             self._check_room(nurl)
         elif before.state == "active":
-            listener = before  # said again; what it was first told of stands
+            listener = before  # Registered before: its first SURL stays.
         await self.registry.put(listener)
         self._listen(listener)
 
@@ -186,37 +183,38 @@ class Hub:
             or registry.listener_hosts[nurl.host] >= settings.notify_listeners_per_peer_max
         ):
             raise TooManyPeers(
-                "As many NURLs are told of changes as this server allows: see "
-                "notify_listeners_max and notify_listeners_per_peer_max."
+                "There are as many listeners as this server allows; see notify_listeners_max and "
+                "notify_listeners_per_peer_max."
             )
 
     def _listen(self, listener: Listener) -> None:
-        found = self.followings.lookup(listener.table)
-        if listener.state != "active" or found is None:
+        table = self.mirrors.lookup(listener.table)
+        if listener.state != "active" or table is None:
             return
         watch = self._watches.get(listener.table)
         if watch is None:
-            watch = self._watches[listener.table] = _Watch(self, listener.table, found.stream)
-            self._engine.watch(found.stream, watch)
+            watch = self._watches[listener.table] = _Watch(self, listener.table, table.stream)
+            self._engine.watch(table.stream, watch)
         watch.keys.add(listener.key)
-        self.teller.moved(listener)
+        self.notifier.notify(listener)
 
-    def moved(self, watch: _Watch) -> None:
+    def changed(self, watch: _Watch) -> None:
+        """Notify all listeners of a table."""
         for key in list(watch.keys):
             listener = self.registry.listeners.get(key)
             if listener is None or listener.state != "active":
                 watch.keys.discard(key)
             else:
-                self.teller.moved(listener)
+                self.notifier.notify(listener)
 
     def ended(self, watch: _Watch) -> None:
-        """A table is gone; one that is made in its place begins again."""
+        """Forget a deleted table: one that is created at its path starts from SeqNo 1."""
         self._watches.pop(watch.table, None)
         for key in watch.keys:
-            self.registry.told.pop(key, None)
+            self.registry.last_notified.pop(key, None)
 
     async def _last_seqno(self, path: str) -> int:
-        return (await self._tables.find(path, touch=False).standing()).last
+        return (await self._tables.find(path, touch=False).extent()).last
 
 
 def _origin(public_url: str) -> str:
@@ -228,24 +226,24 @@ def _origin(public_url: str) -> str:
         raise InvalidSetting(f"public_url: {error.detail}") from None
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("the registry cannot be taken up", exc_info=task.exception())
+        _log.error("the registry cannot be loaded", exc_info=task.exception())
 
 
 class _Watch:
-    """Looks at one table for all that listen to it."""
+    """Watches one table for all its listeners."""
 
     __slots__ = ("_hub", "keys", "stream", "table")
 
-    def __init__(self, hub: Hub, table: str, stream: Stream) -> None:
+    def __init__(self, hub: NotifyHub, table: str, stream: Stream) -> None:
         self._hub = hub
         self.table = table
         self.stream = stream
         self.keys: set[str] = set()
 
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
-        self._hub.moved(self)
+        self._hub.changed(self)
 
     def ended(self) -> None:
         self._hub.ended(self)

@@ -1,6 +1,6 @@
-"""Which peers the server deals with, the tokens it shows them, and where it mirrors them. Pure.
+"""Which peers the server trusts, the tokens it sends to them, and the paths of their mirrors. Pure.
 
-A peer is a host. That an address may be connected to at all is decided elsewhere, by egress.
+A peer is a host. Whether an address may be connected to at all is decided by egress.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class Peers:
         self._tokens = dict(_tokens(settings.stp_peer_tokens))
 
     def trusts(self, target: Target) -> bool:
-        """Whether a Notify may make this server follow or tell a URL."""
+        """Whether a Notify may make this server follow or notify a URL."""
         if self._development and _is_this_machine(target.host):
             return True
         return any(_matches(pattern, target) for pattern in self._patterns)
 
     def check(self, target: Target) -> None:
-        """What an operator asks for is confined by the allow-list only if there is one."""
+        """Refuse a source that an operator asks for, if there is an allow-list without it."""
         if self._patterns and not self.trusts(target):
             raise EgressRefused(
-                f"{target.host} is not among the peers of this server; stp_peers names them."
+                f"{target.host} is not among the peers of this server; add it to stp_peers."
             )
 
     def headers(self, target: Target) -> dict[str, str]:
-        """The token of a server goes to that server alone: same scheme, host and port."""
+        """Return the credentials of a server: a token is for one scheme, host and port."""
         token = self._tokens.get(target.origin)
         return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
 def mirror_path(surl: Target) -> str:
-    """Where a table is mirrored to if nobody says: below `mirror`, by host and path."""
+    """Return the default path of a mirror: below `mirror`, by host and path."""
     path, _, query = surl.path.partition("?")
     path = path.removeprefix(TABLES.rstrip("/")).strip("/")
     host = surl.authority.replace("[", "").replace("]", "").replace(":", "_")

@@ -1,7 +1,7 @@
-"""The registry: who is told of which table, and which tables follow whom.
+"""The registry: which NURLs listen to which tables, and which tables follow which sources.
 
-It is itself a state stream, written by the server alone: what is there survives restarts and can be
-read like any state.
+It is a state stream that the server alone writes, so that its entries survive restarts and can be
+read like any state. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -12,35 +12,31 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
-from penstock.log import retention
-from penstock.log.requests import Append, Proposal, Writer
-from penstock.protocol.json_mode import unframe
-from penstock.protocol.lifecycle import StreamConfig
+from penstock.errors import MirrorReadOnly
+from penstock.log.requests import Proposal, Writer
+from penstock.log.system_stream import Event, SystemStream, Undo
 from penstock.protocol.outbound import parse_url
-from penstock.protocol.retention import FOREVER
 from penstock.state.declaration import META as STATE
 from penstock.state.declaration import Declaration
 from penstock.state.declaration import encode as encode_declaration
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
+    from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
 
 PATH: Final = "__stp/registry"
 OWNER: Final = "stp-owner"
-"""The meta value of streams that the server alone writes to: mirrors, and the registry."""
-TOLD: Final = "stp-told"
-"""What the listeners know: kept beside the events, for it changes too often to be one."""
+"""The meta value of streams that only the server writes: mirrors, and the registry."""
+LAST_NOTIFIED: Final = "stp-told"
+"""The meta value with the last SeqNo sent to each listener. It changes too often to be an event."""
 LISTENER: Final = "listener"
 FOLLOW: Final = "follow"
-PIECE_BYTES: Final = 256 * 1024
-
-_JSON: Final = "application/json"
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """A NURL that is told when a table of ours moves. `surl` is how its peer knows that table."""
+    """A NURL that is notified when a table of this server changes. `surl` is the table's URL as the
+    listener knows it."""
 
     table: str
     nurl: str
@@ -59,9 +55,10 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A table of ours that mirrors another.
+    """A table of this server that mirrors another.
 
-    `own_bytes` of its stream were there before; `base` is this server as who asked for it knew it.
+    The first `own_bytes` of its stream were there before. `base` is the URL of this server as the
+    client that asked for the mirror knew it.
     """
 
     table: str
@@ -93,106 +90,88 @@ def check_writer(proposal: Proposal) -> None:
 
 
 class Registry:
-    def __init__(self, engine: Engine, keeper: StateIndexer) -> None:
+    """All entries by their key, and the stream that has them."""
+
+    def __init__(self, engine: Engine, indexer: StateIndexer) -> None:
         self._engine = engine
-        self._keeper = keeper
-        self._making: asyncio.Future[None] | None = None
+        self._indexer = indexer
+        self._stream = SystemStream(engine, PATH, prepare=self._declare)
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
-        self.told: dict[str, int] = {}
-        # How many entries are about each host.
+        self.last_notified: dict[str, int] = {}
+        # The number of entries for each host.
         self.listener_hosts: Counter[str] = Counter()
         self.follow_hosts: Counter[str] = Counter()
 
+    @property
+    def exists(self) -> bool:
+        return self._stream.exists
+
     async def load(self) -> None:
-        """Take up what was there before."""
-        try:
-            stream = self._engine.find(PATH, touch=False)
-        except StreamNotFound:
+        """Read all entries back after a start."""
+        if not self.exists:
             return
-        start = stream.earliest
-        while start < stream.tail:
-            end = await self._engine.plan(stream, start, max_bytes=PIECE_BYTES)
-            wire = await self._keeper.read(stream, start, end)
-            for event in msgspec.json.decode(unframe(wire), type=list[dict[str, Any]]):
-                self._apply(event)
-            start = end
-        known = stream.meta.get(TOLD)
-        if known is not None:
-            told = msgspec.json.decode(known, type=dict[str, int])
-            self.told = {key: told[key] for key in self.listeners if key in told}
+        async for events in self._stream.pieces():
+            for event in events:
+                self._set(event["type"], event["key"], _decode(event))
+        value = self._stream.meta(LAST_NOTIFIED)
+        if value is not None:
+            seqnos = msgspec.json.decode(value, type=dict[str, int])
+            self.last_notified = {key: seqnos[key] for key in self.listeners if key in seqnos}
 
     async def put(self, entry: Entry) -> bool:
-        """Keep an entry, durably; False if it was there just so."""
-        kind, known = self._place(entry)
-        before = known.get(entry.key)
+        """Add or replace an entry, durably; return False if it was the same before."""
+        before = self._entries(_kind(entry)).get(entry.key)
         if before == entry:
             return False
-        operation = "insert" if before is None else "update"
-        await self._write(kind, entry.key, operation, entry)
+        await self._write(_kind(entry), entry.key, entry)
         return True
 
     async def remove(self, entry: Entry) -> None:
-        kind, known = self._place(entry)
-        if entry.key in known:
-            await self._write(kind, entry.key, "delete", None)
+        """Remove an entry, durably; do nothing if there is none."""
+        if entry.key in self._entries(_kind(entry)):
+            await self._write(_kind(entry), entry.key, None)
 
-    def keep_told(self) -> asyncio.Future[None]:
-        """Make durable what the listeners know."""
-        self.told = {key: seqno for key, seqno in self.told.items() if key in self.listeners}
-        return self._engine.set_meta(PATH, TOLD, msgspec.json.encode(self.told))
+    def save_last_notified(self) -> asyncio.Future[None]:
+        """Make the last SeqNos that were sent to listeners durable."""
+        self.last_notified = {
+            key: seqno for key, seqno in self.last_notified.items() if key in self.listeners
+        }
+        return self._stream.set_meta(LAST_NOTIFIED, msgspec.json.encode(self.last_notified))
 
-    def _place(self, entry: Entry) -> tuple[str, dict[str, Any]]:
-        if isinstance(entry, Listener):
-            return LISTENER, self.listeners
-        return FOLLOW, self.follows
+    async def _write(self, kind: str, key: str, entry: Entry | None) -> None:
+        await self._stream.ensure()
+        # In memory at once, so that the next decision sees it; the answer waits for the disk.
+        before = self._set(kind, key, entry)
+        event = _event(kind, key, entry, is_new=before is None)
+        await self._stream.write([event], undo=self._undo(kind, key, before, entry))
 
-    async def _write(self, kind: str, key: str, operation: str, entry: Entry | None) -> None:
-        await self._made()
-        event: dict[str, Any] = {"type": kind, "key": key, "headers": {"operation": operation}}
-        if entry is not None:
-            event["value"] = msgspec.to_builtins(entry)
-        body = msgspec.json.encode([event])
-        request = Append(body, _JSON, False, None, None, None, Writer.SERVER)
-        done = self._engine.append(PATH, request)
-        # At once, so that what is decided next is decided on it; the answer waits for the disk.
-        before = self._apply(event)
-        try:
-            await done
-        except PenstockError:
-            value = None if before is None else msgspec.to_builtins(before)
-            self._apply({**event, "value": value})
-            raise
+    def _undo(self, kind: str, key: str, before: Entry | None, after: Entry | None) -> Undo:
+        def undo() -> None:
+            if self._entries(kind).get(key) is after:
+                self._set(kind, key, before)
 
-    def _apply(self, event: dict[str, Any]) -> Entry | None:
-        """Take an event in; what was there before it."""
-        key, value = event["key"], event.get("value")
-        is_listener = event["type"] == LISTENER
-        known: dict[str, Any] = self.listeners if is_listener else self.follows
-        hosts = self.listener_hosts if is_listener else self.follow_hosts
-        before: Entry | None = known.pop(key, None)
+        return undo
+
+    def _set(self, kind: str, key: str, entry: Entry | None) -> Entry | None:
+        """Set or remove an entry in memory; return the one before."""
+        entries = self._entries(kind)
+        hosts = self.listener_hosts if kind == LISTENER else self.follow_hosts
+        before: Entry | None = entries.pop(key, None)
         if before is not None:
             hosts[before.host] -= 1
-        if value is not None:
-            kind: Any = Listener if is_listener else Follow
-            entry: Entry = msgspec.convert(value, kind)
-            known[key] = entry
+        if entry is not None:
+            entries[key] = entry
             hosts[entry.host] += 1
         return before
 
-    async def _made(self) -> None:
-        """The stream, made and declared when it is first needed."""
-        if self._making is None or (self._making.done() and self._making.exception()):
-            self._making = asyncio.ensure_future(self._make())
-        await asyncio.shield(self._making)
+    def _entries(self, kind: str) -> dict[str, Any]:
+        return self.listeners if kind == LISTENER else self.follows
 
-    async def _make(self) -> None:
+    async def _declare(self, stream: Stream) -> None:
+        """Reserve the new stream for the server and declare its types."""
         engine = self._engine
-        await engine.create(PATH, StreamConfig(_JSON, None, None), b"", closed=False)
-        stream = engine.find(PATH, touch=False)
         await engine.set_meta(PATH, OWNER, b"the server itself")
-        # A rule of retention for all streams must not take what is followed and who is told.
-        await engine.set_meta(PATH, retention.META, retention.encode(FOREVER))
         if STATE not in stream.meta:
             types = {kind: {"schema": {"type": "object"}} for kind in (LISTENER, FOLLOW)}
             offset = engine.token(stream, stream.tail)
@@ -200,4 +179,29 @@ class Registry:
                 version=1, mode="reject", types=types, offset=offset, ordinal=stream.count
             )
             await engine.set_meta(PATH, STATE, encode_declaration(declaration))
-        self._keeper.follow(stream)
+        self._indexer.follow(stream)
+
+
+def _kind(entry: Entry) -> str:
+    return LISTENER if isinstance(entry, Listener) else FOLLOW
+
+
+def _event(kind: str, key: str, entry: Entry | None, *, is_new: bool) -> Event:
+    if entry is None:
+        return {"type": kind, "key": key, "headers": {"operation": "delete"}}
+    operation = "insert" if is_new else "update"
+    return {
+        "type": kind,
+        "key": key,
+        "headers": {"operation": operation},
+        "value": msgspec.to_builtins(entry),
+    }
+
+
+def _decode(event: Event) -> Entry | None:
+    value = event.get("value")
+    if value is None:
+        return None
+    if event["type"] == LISTENER:
+        return msgspec.convert(value, Listener)
+    return msgspec.convert(value, Follow)

@@ -1,7 +1,7 @@
-"""Which entities are live at the moment a reset is decided, though the index is behind.
+"""Which entities are live when a reset is decided, although the index is behind.
 
-While the index is asked, every append to the stream is recorded; what the index says, changed by
-what was recorded, is the pending state. Lives on the event loop.
+While the index is asked, every append to the stream is recorded; the answer of the index with the
+recorded changes is the pending state. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from penstock.state.server.indexer import StateIndexer
 
 EVENT_BYTES_MIN: Final = 70
-"""A delete event has no fewer bytes, so that no more than so many fit into an append."""
+"""The smallest size of a delete event, which bounds how many fit into an append."""
 
 Live = dict[tuple[str, str], None]
 
 
 class Resets:
-    def __init__(self, keeper: StateIndexer, settings: Settings) -> None:
-        self._keeper = keeper
+    def __init__(self, indexer: StateIndexer, settings: Settings) -> None:
+        self._indexer = indexer
         self._bytes_max = settings.body_bytes_max
         self._recordings: dict[int, list[_Recording]] = {}
         self._ready: dict[int, _Recording] = {}
 
     def record(self, stream: Stream, tail: int, wire: bytes) -> None:
-        """Something is about to be appended at the pending tail."""
+        """Record messages that are about to be appended at the pending tail."""
         for recording in self._recordings.get(stream.id, ()):
             recording.add(tail, wire)
 
     def live(self, stream: Stream, tail: int) -> Live:
-        """Every entity that is live at the pending tail; NotYet if the index has to be asked."""
+        """Return the live entities at the pending tail; raise NotYet if the index must be asked."""
         recording = self._ready.pop(stream.id, None)
         if recording is None or recording.is_broken(tail):
-            # Other appends go on meanwhile: an index that is far behind holds nobody else up.
+            # Other appends go on meanwhile, even if the index is far behind.
             raise NotYet(partial(self._begin, stream, tail), blocks=False)
         return recording.live()
 
     def check_size(self, size: int) -> None:
         if size > self._bytes_max:
             raise BodyTooLarge(
-                f"The reset stands for deletes of {size} bytes, more than the {self._bytes_max} "
-                "of body_bytes_max: delete the keys in several appends."
+                f"The reset would become deletes of {size} bytes, more than the {self._bytes_max} "
+                "of body_bytes_max. Delete the keys in several appends."
             )
 
     def _begin(self, stream: Stream, tail: int) -> Awaitable[None]:
-        """Record from this step on: what is appended next may fail, and is not waited for."""
+        """Start to record, from this step on."""
         recording = _Recording(stream, tail)
         self._recordings.setdefault(stream.id, []).append(recording)
         return self._ask(recording)
@@ -65,7 +65,7 @@ class Resets:
         stream = recording.stream
         limit = self._bytes_max // EVENT_BYTES_MIN + 1
         try:
-            recording.base = await self._keeper.answer(
+            recording.base = await self._indexer.answer(
                 stream,
                 recording.start,
                 lambda index: index.ask(
@@ -78,22 +78,22 @@ class Resets:
                 self.check_size(limit * EVENT_BYTES_MIN)
             self._ready[stream.id] = recording
         finally:
-            # After the append that waits for this, which follows in the same step.
+            # Later, because the append that waits for this is decided in the same step.
             asyncio.get_running_loop().call_soon(self._forget, recording)
 
     def _forget(self, recording: _Recording) -> None:
         stream_id = recording.stream.id
         if self._ready.get(stream_id) is recording:
             del self._ready[stream_id]
-        left = [each for each in self._recordings[stream_id] if each is not recording]
-        if left:
-            self._recordings[stream_id] = left
+        remaining = [each for each in self._recordings[stream_id] if each is not recording]
+        if remaining:
+            self._recordings[stream_id] = remaining
         else:
             del self._recordings[stream_id]
 
 
 class _Recording:
-    """What is appended to a stream from a moment on: the last of each entity."""
+    """The changes of a stream since a moment: the last one of each entity."""
 
     __slots__ = ("_changes", "_end", "_is_broken", "base", "start", "stream")
 
@@ -105,7 +105,7 @@ class _Recording:
         self._changes: dict[tuple[str, str], bool] = {}
 
     def is_broken(self, tail: int) -> bool:
-        """An append that was recorded came to nothing: refused, or lost with its batch."""
+        """Whether a recorded append was refused later, or lost with its batch."""
         return self._is_broken or self._end != tail
 
     def add(self, tail: int, wire: bytes) -> None:

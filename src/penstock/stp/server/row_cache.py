@@ -1,7 +1,7 @@
-"""Encoded rows in blocks: what one reader had transcoded is there for all others.
+"""A cache of encoded rows, in blocks that all readers of a table share.
 
-A block is the messages that start in one stretch of the log; once a message starts after it, it
-never changes. The cache is bounded in bytes, and the longest unused goes first.
+A block has the messages that start in one stretch of the log; once a message starts after the
+stretch, the block never changes. The cache is bounded in bytes and drops the least recently used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 BLOCK_BYTES: Final = 256 * 1024
 """Bytes of the log that become one block."""
 OVERHEAD_BYTES: Final = 300
-"""What an entry costs beside its rows."""
+"""Memory of an entry beside its rows."""
 
 
 class Block(NamedTuple):
-    """Rows of the messages from a position (with `ordinal` messages before it) to another."""
+    """The rows of the messages from `position`, with `ordinal` messages before it, to `end`."""
 
     position: int
     ordinal: int
@@ -26,13 +26,13 @@ class Block(NamedTuple):
 
     @property
     def ends_stretch(self) -> bool:
-        """Whether the next block of the stream starts where this one ends. One that was cut short,
-        by the tail or by what was asked for, ends inside its stretch."""
+        """Whether the next block of the stream starts where this one ends. A block that was cut by
+        the tail, or by the request, ends inside its stretch."""
         return self.end // BLOCK_BYTES > self.position // BLOCK_BYTES
 
 
 Key = tuple[int, str, int]
-"""Stream, table, and number of the stretch."""
+"""The stream's id, the table's name, and the number of the stretch."""
 
 
 class BlockCache:
@@ -53,20 +53,20 @@ class BlockCache:
         return block
 
     def put(self, key: Key, block: Block) -> None:
-        known = self._blocks.pop(key, None)
-        if known is not None:
-            self.size -= _cost(known)
+        existing = self._blocks.pop(key, None)
+        if existing is not None:
+            self.size -= _cost(existing)
         if _cost(block) > self._bytes_max:
             return
         self._blocks[key] = block
         self.size += _cost(block)
         while self.size > self._bytes_max:
-            _, gone = self._blocks.popitem(last=False)
-            self.size -= _cost(gone)
+            _, oldest = self._blocks.popitem(last=False)
+            self.size -= _cost(oldest)
 
 
 def after(data: bytes, seqno: int) -> bytes:
-    """The rows with a greater SeqNo; found by halving, since rows are in order."""
+    """Return the rows with a greater SeqNo, by binary search: rows are in order."""
     low, high = 0, len(data)
     while low < high:
         middle = data.rfind(b"\n", low, (low + high) // 2) + 1 or low

@@ -1,8 +1,8 @@
-"""One table over the log: where its rows are, how many, and the rows themselves.
+"""One table over the log: its extent, the positions of its rows, and the rows themselves.
 
-Asks the engine for bytes and the state index for numbers, waits for neither more than it must, and
-knows no HTTP. A SeqNo is an ordinal of the stream plus one, so that positions are found through the
-log's own index; only counting back through other types needs the state index.
+Asks the engine for bytes and the state index for numbers; knows no HTTP. A SeqNo is an ordinal of
+the stream plus one, so that positions are found through the log's own index; only counting back
+through other types needs the state index.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from penstock.stp.declaration import Table
 
 SLICE_BYTES: Final = 64 * 1024
-"""Transcoded at a time: so much keeps others waiting for less than a thread would that holds the
-interpreter, is still in the processor's cache when it is used again, and takes memory that need not
-be asked of the system each time."""
+"""Bytes of the log that are transcoded at a time. A slice of this size blocks the event loop for
+less time than a thread that holds the interpreter would, stays in the processor's cache, and reuses
+memory of the allocator."""
 INLINE_BYTES: Final = 2 * SLICE_BYTES
-"""More than this of the log is transcoded off the loop."""
+"""More bytes than this are transcoded off the event loop."""
 GLANCE_BYTES: Final = 4 * 1024
+"""Bytes before the tail where the last row is looked for first."""
 NEAR_BYTES: Final = 64 * 1024
-"""Less than this is gone through, rather than asking the index."""
+"""Fewer bytes than this are read rather than asking the index."""
 FIRST_BYTES: Final = 32 * 1024
-"""Transcoded at a time for a reader that starts inside a block."""
+"""Bytes that are transcoded first for a reader that starts inside a block."""
 OVERRUN_BYTES: Final = 4 * 1024
-"""Read beyond a block, to find the end of its last message with the same read."""
+"""Bytes read beyond a block, to find the end of its last message with the same read."""
 
 
-class Standing(NamedTuple):
-    """A table at a position of its stream, after so many messages: the SeqNo of its last row (0 if
-    there is none) and, if they were counted, its rows."""
+class TableExtent(NamedTuple):
+    """A table at a position of its stream, with `messages` before it. `last` is the SeqNo of its
+    last row (0 if there is none); `rows` is -1 if the rows are not counted."""
 
     position: int
     messages: int
@@ -50,23 +51,23 @@ class Standing(NamedTuple):
     rows: int = -1
 
 
-class Place(NamedTuple):
-    """Where a reader stands: all rows up to SeqNo `ordinal` are behind it. `aligned` if a block
-    starts there."""
+class RowCursor(NamedTuple):
+    """The position of a reader: it has all rows up to SeqNo `ordinal`. `aligned` if a block starts
+    there."""
 
     position: int
     ordinal: int
     aligned: bool = False
 
     @classmethod
-    def after(cls, block: Block) -> Place:
+    def after(cls, block: Block) -> RowCursor:
         return cls(block.end, block.end_ordinal, aligned=block.ends_stretch)
 
 
 class Active(NamedTuple):
-    """The rows of a table's live keys at a standing: where their messages are."""
+    """The positions of the rows of all live keys, at an extent of the table."""
 
-    standing: Standing
+    extent: TableExtent
     positions: array[int]
     lengths: array[int]
     ordinals: array[int]
@@ -80,7 +81,7 @@ class TableView:
         table: Table,
         *,
         engine: Engine,
-        keeper: StateIndexer,
+        indexer: StateIndexer,
         cache: BlockCache,
     ) -> None:
         self.stream = stream
@@ -88,10 +89,10 @@ class TableView:
         self.table = table
         self.transcoder = Transcoder(table, format_expires_at(stream.created_us))
         self._engine = engine
-        self._keeper = keeper
+        self._indexer = indexer
         self._cache = cache
-        self._standing = Standing(0, 0, 0, 0)
-        self._seen: Standing | None = None
+        self._extent = TableExtent(0, 0, 0, 0)
+        self._uncounted: TableExtent | None = None
         self._counting = asyncio.Lock()
         self._encoding: dict[int, asyncio.Task[Block]] = {}
 
@@ -101,39 +102,39 @@ class TableView:
 
     # -- numbers
 
-    async def standing(self, *, counted: bool = False) -> Standing:
-        """The table at the tail, or a little further if that moves meanwhile."""
+    async def extent(self, *, counted: bool = False) -> TableExtent:
+        """Return the extent at the tail, or a little further if the tail moves meanwhile."""
         stream = self.stream
         target, messages = stream.tail, stream.count
-        if self._standing.position < stream.earliest:
-            # What was before may have been rows; whoever asks for them learns that they are gone.
+        if self._extent.position < stream.earliest:
+            # What was trimmed counts as rows: a reader that asks for it is told that it is deleted.
             first = stream.earliest_ordinal
-            self._standing = Standing(stream.earliest, first, first, 0)
-        known = self._standing
-        if known.position >= target:
-            return known
+            self._extent = TableExtent(stream.earliest, first, first, 0)
+        extent = self._extent
+        if extent.position >= target:
+            return extent
         if not counted or stream.earliest:
-            if self._seen is not None and self._seen.position == target:
-                return self._seen
+            if self._uncounted is not None and self._uncounted.position == target:
+                return self._uncounted
             last = await self._last(target, messages)
             if last is not None:
-                self._seen = Standing(target, messages, last)
-                return self._seen
+                self._uncounted = TableExtent(target, messages, last)
+                return self._uncounted
         async with self._counting:
-            if target - self._standing.position > NEAR_BYTES:
+            if target - self._extent.position > NEAR_BYTES:
                 await self._jump()
-            while self._standing.position < target:
+            while self._extent.position < target:
                 await self._count_on(target)
-        return self._standing
+        return self._extent
 
     async def _last(self, tail: int, messages: int) -> int | None:
-        """The SeqNo of the last row, if that is close to the tail; 0 if there is none at all."""
+        """Return the SeqNo of the last row if it is close to the tail, and 0 if there is no row."""
         for size in (GLANCE_BYTES, NEAR_BYTES):
             start = max(tail - size, self.stream.earliest)
             wire = await self._wire(start, tail)
             lines = wire.split(b",\n")[:-1]
             if start > self.stream.earliest:
-                lines = lines[1:]  # the first one may be only the end of a message
+                lines = lines[1:]  # The first one may be the end of a message only.
             for back, line in enumerate(reversed(lines)):
                 if self.transcoder.is_row(parsed(line)):
                     return messages - back
@@ -142,40 +143,42 @@ class TableView:
         return None
 
     async def _jump(self) -> None:
-        """Take the index's word for as much as it has."""
+        """Advance the extent to where the index has counted."""
         stream, type = self.stream, self.table.type
-        found = await self._keeper.answer(
+        numbers = await self._indexer.answer(
             stream,
             0,
             lambda index: index.ask(
                 stream.id, 0, lambda db, _: row_numbers.count(db, stream.id, type)
             ),
         )
-        self._advance(found)
+        self._advance(numbers)
 
-    def _advance(self, found: row_numbers.Numbers) -> None:
-        if found.position > self._standing.position:
-            self._standing = _standing(found)
+    def _advance(self, numbers: row_numbers.Numbers) -> None:
+        if numbers.position > self._extent.position:
+            self._extent = _extent(numbers)
 
     async def _count_on(self, target: int) -> None:
-        known = self._standing
+        extent = self._extent
         end = await self._engine.plan(
-            self.stream, known.position, max_bytes=BLOCK_BYTES, until=target
+            self.stream, extent.position, max_bytes=BLOCK_BYTES, until=target
         )
-        wire = await self._wire(known.position, end)
-        rows, last = await _maybe_elsewhere(len(wire), self.transcoder.counts, wire, known.messages)
-        self._standing = Standing(
-            end, known.messages + wire.count(b"\n"), last or known.last, known.rows + rows
+        wire = await self._wire(extent.position, end)
+        rows, last = await _run_off_loop_if_large(
+            len(wire), self.transcoder.counts, wire, extent.messages
+        )
+        self._extent = TableExtent(
+            end, extent.messages + wire.count(b"\n"), last or extent.last, extent.rows + rows
         )
 
-    # -- places
+    # -- cursors
 
-    async def place(self, since_id: int, standing: Standing) -> Place | None:
-        """Where a reader with `since_id` starts; None if that is beyond all rows."""
+    async def cursor(self, since_id: int, extent: TableExtent) -> RowCursor | None:
+        """Return where a reader with `since_id` starts; None if that is beyond all rows."""
         first = self.stream.earliest_ordinal
         if since_id < 0:
-            find = self._from_end if first == 0 else self._back
-            return await find(-since_id, standing)
+            find = self._from_end if first == 0 else self._read_back
+            return await find(-since_id, extent)
         if since_id == 0:
             return self._start()
         if since_id < first:
@@ -184,17 +187,17 @@ class TableView:
                 "`since_id`.",
                 STP_Earliest_SeqNo=str(first + 1),
             )
-        if since_id > standing.messages:
+        if since_id > extent.messages:
             return None
-        return Place(await self._engine.seek(self.stream, since_id), since_id)
+        return RowCursor(await self._engine.seek(self.stream, since_id), since_id)
 
-    def _start(self) -> Place:
+    def _start(self) -> RowCursor:
         stream = self.stream
-        return Place(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
+        return RowCursor(stream.earliest, stream.earliest_ordinal, aligned=stream.earliest == 0)
 
-    async def _back(self, count: int, standing: Standing) -> Place:
-        """The same by reading backwards: once a stream is trimmed its rows have no numbers."""
-        end, ordinal, cut = standing.position, standing.messages, b""
+    async def _read_back(self, count: int, extent: TableExtent) -> RowCursor:
+        """Find the last `count` rows by reading backwards: a trimmed stream has no row numbers."""
+        end, ordinal, cut = extent.position, extent.messages, b""
         while end > self.stream.earliest:
             start = max(end - NEAR_BYTES, self.stream.earliest)
             wire = await self._wire(start, end) + cut
@@ -206,18 +209,18 @@ class TableView:
                 position -= len(line) + 1
                 count -= self.transcoder.is_row(parsed(line.removesuffix(b",")))
                 if count == 0:
-                    return Place(position, ordinal)
+                    return RowCursor(position, ordinal)
             end = start
         return self._start()
 
-    async def _from_end(self, count: int, standing: Standing) -> Place:
-        if count >= standing.rows:
+    async def _from_end(self, count: int, extent: TableExtent) -> RowCursor:
+        if count >= extent.rows:
             return self._start()
-        if standing.rows == standing.messages:
-            ordinal = standing.messages - count
-            return Place(await self._engine.seek(self.stream, ordinal), ordinal)
-        stream, type, number = self.stream, self.table.type, standing.rows - count
-        mark = await self._keeper.answer(
+        if extent.rows == extent.messages:
+            ordinal = extent.messages - count
+            return RowCursor(await self._engine.seek(self.stream, ordinal), ordinal)
+        stream, type, number = self.stream, self.table.type, extent.rows - count
+        mark = await self._indexer.answer(
             stream,
             0,
             lambda index: index.ask(
@@ -228,78 +231,78 @@ class TableView:
                 ),
             ),
         )
-        return await self._walk(mark, number, standing)
+        return await self._walk(mark, number, extent)
 
-    async def _walk(self, mark: row_numbers.Mark, number: int, standing: Standing) -> Place:
-        """From a mark on to the row with a number."""
+    async def _walk(self, mark: row_numbers.Mark, number: int, extent: TableExtent) -> RowCursor:
+        """Read from a mark of the index to the row with a number."""
         at, position, ordinal = mark
-        while position < standing.position:
+        while position < extent.position:
             end = await self._engine.plan(
-                self.stream, position, max_bytes=NEAR_BYTES, until=standing.position
+                self.stream, position, max_bytes=NEAR_BYTES, until=extent.position
             )
             wire = await self._wire(position, end)
             for line, event in zip(wire.split(b"\n"), events_of(wire), strict=False):
                 if self.transcoder.is_row(event):
                     if at == number:
-                        return Place(position, ordinal)
+                        return RowCursor(position, ordinal)
                     at += 1
                 position += len(line) + 1
                 ordinal += 1
-        return Place(position, ordinal)
+        return RowCursor(position, ordinal)
 
     # -- rows
 
-    async def block(self, place: Place, until: int) -> Block:
-        """Rows from a place on, of some messages before `until`."""
-        stretch = place.position // BLOCK_BYTES
+    async def block(self, cursor: RowCursor, until: int) -> Block:
+        """Return the next rows after a cursor, of some messages before `until`."""
+        stretch = cursor.position // BLOCK_BYTES
         boundary = (stretch + 1) * BLOCK_BYTES
         until = min(until, self.stream.tail)
         if until <= boundary:
-            return await self._encode(place, until)
+            return await self._encode(cursor, until)
         key = (self.stream.id, self.name, stretch)
-        known = self._cache.get(key)
-        if known is not None:
-            if known.position == place.position:
-                return known
-            rows = after(known.data, place.ordinal)
-            return known._replace(position=place.position, ordinal=place.ordinal, data=rows)
-        if not place.aligned:
-            # Soon rather than much: whoever starts in the middle may want only a few.
-            return await self._encode(place, min(boundary, place.position + FIRST_BYTES))
+        cached = self._cache.get(key)
+        if cached is not None:
+            if cached.position == cursor.position:
+                return cached
+            rows = after(cached.data, cursor.ordinal)
+            return cached._replace(position=cursor.position, ordinal=cursor.ordinal, data=rows)
+        if not cursor.aligned:
+            # A small block first: a reader that starts in the middle may need only a few rows.
+            return await self._encode(cursor, min(boundary, cursor.position + FIRST_BYTES))
         encoding = self._encoding.get(stretch)
         if encoding is None:
-            # Readers that come together, after a restart say, have it made once.
-            encoding = asyncio.get_running_loop().create_task(self._fill(key, place, boundary))
+            # Once for all readers that come at the same time, after a restart for example.
+            encoding = asyncio.get_running_loop().create_task(self._fill(key, cursor, boundary))
             self._encoding[stretch] = encoding
             encoding.add_done_callback(lambda done: self._filled(stretch, done))
         return await asyncio.shield(encoding)
 
-    async def _fill(self, key: Key, place: Place, boundary: int) -> Block:
-        block = await self._encode(place, boundary)
+    async def _fill(self, key: Key, cursor: RowCursor, boundary: int) -> Block:
+        block = await self._encode(cursor, boundary)
         self._cache.put(key, block)
         return block
 
     def _filled(self, stretch: int, encoding: asyncio.Task[Block]) -> None:
         del self._encoding[stretch]
         if not encoding.cancelled():
-            encoding.exception()  # whoever waited for it has got it, or is gone
+            encoding.exception()  # Whoever waited has got it.
 
-    async def _encode(self, place: Place, boundary: int) -> Block:
-        """Messages from a place on that start before `boundary`."""
+    async def _encode(self, cursor: RowCursor, boundary: int) -> Block:
+        """Encode the messages after a cursor that start before `boundary`."""
         parts: list[bytes] = []
-        position, ordinal, _ = place
+        position, ordinal, _ = cursor
         while position < boundary:
             if parts:
-                await asyncio.sleep(0)  # others want a turn
+                await asyncio.sleep(0)  # Other tasks get their turn.
             wire = await self._messages(position, min(position + SLICE_BYTES, boundary))
-            rows = await _maybe_elsewhere(len(wire), self.transcoder.rows, wire, ordinal)
+            rows = await _run_off_loop_if_large(len(wire), self.transcoder.rows, wire, ordinal)
             parts.append(rows.data)
             position += len(wire)
             ordinal += rows.messages
-        return Block(place.position, place.ordinal, b"".join(parts), position, ordinal)
+        return Block(cursor.position, cursor.ordinal, b"".join(parts), position, ordinal)
 
     async def _messages(self, start: int, boundary: int) -> memoryview:
-        """Those that start before `boundary`, the first of them at `start`."""
+        """Return the messages from `start` on that start before `boundary`."""
         tail = self.stream.tail
         end = min(boundary + OVERRUN_BYTES, tail)
         wire = await self._wire(start, end)
@@ -312,9 +315,9 @@ class TableView:
         return memoryview(wire)[: stop + 1]
 
     async def active(self) -> Active:
-        """Where the rows of all live keys are, once the index is at the tail."""
+        """Return the positions of the rows of all live keys, once the index is at the tail."""
         stream, type, at = self.stream, self.table.type, self.stream.tail
-        found, columns = await self._keeper.answer(
+        numbers, columns = await self._indexer.answer(
             stream,
             at,
             lambda index: index.ask(
@@ -326,11 +329,11 @@ class TableView:
                 ),
             ),
         )
-        self._advance(found)
-        return Active(_standing(found), *columns)
+        self._advance(numbers)
+        return Active(_extent(numbers), *columns)
 
     async def active_rows(self, active: Active) -> AsyncIterator[bytes]:
-        """Their rows, in the order of SeqNo."""
+        """Yield the rows of all live keys, in the order of SeqNo."""
         for span in spans(active.positions, active.lengths, span_bytes_max=BLOCK_BYTES):
             wire = await self._wire(span.start, span.end)
             positions = active.positions[span.first : span.stop]
@@ -342,17 +345,17 @@ class TableView:
                 ]
             )
             seqnos = [ordinal + 1 for ordinal in active.ordinals[span.first : span.stop]]
-            yield await _maybe_elsewhere(len(chosen), self.transcoder.rows_at, chosen, seqnos)
+            yield await _run_off_loop_if_large(len(chosen), self.transcoder.rows_at, chosen, seqnos)
 
     async def _wire(self, start: int, end: int) -> bytes:
-        return await self._keeper.read(self.stream, start, end)
+        return await self._indexer.read(self.stream, start, end)
 
 
-def _standing(found: row_numbers.Numbers) -> Standing:
-    return Standing(found.position, found.messages, found.ordinal + 1, found.changes)
+def _extent(numbers: row_numbers.Numbers) -> TableExtent:
+    return TableExtent(numbers.position, numbers.messages, numbers.ordinal + 1, numbers.changes)
 
 
-async def _maybe_elsewhere(size: int, job: Any, *arguments: Any) -> Any:
+async def _run_off_loop_if_large(size: int, job: Any, *arguments: Any) -> Any:
     if size <= INLINE_BYTES:
         return job(*arguments)
     return await asyncio.to_thread(job, *arguments)

@@ -1,4 +1,4 @@
-"""Every table of a server: found by path, and seen through a view that is kept while it is used.
+"""Every table of a server, found by its path, with a cached view of each.
 
 Knows streams and their declarations; nothing of requests.
 """
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from penstock.state.server.indexer import StateIndexer
 
 VIEWS_MAX: Final = 1024
-"""Views kept: each knows how many rows its table has, which else has to be asked for again."""
+"""Views in the cache: each has counted the rows of its table, which takes time."""
 
 
 class TableDirectory:
-    def __init__(self, engine: Engine, keeper: StateIndexer, settings: Settings) -> None:
+    def __init__(self, engine: Engine, indexer: StateIndexer, settings: Settings) -> None:
         self.engine = engine
-        self.keeper = keeper
+        self.indexer = indexer
         self.cache = BlockCache(settings.table_cache_bytes)
         self._views: OrderedDict[tuple[int, str], TableView] = OrderedDict()
         self._decoded: dict[bytes, dict[str, Table]] = {}
 
     def find(self, path: str, *, touch: bool) -> TableView:
-        """The table at a path; TableNotFound if none is declared there."""
+        """Return the table at a path; raise TableNotFound if none is declared there."""
         for stream_path, name in places(path):
             stream = self._stream(stream_path)
             if stream is not None and META in stream.meta:
                 table = self.declared(stream.meta[META]).get(name)
                 if table is not None:
-                    if touch:  # only now: a read of a table is no read of what lies beside it
+                    if (
+                        touch
+                    ):  # Only now: a read of this table is no read of the streams tried before.
                         self.engine.find(stream_path, touch=True)
                     return self._view(stream, name, table)
         raise TableNotFound(
@@ -46,7 +48,7 @@ class TableDirectory:
         )
 
     def declared(self, value: bytes) -> dict[str, Table]:
-        """The tables that a stream's value names. Not to be changed."""
+        """Return the tables that a stream's declaration names. The result must not be changed."""
         tables = self._decoded.get(value)
         if tables is None:
             if len(self._decoded) >= VIEWS_MAX:
@@ -55,7 +57,7 @@ class TableDirectory:
         return tables
 
     def of(self, stream: Stream) -> list[TableView]:
-        """Every table that shows a stream."""
+        """Return every table of a stream."""
         value = stream.meta.get(META)
         if value is None:
             return []
@@ -73,7 +75,7 @@ class TableDirectory:
         view = self._views.get(key)
         if view is None or view.stream is not stream:
             view = TableView(
-                stream, name, table, engine=self.engine, keeper=self.keeper, cache=self.cache
+                stream, name, table, engine=self.engine, indexer=self.indexer, cache=self.cache
             )
             self._views[key] = view
             while len(self._views) > VIEWS_MAX:
