@@ -93,7 +93,7 @@ class StreamEncoder:
         return packed
 
     def end(self) -> bytes:
-        """Return what is left of the encoded body."""
+        """Return the remaining bytes of the encoded body."""
         packed: bytes = self._encoder.flush()
         return packed
 
