@@ -87,7 +87,7 @@ class StreamEncoder:
     def __init__(self, coding: str) -> None:
         self._encoder = _encoder(coding)
 
-    async def pack(self, data: bytes) -> bytes:
+    async def encode(self, data: bytes) -> bytes:
         """Return the encoded bytes that are complete after `data`; there may be none yet."""
         packed: bytes = await asyncio.to_thread(self._encoder.compress, data)
         return packed

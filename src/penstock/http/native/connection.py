@@ -433,7 +433,7 @@ class Connection(asyncio.Protocol):
         table.stop_waiting(self)
         self._uncount_body()
         table.connections.discard(self)
-        table.left()
+        table.connection_gone()
 
     def _uncount_body(self) -> None:
         if self._body_bytes:
@@ -469,5 +469,5 @@ class Connection(asyncio.Protocol):
         if self._current is None and not self._parser.ready and self._parser.phase == IDLE:
             self._close_idle()
 
-    def taken(self) -> int:
+    def progress(self) -> int:
         return 0 if self._transport is None else -self._transport.get_write_buffer_size()
