@@ -43,7 +43,7 @@ async def test_healthy_clients_are_served_while_500_readers_stall() -> None:
         stalled = [stalled_client(server.port, get("/large")) for _ in range(STALLED)]
         try:
             await until(lambda: len(server.table._stalled) == STALLED)
-            held = sum(-each.taken() for each in server.table._stalled)
+            held = sum(-each.progress() for each in server.table._stalled)
             assert held <= STALLED * 2 * len(PIECE)
             client = await server.connect()
             for n in range(200):

@@ -137,7 +137,7 @@ class App:
         return self._finish(request.method, answer)
 
     def drain(self) -> None:
-        """The server is stopping: let nobody wait any longer."""
+        """The server is stopping: let no request wait any longer."""
         self._engine.drain()
         for dialect in self._dialects:
             dialect.drain()

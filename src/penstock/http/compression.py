@@ -87,13 +87,13 @@ class StreamEncoder:
     def __init__(self, coding: str) -> None:
         self._encoder = _encoder(coding)
 
-    async def pack(self, data: bytes) -> bytes:
+    async def encode(self, data: bytes) -> bytes:
         """Return the encoded bytes that are complete after `data`; there may be none yet."""
         packed: bytes = await asyncio.to_thread(self._encoder.compress, data)
         return packed
 
     def end(self) -> bytes:
-        """Return what is left of the encoded body."""
+        """Return the remaining bytes of the encoded body."""
         packed: bytes = self._encoder.flush()
         return packed
 

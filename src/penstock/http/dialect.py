@@ -84,7 +84,7 @@ class Dialect:
         """Resume what was going on before the last stop."""
 
     def drain(self) -> None:
-        """The server is stopping: let nobody wait any longer."""
+        """The server is stopping: let no request wait any longer."""
 
     def close(self) -> None:
         """Release tasks, threads and files."""

@@ -72,7 +72,7 @@ class RangeBody:
         raise TypeError(f"{type(self).__name__} defines no pieces()")
 
     def close(self) -> None:
-        """Called exactly once when no more pieces will be asked for, whatever the reason."""
+        """Called exactly once, when no more pieces will be read, whatever the reason."""
 
 
 class Sink(Protocol):
@@ -93,7 +93,7 @@ class Sink(Protocol):
 
     @property
     def buffered(self) -> int:
-        """How many written bytes the reader has not taken yet."""
+        """The number of written bytes that the client has not read yet."""
 
 
 class EventBody:

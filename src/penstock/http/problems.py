@@ -40,7 +40,7 @@ def problem(error: PenstockError) -> Response:
 def public_error(error: BaseException, request: Request | None = None) -> PenstockError:
     """Return the error that a client may see in place of any `error`.
 
-    A bug is logged, with the request that ran into it if that is known, and never shown.
+    A bug is logged, with the request that ran into it if there is one, and never shown.
     """
     if isinstance(error, PenstockError):
         return error

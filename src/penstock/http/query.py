@@ -1,4 +1,4 @@
-"""Query strings: raw bytes to text, each name that is known at most once, others ignored."""
+"""Query strings: raw bytes to text. A parameter comes at most once; others are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_query(query: bytes, names: Collection[str], *, strict: bool = False) -
         if name not in names:
             continue
         if name in parameters:
-            raise InvalidParameter(f"`{name}` is given more than once; send it once.")
+            raise InvalidParameter(f"`{name}` comes more than once; send it once.")
         try:
             parameters[name] = _text(raw_value, "strict" if strict else "replace")
         except UnicodeDecodeError:

@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
                 return
 
     def _continue(self) -> None:
-        """Go on: a response is out that was not given at once, or there is room again."""
+        """Go on: a response that did not come at once is out, or there is room again."""
         self._advance()
         if self._transport is None or self._closing:
             return
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         render, self._render = self._render, None
         if self._transport is None or render is None:
             if not future.cancelled():
-                future.exception()  # retrieved, or asyncio would log that nobody did
+                future.exception()  # retrieved, so that asyncio does not log it
             return
         self._respond(render(future))
         self._continue()
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
         else:
             if failure is None:
                 log.error("%d of %d body bytes: %r", sent, body.length, request.path)
-            self.cut()  # the only way that is left to tell the client
+            self.cut()  # the only way to show the client that the body is short
             return
         self._continue()
 
@@ -433,7 +433,7 @@ class Connection(asyncio.Protocol):
         table.stop_waiting(self)
         self._uncount_body()
         table.connections.discard(self)
-        table.left()
+        table.connection_gone()
 
     def _uncount_body(self) -> None:
         if self._body_bytes:
@@ -469,5 +469,5 @@ class Connection(asyncio.Protocol):
         if self._current is None and not self._parser.ready and self._parser.phase == IDLE:
             self._close_idle()
 
-    def taken(self) -> int:
+    def progress(self) -> int:
         return 0 if self._transport is None else -self._transport.get_write_buffer_size()

@@ -36,7 +36,7 @@ REFUSED_MAX = 256
 class Writing(Protocol):
     """A connection with unsent bytes."""
 
-    def taken(self) -> int:
+    def progress(self) -> int:
         """Return a number that grows when the client takes bytes."""
 
     def cut(self) -> None: ...
@@ -121,7 +121,7 @@ class ConnectionTable:
     def count(self) -> int:
         return len(self.connections) + len(self.events)
 
-    def left(self) -> None:
+    def connection_gone(self) -> None:
         """Note that a connection has gone from `connections` or `events`."""
         if not self.connections and not self.events:
             self.empty.set()
@@ -157,9 +157,9 @@ class ConnectionTable:
         now = self.now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.overdue()
-        for writing, (taken, deadline) in list(self._stalled.items()):
-            current = writing.taken()
-            if current > taken:
+        for writing, (progress, deadline) in list(self._stalled.items()):
+            current = writing.progress()
+            if current > progress:
                 self._stalled[writing] = (current, now + self.stall_s)
             elif deadline <= now:
                 self._stalled.pop(writing, None)
@@ -169,7 +169,7 @@ class ConnectionTable:
 
     def stalled(self, writing: Writing) -> None:
         """Note that the client of `writing` is behind: from now on it must take bytes in time."""
-        self._stalled[writing] = (writing.taken(), self.now + self.stall_s)
+        self._stalled[writing] = (writing.progress(), self.now + self.stall_s)
 
     def flowing(self, writing: Writing) -> None:
         self._stalled.pop(writing, None)

@@ -93,7 +93,7 @@ class EventConnection(asyncio.Protocol):
             log.exception("event body failed to finish")
             self.abort()
 
-    def taken(self) -> int:
+    def progress(self) -> int:
         """Return a number that grows when the client reads bytes."""
         return self._written - self._transport.get_write_buffer_size()
 
@@ -120,6 +120,6 @@ class EventConnection(asyncio.Protocol):
         body, self._body = self._body, None
         self._table.flowing(self)
         self._table.events.discard(self)
-        self._table.left()
+        self._table.connection_gone()
         if body is not None:
             body.detach()

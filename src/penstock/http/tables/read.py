@@ -166,7 +166,7 @@ class TableReads:
                 timeout_s=0,
                 until=extent.position,
                 first=first,
-                packer=encoder,
+                encoder=encoder,
             )
             return Response(200, headers, reader)
         data = await _whole(view, cursor, extent, first)

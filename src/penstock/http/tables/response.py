@@ -32,9 +32,9 @@ class TableReader(LiveReader):
         "_written",
         "cursor",
         "deadline",
+        "encoder",
         "first",
         "live",
-        "packer",
         "since_id",
         "timeout_s",
         "until",
@@ -51,7 +51,7 @@ class TableReader(LiveReader):
         timeout_s: float,
         until: int | None,
         first: AsyncIterator[bytes] | None = None,
-        packer: StreamEncoder | None = None,
+        encoder: StreamEncoder | None = None,
     ) -> None:
         super().__init__()
         self.live = live
@@ -61,7 +61,7 @@ class TableReader(LiveReader):
         self.timeout_s = timeout_s
         self.until = until
         self.first = first
-        self.packer = packer
+        self.encoder = encoder
         self.deadline = 0.0
         self._written = 0.0  # the loop's time of the last rows that were written to it alone
         self._timer: asyncio.TimerHandle | None = None
@@ -82,15 +82,15 @@ class TableReader(LiveReader):
     async def write(self, data: bytes) -> None:
         """Write rows to the sink, compressed if the client asked for that."""
         self._written = asyncio.get_running_loop().time()
-        if self.packer is not None:
-            data = await self.packer.pack(data)
+        if self.encoder is not None:
+            data = await self.encoder.encode(data)
         if data and self.sink is not None:
             self.sink.write(data)
 
     def end(self) -> None:
         """End a response whose rows are all written, with the last bytes of its compression."""
-        if self.packer is not None and self.sink is not None:
-            self.sink.write(self.packer.end())
+        if self.encoder is not None and self.sink is not None:
+            self.sink.write(self.encoder.end())
         self.finish()
 
     # EventBody
