@@ -208,7 +208,7 @@ def test_a_run_that_was_taken_over_is_told_so_by_the_store(store: Store) -> None
     old, new = Warehouse(uri, store.options), Warehouse(uri, store.options)
     old.open()
     new.open()
-    with pytest.raises(WarehouseInUse, match="taken the warehouse"):
+    with pytest.raises(WarehouseInUse, match="taken over the warehouse"):
         old.check()
 
 

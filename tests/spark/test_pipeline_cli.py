@@ -132,7 +132,7 @@ def test_show_prints_events_and_dead_letters(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("order",), FAILURE, ("no type 'order'", "there are: user")),
+        (("order",), FAILURE, ("no type 'order'", "(types: user)")),
         (("user", "--at", "nonsense", "--stream", "s"), FAILURE, ("nonsense",)),
     ],
 )
@@ -246,7 +246,7 @@ def test_dead_letters_are_not_replayed_while_another_process_writes(
         found = pipeline("replay-dead-letters", settings(tmp_path))
     finally:
         other.communicate()
-    is_one_line(found, CONFLICT, f"process {other.pid}", "Stop that one first")
+    is_one_line(found, CONFLICT, f"process {other.pid}", "Stop that process first")
 
 
 @pytest.mark.parametrize("command", ["replay-dead-letters", "sql", "status"])
