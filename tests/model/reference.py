@@ -68,7 +68,7 @@ class Line:
         return f"{generation:016d}_{at:016d}"
 
     def spellings(self) -> list[str]:
-        """Every offset that is a place of this stream, a fork point in the words of both sides."""
+        """Every offset of this stream; a fork point has one of each side."""
         ends = [start for _, start in self.lineage[1:]] + [len(self.data)]
         boundaries = set(self.boundaries())
         return [

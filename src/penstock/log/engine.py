@@ -229,7 +229,8 @@ class Engine:
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every batch that is committed, until `unlisten`. Listeners are
-        called in the order of their registration; what one raises is logged and stops nobody."""
+        called in the order of their registration; what one raises is logged and does not stop the
+        others."""
         self._commits.listen(listener)
 
     def unlisten(self, listener: Listener) -> None:

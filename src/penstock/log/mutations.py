@@ -33,8 +33,8 @@ class Mutation:
     trims: ClassVar[bool] = False
     """Whether `stream` retains less than before."""
     ended: Sequence[Stream] = ()
-    """The streams that nobody may use any more once this is committed; `Stream.deleted` tells those
-    that are gone from those that are kept for forks."""
+    """The streams that take no more requests once this is committed. `Stream.deleted` distinguishes
+    those that are gone from those that stay for their forks."""
     related: Sequence[Stream] = ()
     """The living streams beside `stream` that this changes."""
 

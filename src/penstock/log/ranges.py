@@ -50,6 +50,7 @@ class Ranges:
         return position
 
     async def is_boundary(self, stream: Stream, position: int) -> bool:
+        """Whether a message starts at `position`, or would."""
         if not stream.is_json or position in (stream.earliest, stream.tail, stream.own_start):
             return True
         return await self._store.read(stream, position - 1, position) == b"\n"
@@ -57,8 +58,8 @@ class Ranges:
     async def plan(
         self, stream: Stream, start: int, max_bytes: int, until: int | None, count: int | None
     ) -> int:
-        """Where a read from `start` ends: at most `max_bytes` and `count` messages (1 or more) on,
-        but at least one message."""
+        """Return where a read from `start` ends: at most `max_bytes` and `count` messages (1 or
+        more) on, but at least one message."""
         bound = stream.tail if until is None else min(until, stream.tail)
         limit = start + max_bytes
         if limit >= bound:
@@ -72,7 +73,7 @@ class Ranges:
         return end if count is None else await self._after_messages(stream, start, end, count)
 
     async def _after_messages(self, stream: Stream, start: int, bound: int, count: int) -> int:
-        """Where the `count`th message from `start` ends, or `bound` if there are fewer."""
+        """Return where the `count`th message from `start` ends, or `bound` if there are fewer."""
         position = start
         while position < bound:
             window = await self._store.read(stream, position, min(position + WINDOW_BYTES, bound))
@@ -84,17 +85,17 @@ class Ranges:
         return bound
 
     async def boundary_from(self, stream: Stream, position: int) -> int:
-        """The first boundary at or after `position`."""
+        """Return the first boundary at or after `position`."""
         if not stream.is_json or position <= stream.earliest:
             return position
         return await self._boundary_after(stream, position - 1, stream.tail)
 
     async def boundary_to(self, stream: Stream, start: int, position: int) -> int:
-        """The last boundary in [start, position]; `start` is one."""
+        """Return the last boundary in [start, position]; `start` is one."""
         return await self._boundary_before(stream, start, position) if stream.is_json else position
 
     async def _boundary_before(self, stream: Stream, start: int, limit: int) -> int:
-        """The last boundary in (start, limit], or `start`."""
+        """Return the last boundary in (start, limit], or `start`."""
         end = limit
         while end > start:
             begin = max(start, end - WINDOW_BYTES)
@@ -105,7 +106,7 @@ class Ranges:
         return start
 
     async def _boundary_after(self, stream: Stream, position: int, bound: int) -> int:
-        """The first boundary after `position`, or `bound`."""
+        """Return the first boundary after `position`, or `bound`."""
         while position < bound:
             stop = min(position + WINDOW_BYTES, bound)
             at = (await self._store.read(stream, position, stop)).find(b"\n")
@@ -115,7 +116,8 @@ class Ranges:
         return bound
 
     async def splits(self, stream: Stream, parts: int, start: int, end: int) -> list[int]:
-        """Boundaries that cut [start, end) into at most `parts` ranges of about equal bytes."""
+        """Return boundaries that cut [start, end) into at most `parts` ranges of about equal
+        bytes."""
         result = [start]
         for part in range(1, parts):
             position = start + (end - start) * part // parts
@@ -128,7 +130,7 @@ class Ranges:
         return result
 
     async def seek(self, stream: Stream, ordinal: int) -> int:
-        """Where message `ordinal` of a JSON stream starts; the tail if there is none yet."""
+        """Return where message `ordinal` of a JSON stream starts; the tail if there is none yet."""
         if ordinal >= stream.count:
             return stream.tail
         if ordinal < stream.earliest_ordinal:
@@ -139,7 +141,7 @@ class Ranges:
         return await self._after_messages(stream, position, stream.tail, ordinal - at)
 
     async def ordinal(self, stream: Stream, position: int) -> int:
-        """The number of the message that starts at `position` of a JSON stream."""
+        """Return the ordinal of the message that starts at `position` of a JSON stream."""
         if position == stream.tail:
             return stream.count
         if position == stream.own_start:

@@ -73,7 +73,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
     @property
     def ended_ids(self) -> tuple[int, ...]:
-        """The streams that nobody may use any more after this record."""
+        """The streams that take no more requests after this record."""
         return ()
 
 

@@ -1,6 +1,6 @@
 """JSON mode: from a request body to wire bytes, one message a line, and back to an array.
 
-Messages are validated but never parsed into objects or written anew: what a client reads is, byte
+Messages are validated but never parsed into objects or rewritten: what a client reads is, byte
 for byte, what was appended, except that raw line ends between tokens have become spaces. The rules
 are those of RFC 8259. Where parsers differ, decided on purpose:
 

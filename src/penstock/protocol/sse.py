@@ -72,7 +72,7 @@ def text_cut(data: bytes, at_most: int) -> int:
 
     A sequence that `data` ends in the middle of is left for the next cut, when the rest of it may
     have arrived. There is always progress: if nothing fits, the cut is the smallest one that
-    splits nothing, and data that is one incomplete sequence is given whole.
+    splits nothing, and data that is one incomplete sequence is cut at its end.
     """
     length = len(data)
     cut = _cut_back(data, min(at_most, length)) if at_most > 0 else 0

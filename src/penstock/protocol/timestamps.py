@@ -1,7 +1,7 @@
 """RFC 3339 timestamps, checked strictly: the one module that knows their form.
 
-Pure text and numbers. What a timestamp is for, and how many characters it may have, is the
-business of whoever asks.
+Pure text and numbers. The purpose of a timestamp, and how many characters it may have, are the
+caller's.
 """
 
 from __future__ import annotations

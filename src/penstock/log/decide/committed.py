@@ -22,8 +22,8 @@ Listener = Callable[[Sequence[Mutation]], None]
 
 
 CHECKS_INVARIANTS = bool(os.environ.get("CHECK_PENSTOCK_INVARIANTS"))
-"""Whether the invariants of every stream are checked after every batch that concerns it: a switch
-for tests, which costs a server that does without it one look per batch."""
+"""Whether the invariants of streams are checked after every batch that concerns them: a switch for
+tests. Off, it costs one comparison per batch."""
 
 
 class Commits:
