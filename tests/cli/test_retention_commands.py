@@ -37,9 +37,7 @@ def test_limits_are_set_shown_and_taken_away(cli: Cli) -> None:
     )
     forever = cli.json("retention", "set", "logs/web", "--forever")
     assert forever == {**path, "age": None, "compact": None, "own": True, "earliest": earliest}
-    assert "logs/web keeps all messages (its own limits)" in cli.ok(
-        "retention", "show", "logs/web"
-    )
+    assert "logs/web keeps all messages (its own limits)" in cli.ok("retention", "show", "logs/web")
     assert cli.json("retention", "rm", "logs/web") == {**path, "earliest": earliest}
     assert cli.json("retention", "rm", "logs/web")["own"] is False  # again is no error
 

@@ -67,7 +67,9 @@ def test_put_takes_changes_from_stdin_all_or_none(cli: Cli, table: Table) -> Non
     assert cli.json("table", "put", name, stdin=b"+\ta\t1\n-\tfhir_read\n") == {"seqno": 5}
     code, error = cli.failed("table", "put", name, stdin=b"+\tb\t1\nwrong\n")
     assert (code, "Row 1" in error) == (1, True)
-    assert cli.failed("table", "put", name)[1] == "Error: There is nothing to write: stdin is empty.\n"
+    assert (
+        cli.failed("table", "put", name)[1] == "Error: There is nothing to write: stdin is empty.\n"
+    )
     assert dict(table.state()) == {"a": "1"}
 
 

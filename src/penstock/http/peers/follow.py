@@ -54,7 +54,7 @@ class Follow:
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
-        created = await self._hub.followings.follow(
+        created = await self._hub.mirrors.follow(
             path, surl, nurl=nurl, adopt=follow.adopt, base=base
         )
         return self._answer(path, 201 if created else 200)
@@ -65,11 +65,11 @@ class Follow:
 
     async def delete(self, path: str, request: Request) -> Response:
         await self._hub.ready()
-        await self._hub.followings.unfollow(path)
+        await self._hub.mirrors.unfollow(path)
         return Response(204)
 
     def _answer(self, path: str, status: int) -> Response:
-        follower = self._hub.followings.followers.get(path)
+        follower = self._hub.mirrors.followers.get(path)
         if follower is None:
             raise not_followed(path)
         body = {
