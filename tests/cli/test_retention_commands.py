@@ -22,8 +22,8 @@ def test_limits_are_set_shown_and_taken_away(cli: Cli) -> None:
     earliest = cli.make("logs/web").head().earliest
     path = {"stream": "logs/web", "age": 604800, "bytes": None, "compact": 4, "own": False}
     assert cli.json("retention", "show", "logs/web") == {**path, "earliest": earliest}
-    told = cli.ok("retention", "show", "logs/web")
-    assert told == (
+    output = cli.ok("retention", "show", "logs/web")
+    assert output == (
         "logs/web deletes messages older than 7d, is compacted at 4 times its live state "
         f"(limits of its path); it starts at {earliest}\n"
     )

@@ -41,9 +41,9 @@ ROWS = [
 
 
 def test_create_declares_a_table(cli: Cli) -> None:
-    made = cli.json("table", "create", "made/by_hand", "--version", 3)
-    assert made["created"] is True
-    assert (made["schema"], made["version"]) == ("by_hand", 3)
+    table = cli.json("table", "create", "made/by_hand", "--version", 3)
+    assert table["created"] is True
+    assert (table["schema"], table["version"]) == ("by_hand", 3)
     head = Table(cli.client, "made/by_hand").head()
     assert (head.schema, head.version, head.last_seqno) == ("by_hand", 3, 0)
     again = ("table", "create", "made/by_hand", "--version", 3)
@@ -105,8 +105,8 @@ def test_state_shows_the_records_by_key(cli: Cli, table: Table) -> None:
         "z          4      last",
     ]
     assert cli.ok("table", "state", name, "z") == "last\n"
-    found = [json.loads(line) for line in cli.ok("table", "state", name, "--json").splitlines()]
-    assert [(each["key"], each["record"], each["seqno"]) for each in found] == [
+    records = [json.loads(line) for line in cli.ok("table", "state", name, "--json").splitlines()]
+    assert [(each["key"], each["record"], each["seqno"]) for each in records] == [
         ("fhir_read", "https://a.example/r", 1),
         ("z", "last", 4),
     ]
@@ -133,7 +133,7 @@ def test_follow_goes_on_where_its_checkpoint_is(cli: Cli, table: Table) -> None:
     with cli.start("table", "follow", name, "--checkpoint", place) as process:
         assert [columns_of(read_line(process))[0] for _ in ROWS] == ROWS
         table.put("more", "1")
-        read_line(process)  # now the rows before have been used, and their place is kept
+        read_line(process)  # the rows before it are processed, and their SeqNo is stored
     table.put("more", "2")
     with cli.start("table", "follow", name, "--checkpoint", place) as process:
         line = columns_of(read_line(process))[0]

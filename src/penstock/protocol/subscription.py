@@ -1,4 +1,4 @@
-"""Subscription documents: what a client may ask for, in normal form, and the hash it is known by.
+"""Subscription documents: parsed, checked, and brought into a normal form with a hash.
 
 Pure; whether a webhook's address may be called is decided by the rules for outbound requests.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as it was asked for, in normal form."""
+    """The configuration of a subscription, in normal form."""
 
     type: Kind
     pattern: str | None = None
@@ -36,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """The same for documents that mean the same."""
+        """The hash of the normal form: equal for documents that mean the same."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
@@ -45,7 +45,7 @@ class _Webhook(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    """What a client sends; members that are unknown are ignored, as everywhere in the protocol."""
+    """The document of a client. Unknown members are ignored, as everywhere in the protocol."""
 
     type: str
     pattern: str | None = None
@@ -58,14 +58,14 @@ class _Document(msgspec.Struct):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """`offset` of `stream` is the last one processed."""
+    """Everything of `stream` before `offset` is processed."""
 
     stream: str
     offset: str
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a worker says of a wake: a callback, an ack or a release."""
+    """The body of a callback, an ack or a release."""
 
     wake_id: str
     generation: int
@@ -82,7 +82,7 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class StreamView(NamedTuple):
-    """A stream of a subscription, as a wake or a reader is told of it."""
+    """A stream of a subscription, as wakes and documents show it."""
 
     path: str
     link_type: Literal["explicit", "glob"]
@@ -91,12 +91,12 @@ class StreamView(NamedTuple):
     has_pending: bool
 
 
-def decode(body: bytes, wanted: type[T], shape: str) -> T:
-    """A document of the given shape; InvalidSubscription says what is wrong with another."""
+def decode(body: bytes, kind: type[T], shape: str) -> T:
+    """Decode a document; raise InvalidSubscription with its expected `shape` if that fails."""
     if not body:
         raise InvalidSubscription(f"Send {shape} as JSON; the body is empty.")
     try:
-        return msgspec.json.decode(body, type=wanted)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise InvalidSubscription(f"Send {shape} as JSON: {error}.") from None
 
@@ -104,7 +104,7 @@ def decode(body: bytes, wanted: type[T], shape: str) -> T:
 def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Config:
     document = decode(body, _Document, '{"type": …, "pattern": …, "streams": […], …}')
     if document.type not in (WEBHOOK, PULL_WAKE):
-        raise InvalidSubscription(f"`type` is {WEBHOOK} or {PULL_WAKE}.")
+        raise InvalidSubscription(f"`type` has to be {WEBHOOK} or {PULL_WAKE}.")
     if document.filter is not None:
         raise InvalidSubscription(
             "`filter` is a draft of the protocol that is not served here; leave it out."
@@ -112,7 +112,7 @@ def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Confi
     lease_ms = limits.LEASE_MS if document.lease_ttl_ms is None else document.lease_ttl_ms
     if not limits.LEASE_MS_MIN <= lease_ms <= limits.LEASE_MS_MAX:
         raise InvalidSubscription(
-            f"`lease_ttl_ms` is from {limits.LEASE_MS_MIN} to {limits.LEASE_MS_MAX}."
+            f"`lease_ttl_ms` has to be from {limits.LEASE_MS_MIN} to {limits.LEASE_MS_MAX}."
         )
     check_text("description", document.description or "")
     streams = parse_members(document.streams or [], path_bytes_max, streams_max)
@@ -139,10 +139,10 @@ def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Confi
 
 
 def parse_members(streams: list[str], path_bytes_max: int, streams_max: int) -> tuple[str, ...]:
-    """Paths in canonical form, each once, in order: the same set is the same configuration."""
+    """Return paths in canonical form, each once, in order, so that equal sets are equal."""
     if len(streams) > streams_max:
         raise InvalidSubscription(
-            f"`streams` names {len(streams)} streams; at most {streams_max} are taken at a time."
+            f"`streams` names {len(streams)} streams; send at most {streams_max} at a time."
         )
     return tuple(sorted({parse_member(text, path_bytes_max) for text in streams}))
 
@@ -151,7 +151,7 @@ def parse_member(text: str, path_bytes_max: int) -> str:
     try:
         path = parse_stream_path(text.strip("/").encode("utf-8"), bytes_max=path_bytes_max)
     except (InvalidPath, UnicodeError) as error:
-        raise InvalidSubscription(f"{text[:100]!r} is no stream path: {error}") from None
+        raise InvalidSubscription(f"{text[:100]!r} is not a stream path: {error}") from None
     if path.split("/", 1)[0] == RESERVED:
         raise InvalidSubscription(f"`{RESERVED}` is reserved; there are no streams below it.")
     return path
@@ -165,7 +165,8 @@ def _pattern(text: str, path_bytes_max: int) -> str:
 
 
 def check_text(name: str, text: str) -> None:
+    """Refuse a text that is too long."""
     if len(text.encode("utf-8", "replace")) > limits.SUBSCRIPTION_TEXT_BYTES_MAX:
         raise InvalidSubscription(
-            f"`{name}` has at most {limits.SUBSCRIPTION_TEXT_BYTES_MAX} bytes."
+            f"`{name}` can have at most {limits.SUBSCRIPTION_TEXT_BYTES_MAX} bytes."
         )

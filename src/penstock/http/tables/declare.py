@@ -31,13 +31,13 @@ from penstock.state.server.index_batch import DELETE
 from penstock.stp.declaration import (
     META,
     Table,
+    allows_only_strings,
     decode,
     differs,
     encode,
     parse_document,
-    place,
-    places,
-    says_string,
+    table_location,
+    table_locations,
 )
 from penstock.stp.events import event_json
 from penstock.stp.rows import Change
@@ -65,8 +65,8 @@ class TableDeclarations:
         table, wanted = parse_document(body)
         if wanted is not None:
             wanted = parse_stream_path(wanted.encode(), bytes_max=limits.PATH_BYTES_MAX)
-        stream_path, name = place(path, wanted)
-        for other, other_name in places(path):
+        stream_path, name = table_location(path, wanted)
+        for other, other_name in table_locations(path):
             if (other, other_name) != (stream_path, name):
                 self._check_free(path, other, other_name)
         stream = await self._stream(stream_path)
@@ -193,7 +193,7 @@ class TableDeclarations:
             return self._evolved(
                 stream, known.version + 1, known.mode, {**known.types, table.type: STRING}
             )
-        if entry is None or not says_string(entry["schema"]):
+        if entry is None or not allows_only_strings(entry["schema"]):
             raise NotExpressible(
                 f"A table of text needs a schema that says that {table.type!r} is a string: "
                 f'declare {{"type": "string"}} for it with PUT /v1/schema/{stream.path}, or '
