@@ -58,7 +58,7 @@ class _Document(msgspec.Struct):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """`offset` of `stream` is the last one processed."""
+    """Everything of `stream` before `offset` is processed."""
 
     stream: str
     offset: str
@@ -104,7 +104,7 @@ def decode(body: bytes, kind: type[T], shape: str) -> T:
 def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Config:
     document = decode(body, _Document, '{"type": …, "pattern": …, "streams": […], …}')
     if document.type not in (WEBHOOK, PULL_WAKE):
-        raise InvalidSubscription(f"`type` is {WEBHOOK} or {PULL_WAKE}.")
+        raise InvalidSubscription(f"`type` has to be {WEBHOOK} or {PULL_WAKE}.")
     if document.filter is not None:
         raise InvalidSubscription(
             "`filter` is a draft of the protocol that is not served here; leave it out."
@@ -112,7 +112,7 @@ def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Confi
     lease_ms = limits.LEASE_MS if document.lease_ttl_ms is None else document.lease_ttl_ms
     if not limits.LEASE_MS_MIN <= lease_ms <= limits.LEASE_MS_MAX:
         raise InvalidSubscription(
-            f"`lease_ttl_ms` is from {limits.LEASE_MS_MIN} to {limits.LEASE_MS_MAX}."
+            f"`lease_ttl_ms` has to be from {limits.LEASE_MS_MIN} to {limits.LEASE_MS_MAX}."
         )
     check_text("description", document.description or "")
     streams = parse_members(document.streams or [], path_bytes_max, streams_max)
@@ -151,7 +151,7 @@ def parse_member(text: str, path_bytes_max: int) -> str:
     try:
         path = parse_stream_path(text.strip("/").encode("utf-8"), bytes_max=path_bytes_max)
     except (InvalidPath, UnicodeError) as error:
-        raise InvalidSubscription(f"{text[:100]!r} is no stream path: {error}") from None
+        raise InvalidSubscription(f"{text[:100]!r} is not a stream path: {error}") from None
     if path.split("/", 1)[0] == RESERVED:
         raise InvalidSubscription(f"`{RESERVED}` is reserved; there are no streams below it.")
     return path
@@ -165,7 +165,8 @@ def _pattern(text: str, path_bytes_max: int) -> str:
 
 
 def check_text(name: str, text: str) -> None:
+    """Refuse a text that is too long."""
     if len(text.encode("utf-8", "replace")) > limits.SUBSCRIPTION_TEXT_BYTES_MAX:
         raise InvalidSubscription(
-            f"`{name}` has at most {limits.SUBSCRIPTION_TEXT_BYTES_MAX} bytes."
+            f"`{name}` can have at most {limits.SUBSCRIPTION_TEXT_BYTES_MAX} bytes."
         )

@@ -1,5 +1,5 @@
-"""The content type of a table's answers, `text/sequence` with schema and version, and whether a
-reader's `Accept` takes it. Pure.
+"""The content type of a table, `text/sequence` with schema and version, and whether a reader's
+`Accept` header allows it. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RANGE: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 
 
 class SequenceType(NamedTuple):
-    """What an answer says about its rows; None where it says nothing."""
+    """The parameters of a content type; None for those that are missing."""
 
     schema: str | None
     version: int | None
@@ -35,7 +35,7 @@ def format_content_type(schema: str, version: int, *, escape: bool = False) -> s
 
 
 def parse_content_type(text: str) -> SequenceType:
-    """What a server says it sends; InvalidContentType if that is not rows in UTF-8."""
+    """Parse the content type of an answer; raise InvalidContentType if it is not rows in UTF-8."""
     media, parameters = _parse(text)
     if media != MEDIA:
         raise InvalidContentType(f"Rows are {MEDIA}, not {media[:64] or 'nothing'!r}.")
@@ -47,16 +47,16 @@ def parse_content_type(text: str) -> SequenceType:
         raise InvalidContentType(f"The version is a whole number, not {version[:64]!r}.")
     escape = parameters.get("escape", "").lower()
     if escape not in ("", BACKSLASH):
-        raise InvalidContentType(f"Unknown escaping {escape[:64]!r}: only {BACKSLASH} is known.")
+        raise InvalidContentType(f"The escaping {escape[:64]!r} is unknown; use {BACKSLASH}.")
     return SequenceType(
         parameters.get("schema"), None if version is None else int(version), bool(escape)
     )
 
 
 def accepts(accept: str | None, schema: str, version: int) -> bool:
-    """Whether an Accept header takes rows of this schema and version.
+    """Whether an Accept header allows rows of this schema and version.
 
-    The most specific range that fits decides. No header takes everything.
+    The most specific range that matches decides. No header allows everything.
     """
     if accept is None or not accept.strip():
         return True
@@ -72,22 +72,22 @@ def accepts(accept: str | None, schema: str, version: int) -> bool:
 
 
 def _fit(media: str, parameters: dict[str, str], schema: str, version: int) -> int:
-    """How specifically a media range names the type; -1 if it does not."""
+    """Return how specifically a media range matches the type; -1 if it does not."""
     if media in ("*/*", "text/*"):
         return 0 if media == "*/*" else 1
     if media != MEDIA:
         return -1
-    wanted = {"schema": schema, "version": str(version), "charset": "utf-8"}
+    own = {"schema": schema, "version": str(version), "charset": "utf-8"}
     fit = 2
-    for name, value in wanted.items():
-        given = parameters.get(name)
-        if given is None:
+    for name, value in own.items():
+        parameter = parameters.get(name)
+        if parameter is None:
             continue
         if name == "version":
-            given = given.lstrip("0") or "0"
+            parameter = parameter.lstrip("0") or "0"
         if name == "charset":
-            given = given.lower().replace("utf8", "utf-8")
-        if given != value:
+            parameter = parameter.lower().replace("utf8", "utf-8")
+        if parameter != value:
             return -1
         fit += 1
     return fit

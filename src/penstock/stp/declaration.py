@@ -1,8 +1,8 @@
 """The declaration of tables: which type of a state stream is shown as rows, how, and under which
 schema id.
 
-Pure rules: the document that clients send and the form that is kept with the stream. A stream's
-tables are named by what follows its own path: "" is the table at the same path, "user" the one at
+Pure rules: the document that clients send and the form that is stored with the stream. The name of
+a table is what follows the path of its stream: "" is the table at the same path, "user" the one at
 `<stream>/user`. Knows neither HTTP nor the log.
 """
 
@@ -18,18 +18,18 @@ from penstock.protocol.json_mode import frame
 from penstock.stp.content_type import format_content_type, is_schema_id
 
 META: Final = "tables"
-"""The name under which a stream keeps the tables that show it."""
+"""The meta value with the tables of a stream."""
 
 Codec = Literal["text", "json"]
 
 _CODECS: Final = ("text", "json")
 _MEMBERS: Final = frozenset({"schema", "version", "type", "record", "escape", "stream"})
-# What GET adds to a document may come back in a PUT, and means nothing there.
-_GIVEN_BACK: Final = frozenset({"table", "ordinal"})
+# Members that GET adds to a document. A PUT may have them, and they mean nothing there.
+_READ_ONLY: Final = frozenset({"table", "ordinal"})
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """How one type of a stream is shown: what a declaration says, with its defaults."""
+    """The declaration of one table, with its defaults."""
 
     schema: str
     version: int
@@ -55,10 +55,10 @@ def decode(value: bytes) -> Tables:
 
 
 def parse_document(body: bytes) -> tuple[Table, str | None]:
-    """The table that a client declares, and the stream that it names for it."""
+    """Return the table that a client declares, and the stream that it names."""
     if len(body) > limits.SCHEMA_BYTES_MAX:
         raise BodyTooLarge(f"A declaration has at most {limits.SCHEMA_BYTES_MAX} bytes.")
-    frame(body, allow_empty=True)  # says what is wrong with the JSON itself
+    frame(body, allow_empty=True)  # Raises if the body is not JSON.
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
@@ -66,9 +66,9 @@ def parse_document(body: bytes) -> tuple[Table, str | None]:
     if not isinstance(document, dict):
         raise InvalidTable('The document is an object: {"schema": "endpoint_manifest"}.')
     for name in document:
-        if name not in _MEMBERS | _GIVEN_BACK:
-            known = ", ".join(sorted(_MEMBERS))
-            raise InvalidTable(f"{name[:64]!r} is unknown: use {known}.", field=name[:64])
+        if name not in _MEMBERS | _READ_ONLY:
+            members = ", ".join(sorted(_MEMBERS))
+            raise InvalidTable(f"{name[:64]!r} is unknown; use {members}.", field=name[:64])
     schema = document.get("schema")
     if not isinstance(schema, str) or not is_schema_id(schema):
         raise InvalidTable(
@@ -106,8 +106,8 @@ def _table(schema: str, document: dict[str, Any]) -> Table:
     )
 
 
-def place(path: str, stream: str | None) -> tuple[str, str]:
-    """The stream and the name of the table at `path`, declared for `stream`."""
+def table_location(path: str, stream: str | None) -> tuple[str, str]:
+    """Return the stream and the name of the table at `path`, declared for `stream`."""
     if stream is None or stream == path:
         return path, ""
     name = path.removeprefix(stream + "/")
@@ -120,22 +120,22 @@ def place(path: str, stream: str | None) -> tuple[str, str]:
     return stream, name
 
 
-def places(path: str) -> list[tuple[str, str]]:
-    """Every (stream, name) that the table at `path` can be, the likeliest first."""
+def table_locations(path: str) -> list[tuple[str, str]]:
+    """Return every (stream, name) that the table at `path` can be, the likeliest first."""
     parent, slash, name = path.rpartition("/")
     return [(path, ""), (parent, name)] if slash else [(path, "")]
 
 
-def differs(known: Table, wanted: Table) -> str | None:
-    """Which member of two declarations is not the same."""
+def differs(existing: Table, declared: Table) -> str | None:
+    """Return the first member in which two declarations differ."""
     for name in Table.__struct_fields__:
-        if getattr(known, name) != getattr(wanted, name):
+        if getattr(existing, name) != getattr(declared, name):
             return name
     return None
 
 
-def says_string(schema: Any) -> bool:
-    """Whether a JSON Schema lets through texts alone."""
+def allows_only_strings(schema: Any) -> bool:
+    """Whether a JSON Schema allows strings only."""
     if not isinstance(schema, dict):
         return False
     if schema.get("type") in ("string", ["string"]):

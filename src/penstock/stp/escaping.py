@@ -12,7 +12,7 @@ _ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
 
 
 def escape(text: str) -> str:
-    """Text without tab, CR and LF that `unescape` makes the same again."""
+    """Return the text without tab, CR and LF; `unescape` is the inverse."""
     if "\\" in text:
         text = text.replace("\\", "\\\\")
     if "\t" in text or "\n" in text or "\r" in text:
@@ -21,17 +21,18 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str, field: str = "text") -> str:
+    """Return the text that `escape` was applied to; raise InvalidRow for an unknown escape."""
     if "\\" not in text:
         return text
 
     def plain(match: re.Match[str]) -> str:
-        found = _PLAIN.get(match[1])
-        if found is None:
+        character = _PLAIN.get(match[1])
+        if character is None:
             raise InvalidRow(
                 rf"The {field} has {match[0]!r}: a backslash stands before t, n, r or another "
                 "backslash.",
                 field=field,
             )
-        return found
+        return character
 
     return _ESCAPE.sub(plain, text)

@@ -1,6 +1,4 @@
-"""Rows as change events: how a table's writer puts them into the log, and what their timestamps
-become. Pure.
-"""
+"""Rows as change events: the JSON that a table appends to the log, and timestamps in UTC. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from penstock.stp.rows import Change
 # One spelling for all events of tables, in the order of a row's fields.
 _HEAD: Final = b'{"headers":{"timestamp":%b,"operation":"%b"},"type":%b,"key":%b'
 
-# Usual dates only, so that none needs a second look: others are read one by one.
+# Days up to 28 only, so that every match is a date; other timestamps are parsed one by one.
 _UTC: Final = (
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"
     r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?Z"
@@ -39,7 +37,7 @@ _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 def event_json(
     type: str, change: Change, *, timestamp: str, codec: Codec, operation: str = ""
 ) -> bytes:
-    """The change event of a row, as JSON; InvalidRow if the record is not what the codec says."""
+    """Return the change event of a row as JSON; raise InvalidRow for a bad record."""
     operation = operation or ("upsert" if change.action == "+" else "delete")
     try:
         head = _HEAD % (
@@ -54,7 +52,7 @@ def event_json(
 
 
 def json_value(record: str | bytes) -> bytes:
-    """The JSON of a record, checked and compact."""
+    """Return the JSON of a record, checked and compact."""
     data = record.encode() if isinstance(record, str) else record
     try:
         data.isascii() or data.decode()
@@ -69,7 +67,7 @@ def json_value(record: str | bytes) -> bytes:
 
 
 def all_utc(texts: Sequence[str]) -> bool:
-    """Whether all of these are timestamps as rows have them."""
+    """Whether all of these are timestamps in UTC, as rows have them."""
     if _are_of_one_hour(texts):
         return True
     distinct = set(texts)
@@ -79,8 +77,8 @@ def all_utc(texts: Sequence[str]) -> bool:
 
 
 def _are_of_one_hour(texts: Sequence[str]) -> bool:
-    """Whether these are usual timestamps, equally long, of one hour, as most neighbours in a log
-    are. Told from the columns of their text, which is faster than to look at each."""
+    """Whether these are timestamps of equal length within one hour, as most neighbours in a log
+    are. Decided on the columns of their text, which is faster than to parse each."""
     first, count = texts[0], len(texts)
     width = len(first)
     if not _IS_UTC.fullmatch(first) or set(map(len, texts)) != {width}:
@@ -96,7 +94,7 @@ def _are_of_one_hour(texts: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def to_utc(text: str) -> str | None:
-    """An event's timestamp as rows have it, RFC 3339 in UTC; None if it is no timestamp."""
+    """Return a timestamp as RFC 3339 in UTC; None if it is not a timestamp."""
     if _IS_UTC.fullmatch(text):
         return text
     if not is_rfc3339(text):
@@ -106,14 +104,14 @@ def to_utc(text: str) -> str | None:
     date, time, fraction, zone = match.groups()
     if zone in "Zz":
         return f"{date}T{time}{fraction or ''}Z"
-    # A leap second has no place in a datetime; minutes are all that a zone moves.
+    # A datetime cannot hold a leap second; a zone shifts whole minutes only.
     is_leap = time.endswith("60")
     sign = 1 if zone[0] == "+" else -1
     shift = sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
     try:
         local = datetime.fromisoformat(f"{date}T{time[:6]}{'59' if is_leap else time[6:]}")
         moved = (local.replace(tzinfo=UTC) - shift).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
-    except (OverflowError, ValueError):  # outside of the years 1 to 9999
+    except (OverflowError, ValueError):  # It is outside of the years 1 to 9999.
         return None
     if is_leap:
         moved = moved[:17] + "60"

@@ -1,4 +1,4 @@
-"""Folding rows to the state they stand for. Pure: knows rows alone."""
+"""The fold of rows to the state of a table. Pure: knows rows only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.stp.rows import Row
 
 
 def fold(rows: Iterable[Row]) -> dict[str, Row]:
-    """The latest row of each key: `+` adds or replaces, `-` removes.
+    """Return the latest row of each key: `+` adds or replaces, `-` removes.
 
-    Rows are applied in SeqNo order; one whose SeqNo is not above the last is a duplicate and is
-    passed over.
+    Rows are applied in SeqNo order; a row whose SeqNo is not greater than the last is skipped as a
+    duplicate.
     """
     state: dict[str, Row] = {}
     position = 0
@@ -23,7 +23,7 @@ def fold(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def apply(state: dict[str, Row], row: Row) -> None:
-    """One change to a state; deleting what is absent is no error."""
+    """Apply one row to a state; deleting a missing key is no error."""
     if row.action == "+":
         state[row.key] = row
     else:

@@ -1,6 +1,6 @@
-"""The Notify form: what a peer may say in a POST to a NURL, and how such a body is signed. Pure.
+"""The Notify form: the fields of a POST to a NURL, and how such a body is signed. Pure.
 
-A Notify is a hint and never state: it names URLs, and what is at them is the truth.
+A Notify is a hint and never state: it names URLs, and the state is read from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORM: Final = "application/x-www-form-urlencoded"
 SURL: Final = "surl"
 SIGNATURE: Final = "stp-signature"
 SIGNATURE_AGE_S_MAX: Final = 300
-"""How far the clocks of two servers may be apart, and how long a signed body can be sent again."""
+"""Seconds that the clocks of two servers may differ, and that a signed body can be sent again."""
 
 _EVENT = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -27,14 +27,14 @@ _SIGNATURE = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})", re.ASCII)
 
 
 class Callback(NamedTuple):
-    """Where to tell of an event."""
+    """The NURL that is notified of an event."""
 
     event: str
     nurl: Target
 
 
 class Notice(NamedTuple):
-    """What a form says. `ignored` are the names that mean nothing here."""
+    """A parsed form. `ignored` has the names that mean nothing here."""
 
     surl: Target | None
     callbacks: tuple[Callback, ...]
@@ -42,7 +42,7 @@ class Notice(NamedTuple):
 
 
 def check_form_type(content_type: str | None) -> None:
-    """Only forms in UTF-8 are understood."""
+    """Refuse everything but forms in UTF-8."""
     media, _, parameters = (content_type or "").partition(";")
     charset = parameters.strip().lower().replace(" ", "").replace('"', "")
     if media.strip().lower() != FORM or charset not in ("", "charset=utf-8", "charset=utf8"):
@@ -50,10 +50,10 @@ def check_form_type(content_type: str | None) -> None:
 
 
 def parse_form(body: bytes, check: Callable[[str], Target], *, urls_max: int) -> Notice:
-    """What a Notify body says; `check` gives the parts of a URL that may be used.
+    """Parse a Notify body; `check` returns the parts of a URL that may be used, or raises.
 
-    `surl` at most once. A name that no event can have is ignored with its value; every other value
-    has to be a URL.
+    `surl` is allowed once. A name that no event can have is ignored with its value; every other
+    value has to be a URL.
     """
     surl: Target | None = None
     callbacks: dict[Callback, None] = {}
@@ -66,7 +66,7 @@ def parse_form(body: bytes, check: Callable[[str], Target], *, urls_max: int) ->
         name = _text(raw_name, "a name")
         if name == SURL:
             if surl is not None:
-                raise InvalidNotify("`surl` is there more than once; send a Notify for each.")
+                raise InvalidNotify("`surl` is in the form more than once; send a Notify for each.")
             surl = check_surl(_text(raw_value, SURL), check)
         elif _EVENT.fullmatch(name):
             callbacks[Callback(name, _url(name, _text(raw_value, name), check))] = None
@@ -78,7 +78,7 @@ def parse_form(body: bytes, check: Callable[[str], Target], *, urls_max: int) ->
 
 
 def check_surl(text: str, check: Callable[[str], Target]) -> Target:
-    """A State URL: without the parameters that a reader adds to it."""
+    """Return a State URL; refuse one with parameters that a reader adds to it."""
     target = _url(SURL, text, check)
     query = target.path.partition("?")[2]
     for part in query.split("&"):
@@ -90,22 +90,23 @@ def check_surl(text: str, check: Callable[[str], Target]) -> Target:
 
 
 def form(surl: str, callbacks: tuple[tuple[str, str], ...] = ()) -> bytes:
-    """The body that tells a NURL about a table."""
+    """Return the body that notifies a NURL of a table."""
     fields = [(SURL, surl), *callbacks]
     return "&".join(f"{name}={quote_plus(value)}" for name, value in fields).encode("ascii")
 
 
 def sign(secret: str, body: bytes, now_s: int) -> str:
-    """What the STP-Signature header says of a body: `t=<unix time>,v1=<HMAC-SHA256 in hex>`."""
+    """Return the STP-Signature header of a body: `t=<unix time>,v1=<HMAC-SHA256 in hex>`."""
     return f"t={now_s},v1={_digest(secret, body, now_s)}"
 
 
 def check_signature(secret: str, body: bytes, header: str | None, now_s: int) -> None:
+    """Raise Unauthorized unless the header is a fresh signature of the body."""
     match = _SIGNATURE.fullmatch((header or "").replace(" ", ""))
-    given_s, given = (int(match[1]), match[2]) if match else (now_s, "")
-    # Compared also when there is nothing to compare: the time taken tells nothing.
-    same = hmac.compare_digest(_digest(secret, body, given_s), given)
-    if not same or abs(now_s - given_s) > SIGNATURE_AGE_S_MAX:
+    signed_s, signature = (int(match[1]), match[2]) if match else (now_s, "")
+    # Compared even without a signature, so that the time does not depend on the header.
+    same = hmac.compare_digest(_digest(secret, body, signed_s), signature)
+    if not same or abs(now_s - signed_s) > SIGNATURE_AGE_S_MAX:
         raise Unauthorized(
             "Sign the body: `STP-Signature: t=<unix time>,v1=<hex>`, the HMAC-SHA256 of "
             "`<unix time>.<body>` under the secret, not older than "

@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What a writer sends: a row that has no SeqNo and no time yet."""
+    """A row that a writer sends: it has no SeqNo and no timestamp yet."""
 
     action: Action
     key: str
@@ -44,13 +44,14 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_row(line: bytes | str, *, escape: bool = False) -> Row:
-    """The row in a line, with or without its line end."""
+    """Return the row of a line, with or without its line end."""
     text = _text(line)
     # At most four splits: a tab inside a record must not truncate it.
     fields = _bare(text).split("\t", 4)
     if len(fields) < 4:
         raise InvalidRow(
-            f"A row has four or five fields separated by tabs, not {len(fields)}: {_shown(text)}.",
+            f"A row has four or five fields separated by tabs, not {len(fields)}: "
+            f"{_excerpt(text)}.",
             field="row",
         )
     seqno = parse_seqno(fields[0])
@@ -60,23 +61,23 @@ def parse_row(line: bytes | str, *, escape: bool = False) -> Row:
 
 
 def format_row(row: Row, *, escape: bool = False) -> bytes:
-    """The line of a row, five fields and a line feed; a delete row ends in a tab."""
+    """Return the line of a row, five fields and a line feed; a delete row ends in a tab."""
     if not 1 <= row.seqno <= SEQNO_MAX:
         raise InvalidRow(f"A SeqNo is a number from 1 to {SEQNO_MAX}.", field="seqno")
     _action(row.action)
-    _need_plain(row.timestamp, "timestamp", advice="it is one RFC 3339 time")
+    _check_plain(row.timestamp, "timestamp", advice="it is one RFC 3339 time")
     tail = _fields(row.action, row.key, row.record, escape=escape)
     return _utf8(f"{row.seqno}\t{row.timestamp}\t{tail}\n")
 
 
 def parse_change(line: bytes | str, *, escape: bool = False) -> Change:
-    """What a writer's line `+/- ⇥ key ⇥ record` says."""
+    """Return the change of a writer's line `+/- ⇥ key ⇥ record`."""
     text = _text(line)
     fields = _bare(text).split("\t", 2)
     if len(fields) < 2:
         raise InvalidRow(
             f"A row to write is `+`, a key and a record, or `-` and a key, separated by tabs: "
-            f"{_shown(text)} has no tab.",
+            f"{_excerpt(text)} has no tab.",
             field="row",
         )
     action = _action(fields[0])
@@ -87,7 +88,7 @@ def parse_change(line: bytes | str, *, escape: bool = False) -> Change:
 
 
 def parse_changes(body: bytes, *, escape: bool = False) -> list[Change]:
-    """The rows of a body that a writer sent; a last line without line feed counts."""
+    """Return the changes of a writer's body; a last line without line feed counts."""
     changes: list[Change] = []
     for index, line in enumerate(_lines(body)):
         try:
@@ -98,13 +99,13 @@ def parse_changes(body: bytes, *, escape: bool = False) -> list[Change]:
 
 
 def format_change(change: Change, *, escape: bool = False) -> bytes:
-    """The line by which a writer sends a change."""
+    """Return the line of a change, as a writer sends it."""
     _action(change.action)
     return _utf8(_fields(change.action, change.key, change.record, escape=escape) + "\n")
 
 
 def in_batch(error: InvalidRow, index: int) -> InvalidRow:
-    """The same error, saying which row of a batch it is about."""
+    """Return the same error with the number of the row in its batch."""
     return InvalidRow(f"Row {index}: {error.detail}", field=error.field, index=index)
 
 
@@ -113,18 +114,18 @@ def check_key(key: str, *, escape: bool = False) -> None:
     if not key:
         raise InvalidRow("A key must not be empty.", field="key")
     if not escape:
-        _need_plain(key, "key")
+        _check_plain(key, "key")
 
 
 def check_record(record: str, *, escape: bool = False) -> None:
     """Refuse a record that no row of the table can hold."""
     if not escape:
-        _need_plain(record, "record")
+        _check_plain(record, "record")
 
 
 def parse_seqno(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX:
-        raise InvalidRow(f"A SeqNo is a whole number, not {_shown(text)}.", field="seqno")
+        raise InvalidRow(f"A SeqNo is a whole number, not {_excerpt(text)}.", field="seqno")
     seqno = int(text)
     if not 1 <= seqno <= SEQNO_MAX:
         raise InvalidRow(f"A SeqNo is a number from 1 to {SEQNO_MAX}.", field="seqno")
@@ -132,7 +133,7 @@ def parse_seqno(text: str) -> int:
 
 
 def parse_since_id(text: str | None) -> int:
-    """What a reader has: rows after N, or with -N the last N. Absent is 0, and so is -0."""
+    """Return the `since_id` of a reader: rows after N, or with -N the last N. Missing is 0."""
     if text is None:
         return 0
     digits = text.removeprefix("-")
@@ -140,7 +141,7 @@ def parse_since_id(text: str | None) -> int:
         raise InvalidParameter(
             "`since_id` is a SeqNo, or -N for the last N rows; leave it out to read all."
         )
-    # Any number may be asked for; beyond all rows is beyond all rows.
+    # Any number is allowed; a very large one is beyond all rows as well.
     digits = digits.lstrip("0")
     number = int(digits or "0") if len(digits) <= _DIGITS_MAX else SEQNO_MAX
     number = min(number, SEQNO_MAX)
@@ -155,10 +156,10 @@ def parse_last_seqno(text: str | None) -> int | None:
 
 
 class RowDecoder:
-    """Rows out of an answer that arrives in pieces.
+    """Decodes the rows of an answer that arrives in pieces.
 
-    Lines end with LF or CRLF; empty ones, which keep a connection alive, are passed over. What is
-    left without a line end when the answer is over is no row: read on from the last whole one.
+    Lines end with LF or CRLF; empty lines, which keep a connection alive, are skipped. A last line
+    without line end is not a row: read again after the last complete one.
     """
 
     __slots__ = ("_escape", "_line_bytes_max", "_rest", "index")
@@ -170,12 +171,12 @@ class RowDecoder:
         self.index = 0
 
     def feed(self, data: bytes) -> list[Row]:
-        """The rows that are complete with these bytes.
+        """Return the rows that are complete with these bytes.
 
-        A line that is no row raises RowsBefore, with its `index` in the answer and the rows before
-        it; the next call goes on after it.
+        A line that is not a row raises RowsBefore, with its `index` in the answer and the rows
+        before it; the next call continues after it.
         """
-        # Kept whole lines are those after a bad one; otherwise a search of the new bytes is enough.
+        # Only after a bad line `_rest` has whole lines; else a search of the new bytes is enough.
         if b"\n" not in data and b"\n" not in self._rest:
             self._rest += data
             if len(self._rest) > self._line_bytes_max:
@@ -198,19 +199,19 @@ class RowDecoder:
             try:
                 rows.append(parse_row(line, escape=self._escape))
             except InvalidRow as error:
-                left = lines[number + 1 :]
-                self._rest = bytearray(b"\n".join([*left, rest]))
+                remaining = lines[number + 1 :]
+                self._rest = bytearray(b"\n".join([*remaining, rest]))
                 raise RowsBefore(in_batch(error, self.index - 1), rows, line) from None
         return rows
 
     def end(self) -> bytes:
-        """The answer is over: what is dropped because its line never ended."""
+        """End the answer; return the bytes that are dropped because their line never ended."""
         dropped, self._rest = bytes(self._rest), bytearray()
         return dropped
 
 
 class RowsBefore(InvalidRow):
-    """A line that is no row, with the rows that were before it."""
+    """A line that is not a row, with the rows before it."""
 
     def __init__(self, error: InvalidRow, rows: list[Row], line: bytes) -> None:
         super().__init__(error.detail, field=error.field, index=error.index)
@@ -219,8 +220,8 @@ class RowsBefore(InvalidRow):
 
 
 def _plain_rows(lines: bytes) -> list[Row] | None:
-    """The rows of lines that are all as a server writes them, in less than half the time; None if
-    one is not: then each is looked at by itself."""
+    """Return the rows of lines that are all as a server writes them; None if one is not. It takes
+    less than half the time of parsing each line."""
     rows: list[Row] = []
     try:
         for line in lines.decode().split("\n"):
@@ -233,7 +234,7 @@ def _plain_rows(lines: bytes) -> list[Row] | None:
                 rows.append(Row(int(seqno), timestamp, "-", key, record))
             else:
                 return None
-    except ValueError:  # not UTF-8, or not five fields
+    except ValueError:  # It is not UTF-8, or has not five fields.
         return None
     return rows if b"\r" not in lines and all(row.seqno for row in rows) else None
 
@@ -256,11 +257,11 @@ def _key_and_record(key: str, record: str, *, escape: bool) -> tuple[str, str]:
 
 def _action(text: str) -> Action:
     if text not in _ACTIONS:
-        raise InvalidRow(f"The action is + or -, not {_shown(text)}.", field="action")
+        raise InvalidRow(f"The action is + or -, not {_excerpt(text)}.", field="action")
     return "+" if text == "+" else "-"
 
 
-def _need_plain(text: str, field: str, advice: str = "") -> None:
+def _check_plain(text: str, field: str, advice: str = "") -> None:
     for character, name in (("\t", "a tab"), ("\n", "a line feed"), ("\r", "a carriage return")):
         if character in text:
             raise InvalidRow(
@@ -300,5 +301,5 @@ def _utf8(text: str) -> bytes:
         raise InvalidRow("Half of a surrogate pair cannot be written.", field="row") from None
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")

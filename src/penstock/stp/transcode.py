@@ -1,8 +1,7 @@
 """Messages of a stream as rows of a table, a block at a time.
 
-A block of plain change events is decoded in one go, only the fields that rows have; any other is
-read event by event, by the reader that the state has too. Both give the same bytes. Pure: knows
-wire bytes, no log.
+A block of plain change events is decoded at once, with only the fields that rows have; any other is
+parsed event by event, as the state does. Both give the same bytes. Pure: knows wire bytes, no log.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _ENDINGS: Final = [f"{units:03}\t" for units in range(1000)]
 
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
-_Nothing = Annotated[str, msgspec.Meta(min_length=1, max_length=0)]
-"""No text is both: an event that has such a field is left to the slower reader."""
+_Impossible = Annotated[str, msgspec.Meta(min_length=1, max_length=0)]
+"""No text has both lengths: an event with such a field is left to the slower parser."""
 
 
 class _Headers(msgspec.Struct, gc=False, rename={"from_": "from"}):
     operation: Literal["insert", "update", "upsert", "delete"]
     timestamp: str = ""
-    control: _Nothing = ""
+    control: _Impossible = ""
     txid: NonEmpty | UnsetType = UNSET
     from_: NonEmpty | UnsetType = UNSET
     offset: NonEmpty | UnsetType = UNSET
@@ -64,8 +63,8 @@ class _SetHeaders(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=256)
 def _set_decoder(type: str) -> Any:
-    """Decodes blocks in which every event sets a text of this type and has the headers of rows
-    alone, and refuses all others: what the decoder has checked need not be looked at again."""
+    """Return a decoder of blocks in which every event sets a text of this type and has only the
+    headers of rows. It refuses all others, so that its results need no further checks."""
     fields: list[Any] = [
         ("headers", _SetHeaders),
         ("type", Literal[type]),
@@ -90,8 +89,8 @@ class Rows(NamedTuple):
 
 
 class Transcoder:
-    """Turns messages of one stream into rows of one table. `fallback` is the time of events that
-    are older than their table and say none themselves."""
+    """Turns messages of one stream into rows of one table. `fallback` is the timestamp of events
+    that have none because they are older than their table."""
 
     __slots__ = ("_decode", "_escape", "_fallback", "_is_text", "_type", "table")
 
@@ -104,7 +103,7 @@ class Transcoder:
         self._decode: Any = _DECODERS[table.record]
 
     def rows(self, wire: bytes | memoryview, ordinal: int) -> Rows:
-        """The rows of wire bytes whose first message has `ordinal` messages before it."""
+        """Return the rows of wire bytes whose first message has `ordinal` messages before it."""
         rows = self._set_rows(wire, ordinal + 1)
         if rows is None:
             wire = bytes(wire)
@@ -114,7 +113,7 @@ class Transcoder:
         return rows
 
     def rows_at(self, wire: bytes, seqnos: Sequence[int]) -> bytes:
-        """The rows of wire bytes whose messages have these SeqNos."""
+        """Return the rows of wire bytes whose messages have these SeqNos."""
         if not wire:
             return b""
         rows = None
@@ -125,14 +124,14 @@ class Transcoder:
         if events is not None:
             is_plain = self._is_text and not (self._escape and b"\\" in wire)
             rows = self._plain(events, seqnos) if is_plain else self._typed(events, seqnos)
-        return "".join(self._read(wire, seqnos) if rows is None else rows).encode()
+        return "".join(self._parsed(wire, seqnos) if rows is None else rows).encode()
 
     def _set_rows(self, wire: bytes | memoryview, first: int) -> Rows | None:
-        """Rows of messages that set texts of the table's type alone, in UTC; None for others."""
+        """Return the rows of messages that only set texts of the table's type; None for others."""
         if not (wire and self._is_text):
             return None
         array = unframe(wire)
-        if self._escape and b"\\" in array:  # nothing needs escaping if JSON escaped nothing
+        if self._escape and b"\\" in array:  # If JSON escaped nothing, rows need no escaping.
             return None
         try:
             events = _set_decoder(self._type)(array)
@@ -144,13 +143,13 @@ class Transcoder:
         return Rows(_set_text(first, stamps, events).encode(), len(events))
 
     def _plain(self, events: list[_TextEvent], seqnos: Sequence[int]) -> list[str] | None:
-        """Rows of events that are all of the table's type; None if some are not, or not quite."""
+        """Return the rows of events of the table's type; None if one of them is not an event."""
         if {event.type for event in events} != {self._type}:
             return self._typed(events, seqnos)
         if not all_utc([event.headers.timestamp for event in events]):
             return self._typed(events, seqnos)
         if any(event.value is UNSET and event.headers.operation != "delete" for event in events):
-            return None  # no event at all
+            return None  # One of them is not an event.
         return [
             f"{seqno}\t{event.headers.timestamp}\t-\t{event.key}\t\n"
             if event.headers.operation == "delete"
@@ -160,13 +159,13 @@ class Transcoder:
 
     def _typed(self, events: Sequence[Any], seqnos: Sequence[int]) -> list[str] | None:
         rows: list[str] = []
-        append, wanted, fallback = rows.append, self._type, self._fallback
+        append, type, fallback = rows.append, self._type, self._fallback
         for seqno, event in zip(seqnos, events, strict=True):
             headers = event.headers
             value = event.value
             if headers.operation != "delete" and (value is UNSET or value is ABSENT):
-                return None  # no event at all
-            if event.type != wanted:
+                return None  # One of them is not an event.
+            if event.type != type:
                 continue
             stamp = headers.timestamp
             stamp = (to_utc(stamp) or fallback) if stamp else fallback
@@ -180,7 +179,7 @@ class Transcoder:
                 append(f"{seqno}\t{stamp}\t+\t{key}\t{record}\n")
         return rows
 
-    def _read(self, wire: bytes, seqnos: Sequence[int]) -> list[str]:
+    def _parsed(self, wire: bytes, seqnos: Sequence[int]) -> list[str]:
         rows: list[str] = []
         for seqno, event in zip(seqnos, events_of(wire), strict=True):
             if not self.is_row(event):
@@ -195,21 +194,21 @@ class Transcoder:
         return rows
 
     def counts(self, wire: bytes, ordinal: int) -> tuple[int, int]:
-        """How many rows there are in wire bytes, and the SeqNo of the last."""
-        found, last = 0, 0
+        """Return the number of rows in wire bytes, and the SeqNo of the last."""
+        count, last = 0, 0
         for seqno, event in enumerate(events_of(wire), ordinal + 1):
             if self.is_row(event):
-                found += 1
+                count += 1
                 last = seqno
-        return found, last
+        return count, last
 
     def is_row(self, event: Any) -> bool:
         return isinstance(event, ChangeEvent) and event.type == self._type
 
 
 def _set_text(first: int, stamps: Sequence[str], events: Sequence[Any]) -> str:
-    """Rows of events that set texts. The SeqNos of a thousand rows begin alike, so that only their
-    endings are spelled, from a list: to spell numbers would take as long as all the rest."""
+    """Return the rows of events that set texts. The SeqNos of a thousand rows begin alike, so that
+    only their endings are added, from a list: to format every number would double the time."""
     parts = []
     start, stop = 0, len(events)
     while start < stop:
@@ -229,7 +228,7 @@ def _set_text(first: int, stamps: Sequence[str], events: Sequence[Any]) -> str:
 
 
 def events_of(wire: bytes) -> list[Any]:
-    """The events of wire bytes, one a message; None where a message is no event."""
+    """Return the events of wire bytes, one for each message; None for what is not an event."""
     array = unframe(wire)
     events: list[Any] | None = decode_exactly(array, strict_timestamp=False)
     if events is None:
@@ -240,14 +239,14 @@ def events_of(wire: bytes) -> list[Any]:
 
 
 def compact(data: bytes) -> str:
-    """JSON without spaces between its parts, which also has no tab or line end in it."""
+    """Return JSON without spaces between its parts, and so without tabs and line ends."""
     if any(space in data for space in _SPACES):
         data = msgspec.json.format(data, indent=-1)
     return data.decode()
 
 
 def record_text(raw: bytes | None, table: Table) -> str:
-    """The record of a value, not escaped: in a text table a text is itself."""
+    """Return the record of a value, not escaped: in a text table a text is itself."""
     assert raw is not None
     if table.record == "text" and raw[:1] == b'"':
         return _decode_text(raw)
@@ -255,7 +254,7 @@ def record_text(raw: bytes | None, table: Table) -> str:
 
 
 def parsed(line: bytes) -> Any:
-    """The event of one message; None if it is no event."""
+    """Return the event of one message; None if it is not an event."""
     try:
         return parse(line, strict_timestamp=False)
     except InvalidEvent:

@@ -32,13 +32,13 @@ from penstock.state.server.index_batch import DELETE
 from penstock.stp.declaration import (
     META,
     Table,
+    allows_only_strings,
     decode,
     differs,
     encode,
     parse_document,
-    place,
-    places,
-    says_string,
+    table_location,
+    table_locations,
 )
 from penstock.stp.events import event_json
 from penstock.stp.rows import Change
@@ -68,8 +68,8 @@ class TableDeclarations:
         table, named_stream = parse_document(body)
         if named_stream is not None:
             named_stream = parse_stream_path(named_stream.encode(), bytes_max=limits.PATH_BYTES_MAX)
-        stream_path, name = place(path, named_stream)
-        for other, other_name in places(path):
+        stream_path, name = table_location(path, named_stream)
+        for other, other_name in table_locations(path):
             if (other, other_name) != (stream_path, name):
                 self._check_free(path, other, other_name)
         stream = await self._stream(stream_path)
@@ -196,7 +196,7 @@ class TableDeclarations:
             return self._evolved(
                 stream, current.version + 1, current.mode, {**current.types, table.type: STRING}
             )
-        if entry is None or not says_string(entry["schema"]):
+        if entry is None or not allows_only_strings(entry["schema"]):
             raise NotExpressible(
                 f"A table of text needs a schema that says that {table.type!r} is a string: "
                 f'declare {{"type": "string"}} for it with PUT /v1/schema/{stream.path}, or '

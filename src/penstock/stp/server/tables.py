@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import StreamNotFound, TableNotFound
-from penstock.stp.declaration import META, Table, decode, places
+from penstock.stp.declaration import META, Table, decode, table_locations
 from penstock.stp.server.row_cache import BlockCache
 from penstock.stp.server.table_view import TableView
 
@@ -33,7 +33,7 @@ class TableDirectory:
 
     def find(self, path: str, *, touch: bool) -> TableView:
         """Return the table at a path; raise TableNotFound if none is declared there."""
-        for stream_path, name in places(path):
+        for stream_path, name in table_locations(path):
             stream = self._stream(stream_path)
             if stream is not None and META in stream.meta:
                 table = self.declared(stream.meta[META]).get(name)
