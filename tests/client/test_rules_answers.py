@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -174,3 +177,14 @@ def test_append_is_a_duplicate_only_for_a_producer_that_sent_data(
 def test_listing_that_cannot_be_understood_breaks_the_protocol() -> None:
     with pytest.raises(errors.ProtocolError):
         answers.page(Answer(200, {}, b"<html>"))
+
+
+def test_an_error_is_of_the_catalogue_whatever_else_is_imported() -> None:
+    """A class elsewhere that has the code of its base is never raised for an answer."""
+    script = (
+        "import penstock.stp.rows\n"
+        "from penstock.client import answers\n"
+        "from penstock.errors import InvalidRow\n"
+        "assert answers._BY_CODE[InvalidRow.code] is InvalidRow\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -5,7 +5,7 @@ Knows the statuses and headers of the protocol; reads no socket.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -261,15 +261,14 @@ def _number(answer: Answer, name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _classes(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
-    for cls in root.__subclasses__():
-        yield cls
-        yield from _classes(cls)
-
-
 # Codes of local failures are left out: no server may raise a failure of the client.
 _LOCAL = (errors.StoreError, errors.ClientError)
-_BY_CODE: Final = {cls.code: cls for cls in _classes(PenstockError) if not issubclass(cls, _LOCAL)}
+# Only the catalogue: a class elsewhere has the code of its base, and depends on what is imported.
+_BY_CODE: Final[dict[str, type[PenstockError]]] = {
+    cls.code: cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, PenstockError) and not issubclass(cls, _LOCAL)
+}
 _BY_STATUS: Final[dict[int, type[PenstockError]]] = {
     400: errors.BadRequest,
     401: errors.Unauthorized,
