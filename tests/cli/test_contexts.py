@@ -42,7 +42,7 @@ def test_contexts_name_servers(cli: Cli, server: Server, tmp_path: Path) -> None
     assert [each["name"] for each in cli.json("context", "list")] == ["home"]
     assert cli.failed("context", "add", "a:b", server.url)[0] == 2
     file.write_text("{")
-    assert "repair or remove it" in cli.failed("context", "list")[1]
+    assert "Repair or remove it." in cli.failed("context", "list")[1]
 
 
 def test_a_token_goes_only_to_its_own_server(cli: Cli, server: Server) -> None:
