@@ -133,7 +133,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
 ) -> None:
     file = tmp_path / "pipeline.toml"
     pipeline = write(file, server, store, STRICT)
-    assert f"keeps      s3://{BUCKET}/store" in cli("validate", str(file))
+    assert f"writes     s3://{BUCKET}/store" in cli("validate", str(file))
     append(client, "store/one", *(user(str(n % 5), f"c{n % 3}") for n in range(12)))
     append(client, "store/two", user("1", "c1"), user("late", "c9", name=None))
     run(pipeline, spark, resume_from_warehouse=True)  # which is nothing yet: it begins
