@@ -272,3 +272,22 @@ def test_a_reader_that_leaves_takes_its_work_along(query: str) -> None:
         assert (await scrape(client))["penstock_table_readers"] == 0
 
     check("memory", None)
+
+
+@with_app()
+async def test_a_response_ends_soon_after_rows_that_took_longer_than_its_timeout(
+    client: Client,
+) -> None:
+    """Not after another `table_idle_s`: the timer ran out while the reader was behind."""
+    await table(client)
+    await write(client, "".join(f"+\tk{n}\t{'x' * 300}\n" for n in range(3000)))
+    sink = FakeSink(await client.respond("GET", "/v1/table/t?timeout=0.05"))
+    sink.full_after = 1
+    sink.body.attach(sink)
+    await sink.until(lambda sink: sink.congested)
+    await asyncio.sleep(0.1)  # longer than the timeout: the timer fires while rows are outstanding
+    assert not sink.closed
+    sink.congested = False
+    sink.body.drained()
+    await sink.until(lambda sink: sink.closed)
+    assert seqnos(sink) == list(range(1, 3001))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.http.live.response import LiveReader
 from penstock.http.message import Sink
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from penstock.http.tables.live import TableLive
     from penstock.log.stream import Stream
     from penstock.stp.server.table_view import RowCursor, TableView
+
+
+CATCH_UP_CHECK_S: Final = 0.05
+"""Shortest time between two looks at whether a reader that is behind has caught up."""
 
 
 class TableReader(LiveReader):
@@ -117,8 +121,9 @@ class TableReader(LiveReader):
         loop = asyncio.get_running_loop()
         now, idle_s = loop.time(), self.live.idle_s
         if self.catch_up is not None:
-            # Rows that the client asked for are not cut off, however slowly it takes them.
-            wait_s = idle_s
+            # Rows that the client asked for are not cut off, however slowly it takes them. The
+            # time that it allowed may be over before they are: look again soon.
+            wait_s = min(idle_s, max(self.timeout_s, CATCH_UP_CHECK_S))
         else:
             written = self._written
             if self.channel is not None:
