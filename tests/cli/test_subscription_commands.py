@@ -35,7 +35,7 @@ def test_create_show_list_and_delete(here: Cli) -> None:
     assert "extra     explicit  -1" in text
     assert here.ok(*create, "--stream", "extra", "--description", "does jobs") == text
     code, error = here.failed(*create)
-    assert (code, "differs" in error) == (4, True)
+    assert (code, "exists with another configuration" in error) == (4, True)
     shown = here.json("subscription", "show", "jobs")
     assert (shown["type"], shown["pending"]) == ("pull-wake", 0)
     lines = here.ok("subscription", "ls").splitlines()

@@ -74,7 +74,7 @@ def test_the_wheel_has_the_sources_and_nothing_else(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {name for name in names if ".dist-info/" not in name} == expected
-    assert {"penstock/py.typed", "penstock/spark/log4j2.properties"} <= expected
+    assert {"penstock/py.typed", "penstock/spark/sessions/log4j2.properties"} <= expected
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

@@ -72,7 +72,7 @@ def test_a_data_folder_is_refused_in_a_line_that_says_what_to_do(tmp_path: Path)
     ):
         pass
     message = str(refusal.value)
-    assert message.startswith("Error: a data folder needs locks and syncs")
+    assert message.startswith("Error: A data folder needs locks and syncs")
     assert "--memory" in message
     assert message.count("\n") == 1
     assert not (tmp_path / "data").exists()
@@ -83,7 +83,7 @@ def test_a_data_folder_cannot_be_looked_at_either(command: str, tmp_path: Path) 
     (tmp_path / "FORMAT").touch()
     done = penstock(command, str(tmp_path), folder=tmp_path)
     assert done.returncode != 0
-    assert done.stderr.startswith("Error: a data folder needs locks and syncs")
+    assert done.stderr.startswith("Error: A data folder needs locks and syncs")
 
 
 def test_the_commands_write_and_read(server: Server, tmp_path: Path) -> None:

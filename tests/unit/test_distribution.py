@@ -69,7 +69,7 @@ def test_the_check_itself_leaves_the_right_name_alone(text: str) -> None:
     ("code", "extra"),
     [
         ("import penstock.spark; penstock.spark.session()", "spark"),
-        ("import penstock.spark; penstock.spark.events", "spark"),
+        ("import penstock.spark; penstock.spark.events(None, 'http://127.0.0.1:9', 'x')", "spark"),
         ("from penstock.cli import main; main(['pipeline', 'status', 'x.toml'])", "spark"),
         ("from penstock.cli import main; main(['demo', '--pipeline', '--once'])", "spark"),
         ("import penstock; penstock.Client('http://127.0.0.1:9', http2=True)", "h2"),

@@ -77,8 +77,11 @@ def register(spark: SparkSession) -> None:
 
     With Spark Connect the server runs them, and needs the package too.
     """
-    from penstock.spark.source.datasource import DurableStreamsSource
-    from penstock.spark.stp.datasource import StpSource
+    try:
+        from penstock.spark.source.datasource import DurableStreamsSource
+        from penstock.spark.stp.datasource import StpSource
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from error
 
     # Without this setting Spark refuses readers that accept filters.
     spark.conf.set(_PUSHDOWN, "true")
