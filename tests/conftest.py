@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 
 import pytest
@@ -13,6 +14,11 @@ from tests.helpers.java_classes import java_options
 # Read when the log is imported, here and in every server that a test starts: the invariants of a
 # stream are checked after each batch that concerns it.
 os.environ["CHECK_PENSTOCK_INVARIANTS"] = "1"
+
+# A run in the background (`&`, nohup, some CI) inherits SIGINT as ignored, and so would every
+# program that a test sends Ctrl-C to: it would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run side by side on few cores: how long one example takes says nothing.
 settings.register_profile("penstock", deadline=None)
