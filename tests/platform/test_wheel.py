@@ -61,6 +61,9 @@ def test_the_wheel_has_the_name_and_the_version(wheel: Path) -> None:
     assert (head["Name"], head["Version"]) == (DISTRIBUTION, penstock.__version__)
     assert head["Requires-Python"] == ">=3.11"
     assert head["License-Expression"] == "MIT"
+    assert head.get_all("Project-URL") == [
+        f"{name}, {url}" for name, url in PROJECT["urls"].items()
+    ]
     assert str(head.get_payload()).startswith("# Penstock")
 
 
