@@ -185,7 +185,13 @@ class Engine:
         return Trimmed(token(stream, stream.earliest), stream.earliest_ordinal)
 
     async def position(self, stream: Stream, offset: str) -> int:
+        """Return the position of an offset exactly as the server returned it."""
         return await self._ranges.position(stream, offset)
+
+    async def read_start(self, stream: Stream, offset: str) -> int:
+        """Return where a read from an offset starts. Other than `position` it takes an offset to
+        which a client has added one."""
+        return await self._ranges.read_start(stream, offset)
 
     async def plan(
         self,
