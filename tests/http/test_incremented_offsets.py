@@ -1,4 +1,4 @@
-"""Offsets to which a client has added one: the read starts where the offset was, with every byte."""
+"""Offsets to which a client has added one: the read starts where the offset was, with all bytes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import StreamNotFound, StreamSoftDeleted
-from penstock.http.bodies import read_range
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
@@ -36,6 +35,6 @@ async def start_after_snapshot(engine: Engine, stream: Stream, position: int) ->
     except (StreamNotFound, StreamSoftDeleted):
         return position
     start = max(index.earliest, index.tail - INDEX_BYTES_MAX)
-    entries = await read_range(engine, index, start, index.tail)
+    entries = await engine.read_range(index, start, index.tail)
     snapshot = f'"{engine.token(stream, position - 1)}"'
     return position - 1 if snapshot.encode() in entries else position
