@@ -4,6 +4,7 @@ pure; how long functions and files may be."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -264,3 +265,32 @@ def test_the_check_itself_sees_what_is_pending(source: str) -> None:
 )
 def test_the_check_itself_leaves_other_calls_alone(source: str) -> None:
     assert _file_access(source) == []
+
+
+EXCEPTION = re.compile(r"#\s*(?:type: ignore|noqa)\b")
+REASON = re.compile(r"# (?:noqa: [A-Z0-9, ]+ - |type: ignore\[[a-z, -]+\]  # )\w")
+
+
+def _without_reason(source: str) -> list[str]:
+    """Every line that silences a linter and says why neither itself nor in a comment above."""
+    lines = source.splitlines()
+    return [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(lines, 1)
+        if EXCEPTION.search(line)
+        and not REASON.search(line)
+        and not any(above.strip().startswith("# ") for above in lines[max(number - 3, 0) : number])
+    ]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_whatever_silences_a_linter_says_why(name: str) -> None:
+    assert _without_reason(SOURCES[name].read_text()) == []
+
+
+def test_a_silenced_linter_without_a_reason_is_seen() -> None:
+    # Put together here, so that the linters do not take them for their own.
+    noqa, ignore = "# no" + "qa: S608", "# type: " + "ignore[misc]"
+    assert len(_without_reason(f"a = 1  {noqa}\nb = 2  {ignore}")) == 2
+    assert _without_reason(f"a = 1  {noqa} - ours\nb = 2  {ignore}  # made at run time") == []
+    assert _without_reason(f"# The name is ours.\na = 1  {noqa}") == []
