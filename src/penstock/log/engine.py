@@ -167,6 +167,17 @@ class Engine:
             stream.pending_meta,
         )
 
+    def changeable(self, stream: Stream) -> Pending:
+        """Return the pending half of a stream that takes changes; StreamNotFound if its end was
+        decided, though readers may still see it."""
+        if stream.deleting or stream.deleted:
+            raise not_found(stream.path)
+        return self.pending(stream)
+
+    def is_settled(self, stream: Stream) -> bool:
+        """Whether everything that was decided about a stream is durable."""
+        return not stream.in_flight
+
     # -- reading
 
     def find(self, path: str, *, touch: bool) -> Stream:
