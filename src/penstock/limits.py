@@ -32,6 +32,7 @@ MESSAGES_PER_APPEND_MAX: Final = 2**20
 # Length of a chain of forks. Reading and loading follow the chain upwards.
 FORK_DEPTH_MAX: Final = 100
 LIST_LIMIT_MAX: Final = 1000  # Streams on one page of the listing.
+REGISTRY_LOG_BYTES: Final = MIB  # History of `__registry__` at which it is rewritten.
 SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 
 # -- State

@@ -24,7 +24,8 @@ _SWITCH = {
 
 
 class Kind(NamedTuple):
-    """The notation of a value. `parse` raises ValueError for text that `expects` excludes."""
+    """The notation of a value. `parse` raises ValueError for text that `expects` excludes, or a
+    PenstockError that says more."""
 
     expects: str
     metavar: str

@@ -4,6 +4,7 @@ pure; how long functions and files may be."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,8 +160,13 @@ def _pending_access(source: str) -> list[str]:
     return [
         f"{node.lineno}: .{node.attr}"
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and node.attr in fields
+        if isinstance(node, ast.Attribute)
+        and (node.attr in fields or _is_in_flight(node, ast.unparse(node.value)))
     ]
+
+
+def _is_in_flight(node: ast.Attribute, owner: str) -> bool:
+    return node.attr == "in_flight" and owner.endswith("stream")  # webhooks have one, too
 
 
 @pytest.mark.parametrize(
@@ -169,6 +175,16 @@ def _pending_access(source: str) -> list[str]:
 def test_the_pending_half_of_a_stream_is_the_logs_alone(name: str) -> None:
     """Others ask `engine.pending(stream)`, and a check has it in its proposal."""
     assert _pending_access(SOURCES[name].read_text()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if not name.startswith("log/")])
+def test_decisions_are_reached_through_the_engine(name: str) -> None:
+    """What `log.decide` has of its own is for the engine; others may name the type of a check."""
+    imported = set(_imports(ast.parse(SOURCES[name].read_text())))
+    decisions = {each for each in imported if each.startswith("penstock.log.decide.")}
+    assert {
+        each for each in decisions if not each.startswith("penstock.log.decide.checks.")
+    } == set()
 
 
 def test_the_log_is_seen_to_look_at_what_is_pending() -> None:
@@ -253,7 +269,13 @@ def test_the_check_itself_leaves_other_imports_alone(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["stream.pending_tail", "self.stream.pending_meta['a']", "f(view.pending_count)"]
+    "source",
+    [
+        "stream.pending_tail",
+        "self.stream.pending_meta['a']",
+        "f(view.pending_count)",
+        "self.stream.in_flight",
+    ],
 )
 def test_the_check_itself_sees_what_is_pending(source: str) -> None:
     assert _pending_access(source) != []
@@ -264,3 +286,32 @@ def test_the_check_itself_sees_what_is_pending(source: str) -> None:
 )
 def test_the_check_itself_leaves_other_calls_alone(source: str) -> None:
     assert _file_access(source) == []
+
+
+EXCEPTION = re.compile(r"#\s*(?:type: ignore|noqa)\b")
+REASON = re.compile(r"# (?:noqa: [A-Z0-9, ]+ - |type: ignore\[[a-z, -]+\]  # )\w")
+
+
+def _without_reason(source: str) -> list[str]:
+    """Every line that silences a linter and says why neither itself nor in a comment above."""
+    lines = source.splitlines()
+    return [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(lines, 1)
+        if EXCEPTION.search(line)
+        and not REASON.search(line)
+        and not any(above.strip().startswith("# ") for above in lines[max(number - 3, 0) : number])
+    ]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_whatever_silences_a_linter_says_why(name: str) -> None:
+    assert _without_reason(SOURCES[name].read_text()) == []
+
+
+def test_a_silenced_linter_without_a_reason_is_seen() -> None:
+    # Put together here, so that the linters do not take them for their own.
+    noqa, ignore = "# no" + "qa: S608", "# type: " + "ignore[misc]"
+    assert len(_without_reason(f"a = 1  {noqa}\nb = 2  {ignore}")) == 2
+    assert _without_reason(f"a = 1  {noqa} - ours\nb = 2  {ignore}  # made at run time") == []
+    assert _without_reason(f"# The name is ours.\na = 1  {noqa}") == []

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import main
+from penstock.config.load import load
 from penstock.config.setting import InvalidSetting
 from penstock.config.settings import Settings
 from penstock.protocol.retention import Keep, parse_age, parse_keep, parse_rules, show_age
@@ -51,12 +57,30 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def test_the_setting_says_what_is_wrong() -> None:
-    from penstock.config.load import load
-
     assert load({"retention": " a/=1d   b=1KB "}, {}).retention == "a/=1d b=1KB"
     with pytest.raises(InvalidSetting, match="must be rules such as"):
         load({"retention": "a/=soon"}, {})
     assert Settings().retention == ""
+
+
+def test_a_rule_with_a_bad_pattern_is_refused_where_settings_are_read(tmp_path: Path) -> None:
+    reason = "Setting retention (from {}): 'logs/**x' is no pattern: `**` is a whole segment"
+    with pytest.raises(InvalidSetting, match=re.escape(reason.format("PENSTOCK_RETENTION"))):
+        load({}, {"PENSTOCK_RETENTION": "a/=1d logs/**x=7d"})
+    shown = CliRunner().invoke(main, ["config", "--retention", "logs/**x=7d"])
+    assert shown.exit_code != 0
+    assert reason.format("--retention") in shown.output
+    file = tmp_path / "penstock.toml"
+    file.write_text('retention = "logs/*?=7d"')
+    shown = CliRunner().invoke(main, ["config", "--config", str(file)])
+    assert shown.exit_code != 0
+    assert "`?` is no wildcard" in shown.output
+
+
+def test_two_spellings_of_a_pattern_are_one_rule() -> None:
+    assert parse_rules("/a/%41*/=1d") == [("a/A*", Keep(86_400, None))]
+    with pytest.raises(ValueError):
+        parse_rules("a/*=1d a/*/=2d")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ class Setting:
         except ValueError:
             shown = "" if self.kind in (SECRET, SECRETS) else f", not {raw!r}"
             raise self._invalid(f"must be {self.kind.expects}{shown}", origin) from None
+        except PenstockError as error:  # It says itself what is wrong, and what to do.
+            raise InvalidSetting(f"Setting {self.name} (from {origin}): {error.detail}") from None
         self.check(value, origin)
         return value
 

@@ -94,6 +94,13 @@ class Settings:
     list_limit_max: int = _READ.count(
         limits.LIST_LIMIT_MAX, "Maximum streams on one page of the listing."
     )
+    registry: bool = _READ.switch(
+        False, "Write the stream `__registry__`, from which the protocol's Test UI lists streams."
+    )
+    registry_log_bytes: int = _READ.size(
+        limits.REGISTRY_LOG_BYTES,
+        "History of `__registry__` at which it is rewritten as its current entries.",
+    )
     splits_max: int = _READ.count(
         limits.SPLITS_MAX, "Maximum ranges that a stream is split into for parallel readers."
     )

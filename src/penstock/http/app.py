@@ -59,7 +59,7 @@ class App:
     """The dialects of one server over one engine."""
 
     def __init__(self, engine: Engine, settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._engine = engine
+        self.engine = engine
         self._guard = Guard(settings)
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
@@ -138,7 +138,7 @@ class App:
 
     def drain(self) -> None:
         """The server is stopping: let no request wait any longer."""
-        self._engine.drain()
+        self.engine.drain()
         for dialect in self._dialects:
             dialect.drain()
 
@@ -152,7 +152,7 @@ class App:
     async def stop(self) -> None:
         """Close the App and stop its engine: the store is free for another process."""
         self.close()
-        await self._engine.stop()
+        await self.engine.stop()
 
     async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:
         try:

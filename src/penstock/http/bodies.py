@@ -64,12 +64,4 @@ def whole(stream: Stream, wire: bytes) -> bytes:
 
 async def read_range(engine: Engine, stream: Stream, start: int, end: int) -> bytes:
     """Return all of [start, end), read in pieces that the engine allows."""
-    if end - start <= PIECE_BYTES:
-        data = engine.read_now(stream, start, end) if end > start else b""
-        return await engine.read(stream, start, end) if data is None else data
-    parts = []
-    while start < end:
-        stop = min(start + PIECE_BYTES, end)
-        parts.append(await engine.read(stream, start, stop))
-        start = stop
-    return b"".join(parts)
+    return await engine.read_range(stream, start, end)

@@ -1,11 +1,19 @@
-"""The durable log: streams, the stores that hold them, and the engine that decides about them."""
+"""The durable log: streams, the stores that hold them, and the engine that decides about them.
+
+`open_engine` is the way in for programs that use the log without HTTP: docs/embedding.md.
+"""
 
 from __future__ import annotations
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.settings import Settings
 from penstock.log.engine import Engine
+from penstock.log.pubsub import StreamEvent, Subscription
+from penstock.log.requests import Append
 from penstock.log.store import Store
+from penstock.protocol.lifecycle import StreamConfig
+
+__all__ = ["Append", "Engine", "StreamConfig", "StreamEvent", "Subscription", "open_engine"]
 
 
 def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:

@@ -23,6 +23,7 @@ from penstock.log.decide.meta import set_meta
 from penstock.log.decide.snapshot import Recording, Snapshots
 from penstock.log.decide.trim import trim_at, trim_stream
 from penstock.log.lineage import token
+from penstock.log.pubsub import Callback, PubSub, Subscription
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
 from penstock.log.requests import Append, Appended, Created, Fork, Pending, Trimmed
@@ -31,6 +32,10 @@ from penstock.log.stats import EngineStats
 from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
+from penstock.protocol.offsets import START
+
+PIECE_BYTES = 256 * 1024
+"""Bytes that a store reads at a time."""
 
 
 class Engine:
@@ -59,6 +64,7 @@ class Engine:
         self._checks = Checks()
         self._snapshots = Snapshots(context)
         self._appends = Appends(context, self._checks, self._snapshots.recordings)
+        self._pubsub = PubSub(self)
         recovered = await self.store.open(self._commits)
         for stream in recovered:
             self._streams.add(stream)
@@ -89,6 +95,7 @@ class Engine:
         self._context.stop()
         self._reap_task.cancel()
         self._retention_task.cancel()
+        await self._pubsub.close()
         await self.store.close()
 
     def health(self) -> Health:
@@ -97,7 +104,7 @@ class Engine:
     # -- writing
 
     def create(
-        self, path: str, config: StreamConfig, body: bytes, *, closed: bool
+        self, path: str, config: StreamConfig, body: bytes = b"", *, closed: bool = False
     ) -> asyncio.Future[Created]:
         return create_stream(self._context, path, config, body, closed=closed)
 
@@ -160,6 +167,17 @@ class Engine:
             stream.pending_meta,
         )
 
+    def changeable(self, stream: Stream) -> Pending:
+        """Return the pending half of a stream that takes changes; StreamNotFound if its end was
+        decided, though readers may still see it."""
+        if stream.deleting or stream.deleted:
+            raise not_found(stream.path)
+        return self.pending(stream)
+
+    def is_settled(self, stream: Stream) -> bool:
+        """Whether everything that was decided about a stream is durable."""
+        return not stream.in_flight
+
     # -- reading
 
     def find(self, path: str, *, touch: bool) -> Stream:
@@ -185,7 +203,13 @@ class Engine:
         return Trimmed(token(stream, stream.earliest), stream.earliest_ordinal)
 
     async def position(self, stream: Stream, offset: str) -> int:
+        """Return the position of an offset exactly as the server returned it."""
         return await self._ranges.position(stream, offset)
+
+    async def read_start(self, stream: Stream, offset: str) -> int:
+        """Return where a read from an offset starts. Other than `position` it takes an offset to
+        which a client has added one."""
+        return await self._ranges.read_start(stream, offset)
 
     async def plan(
         self,
@@ -222,10 +246,33 @@ class Engine:
         self.stats.read_bytes += len(data)
         return data
 
+    async def read_range(self, stream: Stream, start: int, end: int) -> bytes:
+        """Return all of [start, end), however long it is; a store reads it in pieces."""
+        if end - start <= PIECE_BYTES:
+            data = self.read_now(stream, start, end) if end > start else b""
+            return await self.read(stream, start, end) if data is None else data
+        parts = []
+        while start < end:
+            stop = min(start + PIECE_BYTES, end)
+            parts.append(await self.read(stream, start, stop))
+            start = stop
+        return b"".join(parts)
+
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         return self._streams.list_streams(prefix, after, limit)
 
     # -- waiting
+
+    async def subscribe(
+        self, path: str, callback: Callback, *, offset: str = START
+    ) -> Subscription:
+        """Call `callback` with what follows `offset` in a stream, now and as it becomes durable.
+
+        Messages that are there already are delivered at once. After the last message of a closed
+        stream the callback gets `closed`, and `deleted` when the stream is deleted or expires. It
+        is never called within this call, nor within a commit. If it raises, the subscription ends.
+        """
+        return await self._pubsub.subscribe(path, callback, offset)
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every batch that is committed, until `unlisten`. Listeners are

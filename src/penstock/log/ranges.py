@@ -49,6 +49,25 @@ class Ranges:
             )
         return position
 
+    async def read_start(self, stream: Stream, offset: str) -> int:
+        """Return where a read from a client's offset starts: at its position, or at the boundary
+        one byte before it.
+
+        There are clients that add one to an offset, for "after it". One beyond the tail is
+        therefore the tail, and one beyond another boundary of a JSON stream is that boundary: no
+        message is shorter than three bytes, so that it cannot mean anything else. More than one
+        beyond stays an error: that client has data which the log does not have.
+        """
+        try:
+            return await self.position(stream, offset)
+        except (OffsetBeyondTail, OffsetNotAligned):
+            parsed = parse_offset(offset)
+            assert isinstance(parsed, Offset)
+            before = parsed.position - 1
+            if before <= stream.tail and await self.is_boundary(stream, before):
+                return before
+            raise
+
     async def is_boundary(self, stream: Stream, position: int) -> bool:
         """Whether a message starts at `position`, or would."""
         if not stream.is_json or position in (stream.earliest, stream.tail, stream.own_start):

@@ -26,10 +26,10 @@ class Append(NamedTuple):
 
     body: bytes
     content_type: str | None
-    close: bool
-    producer: Producer | None
-    stream_seq: str | None
-    expected: str | None
+    close: bool = False
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    expected: str | None = None
     writer: Writer = Writer.ANYBODY
 
 

@@ -23,7 +23,7 @@ from penstock.log.ranges import Ranges
 from penstock.log.requests import Trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream, StreamInfo
-from penstock.protocol.globs import is_pattern, literal_prefix, matches, parse_pattern
+from penstock.protocol.globs import is_pattern, literal_prefix, matches
 from penstock.protocol.retention import FOREVER, Keep, parse_rules
 
 if TYPE_CHECKING:
@@ -236,10 +236,7 @@ def rules_of(settings: Settings) -> list[tuple[str, Keep]]:
     """Return the rules of the setting `retention`, the longest first; InvalidPath names a pattern
     that is wrong."""
     try:
-        return [
-            (parse_pattern(rule) if is_pattern(rule) else rule, keep)
-            for rule, keep in parse_rules(settings.retention)
-        ]
+        return parse_rules(settings.retention)
     except InvalidPath as error:
         raise InvalidPath(f"Setting retention: {error.detail}") from None
 

@@ -26,8 +26,8 @@ class StreamConfig(NamedTuple):
     """The configuration of a stream. At most one of `ttl_s` and `expires_at_us` is set."""
 
     content_type: str
-    ttl_s: int | None
-    expires_at_us: int | None
+    ttl_s: int | None = None
+    expires_at_us: int | None = None
 
 
 class ForkConfig(NamedTuple):

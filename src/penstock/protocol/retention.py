@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from penstock.protocol.globs import is_pattern, parse_pattern
 from penstock.units import NUMBER_MAX, Kind, parse_size
 
 _AGE = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
@@ -71,12 +72,14 @@ def parse_keep(text: str) -> Keep:
 
 
 def parse_rules(text: str) -> list[tuple[str, Keep]]:
-    """Return the rules of ``logs/=7d,1GiB metrics/=1d``: limits by the start of a path, the longest
-    start first."""
+    """Return the rules of ``logs/=7d,1GiB metrics/**=1d``: limits by the start of a path or by a
+    pattern, in canonical form, the longest first. InvalidPath names a pattern that is wrong."""
     rules: dict[str, Keep] = {}
     for rule in text.split():
         # The last sign: a path may have one too, a limit never.
         prefix, sign, limits = rule.rpartition("=")
+        if is_pattern(prefix):
+            prefix = parse_pattern(prefix)
         if not sign or prefix in rules:
             raise ValueError(text)
         rules[prefix] = parse_keep(limits)

@@ -106,7 +106,7 @@ class TypeSchema:
     def _lenient(self) -> msgspec.json.Decoder[Any]:
         relaxed = [pa.field(each.name, each.type, metadata=each.metadata) for each in self.fields]
         row = _struct("Stored", relaxed, strict=False)
-        return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+        return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]  # made at run time
 
     def _single(self, value: str, number: int) -> Any:
         """One column of one value, or None if it does not fit."""
@@ -195,9 +195,11 @@ def _python(kind: pa.DataType, *, strict: bool) -> Any:
     if pa.types.is_struct(kind):
         nested = [kind.field(number) for number in range(kind.num_fields)]
         return _struct("Nested", nested, strict=strict)
+    # mypy does not know types that are created at run time.
     if pa.types.is_map(kind):
         return dict[str, _python(kind.item_type, strict=strict) | None]  # type: ignore[misc]
     if pa.types.is_list(kind):
+        # As above.
         return list[_python(kind.value_type, strict=strict) | None]  # type: ignore[misc]
     if pa.types.is_decimal(kind):
         return Decimal

@@ -35,7 +35,7 @@ class StateSchema:
 
     def __getattr__(self, name: str) -> Collection[Any]:
         try:
-            # Not by attribute: that would call this method again.
+            # Not by attribute, which would call this method again: mypy takes the value for Any.
             return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
         except KeyError:
             raise AttributeError(f"The schema has no collection {name!r}.") from None

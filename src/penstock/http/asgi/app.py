@@ -22,6 +22,7 @@ from penstock.http.problems import error_response, problem, unsafe_headers
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.app import App
+    from penstock.log.engine import Engine
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -65,6 +66,14 @@ class AsgiApp:
             await self._lifespan(receive, send)
         elif kind == "websocket":
             await send({"type": "websocket.close", "code": 1000})
+
+    @property
+    def engine(self) -> Engine:
+        """The log of this server, for code of the same process and event loop; there is one between
+        `startup` and `shutdown`."""
+        if self._app is None:
+            raise RuntimeError("The server is not running: await startup() first.")
+        return self._app.engine
 
     async def startup(self) -> None:
         """Open the store and recover; a second call does nothing."""

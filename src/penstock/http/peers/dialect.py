@@ -9,7 +9,7 @@ from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readab
 from penstock.http.metrics import peer_metrics
 from penstock.http.peers.follow import Follow
 from penstock.http.peers.notify import PREFIX, Notify, is_notify
-from penstock.http.peers.reserved import not_reserved
+from penstock.http.peers.reserved import not_server_owned
 from penstock.stp.server.notify_hub import NotifyHub
 from penstock.stp.server.registry import OWNER, check_writer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class PeerDialect(Dialect):
     def __init__(self, services: Services, indexer: StateIndexer, tables: TableDirectory) -> None:
         engine, settings, clock = services.engine, services.settings, services.clock
+        self._engine = engine
         egress = services.egress
         self.hub = NotifyHub(engine, indexer, settings, tables, egress, clock=clock)
         self._notify = Notify(self.hub, settings, egress, clock=clock)
@@ -32,7 +33,7 @@ class PeerDialect(Dialect):
     def routes(self) -> Routes:
         follow = {
             **readable(self._follow.get),
-            "PUT": not_reserved(self._follow.put),
+            "PUT": not_server_owned(self._engine, self._follow.put),
             "DELETE": self._follow.delete,
         }
         return Routes(prefixes={PREFIX: {"POST": self._notify.post}, b"/v1/follow/": follow})

@@ -1,4 +1,4 @@
-"""Handlers that refuse the streams which the server itself writes: its registry and its mirrors.
+"""Handlers that refuse the streams which the server itself writes: its registries and its mirrors.
 
 Clients may not create, declare, compact or delete them. A check in the log refuses appends.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import MirrorReadOnly, StreamNotFound
+from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
 from penstock.http.message import Request
 from penstock.http.router import Answer, Handler
-from penstock.stp.server.registry import OWNER
+from penstock.stp.server.registry import OWNER, SERVER
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
@@ -30,6 +30,25 @@ def not_reserved(handler: Handler) -> Handler:
     return handle
 
 
+def not_server_owned(engine: Engine, handler: Handler) -> Handler:
+    """Return the handler for all streams but those of the server's own records."""
+
+    def handle(path: str, request: Request) -> Answer:
+        _check_not_server_owned(engine, path)
+        return handler(path, request)
+
+    return not_reserved(handle)
+
+
+def _check_not_server_owned(engine: Engine, path: str) -> None:
+    try:
+        stream = engine.find(path, touch=False)
+    except PenstockError:
+        return  # The handler finds out as well, and says so.
+    if stream.meta.get(OWNER) == SERVER:
+        raise MirrorReadOnly(f"Only the server writes to {path!r}; it can be read.")
+
+
 def is_owned(stream: Stream) -> bool:
     """Whether the server itself writes to a stream, and relies on its history."""
     return OWNER in stream.meta
@@ -39,6 +58,7 @@ def not_owned(engine: Engine, handler: Handler) -> Handler:
     """Return the handler for all streams that the server does not write to itself."""
 
     def handle(path: str, request: Request) -> Answer:
+        _check_not_server_owned(engine, path)
         try:
             stream = engine.find(path, touch=False)
         except StreamNotFound:

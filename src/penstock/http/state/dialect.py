@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
 from penstock.http.metrics import state_metrics
-from penstock.http.peers.reserved import is_owned, not_reserved
+from penstock.http.peers.reserved import is_owned, not_reserved, not_server_owned
 from penstock.http.state.schema import Schema
 from penstock.http.state.state import State
 from penstock.state.declaration import META, Checks
@@ -31,7 +31,7 @@ class StateDialect(Dialect):
     def routes(self) -> Routes:
         schema = {
             **readable(self._schema.get),
-            "PUT": not_reserved(self._schema.put),
+            "PUT": not_server_owned(self._engine, self._schema.put),
             "DELETE": not_reserved(self._schema.delete),
         }
         return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": readable(self._state.get)})

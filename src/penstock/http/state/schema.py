@@ -11,7 +11,6 @@ from penstock.errors import Conflict, NotJsonStream, SchemaNotFound
 from penstock.http.documents import not_modified, tagged
 from penstock.http.headers import JSON_TYPE, NO_CACHE
 from penstock.http.message import Headers, Request, Response
-from penstock.log.decide.context import not_found
 from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
 from penstock.stp.declaration import META as TABLES
 
@@ -41,9 +40,7 @@ class Schema:
     async def _declare(self, path: str, mode: Mode, types: dict[str, Any]) -> Response:
         stream = self._engine.find(path, touch=False)
         # Decided on what is pending: another declaration may be on its way to the disk.
-        pending = self._engine.pending(stream)
-        if pending.deleting:
-            raise not_found(path)
+        pending = self._engine.changeable(stream)
         need_json(stream)
         value = pending.meta.get(META)
         old = None if value is None else decode(value)
@@ -77,9 +74,7 @@ class Schema:
     async def delete(self, path: str, request: Request) -> Response:
         """Return 204 when the stream is like any other again; its messages stay as they are."""
         stream = self._engine.find(path, touch=False)
-        pending = self._engine.pending(stream)
-        if pending.deleting:
-            raise not_found(path)
+        pending = self._engine.changeable(stream)
         if TABLES in pending.meta:
             raise Conflict(
                 f"{path!r} is read as a table, which needs its declaration; DELETE the stream to "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
-from penstock.http.peers.reserved import not_owned, not_reserved
+from penstock.http.peers.reserved import not_owned, not_reserved, not_server_owned
 from penstock.http.streams.listing import Listing
 from penstock.http.streams.live import Live
 from penstock.http.streams.read import ReadModes, Reads
+from penstock.http.streams.registry import StreamRegistry, is_left_over, release
 from penstock.http.streams.resource import Streams
 from penstock.http.streams.retention import Retention
 from penstock.http.streams.successor import Successor, leads_on
@@ -30,6 +32,8 @@ class StreamDialect(Dialect):
         self._listing = Listing(engine, settings)
         self._retention = Retention(engine, compactor)
         self._successor = Successor(engine, settings)
+        self._registry = StreamRegistry(engine, settings) if settings.registry else None
+        self._release: asyncio.Task[None] | None = None
 
     def routes(self) -> Routes:
         engine, streams = self._engine, self._streams
@@ -44,12 +48,12 @@ class StreamDialect(Dialect):
             },
             fixed={b"/v1/streams": readable(self._listing.get)},
             suffixes={
-                "trim": {"POST": not_reserved(retention.trim)},
+                "trim": {"POST": not_server_owned(engine, retention.trim)},
                 "compact": {"POST": not_owned(engine, retention.compact)},
                 "retention": {
                     **readable(retention.policy),
-                    "PUT": not_reserved(retention.set_policy),
-                    "DELETE": not_reserved(retention.drop_policy),
+                    "PUT": not_server_owned(engine, retention.set_policy),
+                    "DELETE": not_server_owned(engine, retention.drop_policy),
                 },
                 "successor": {
                     **readable(successor.get),
@@ -62,5 +66,17 @@ class StreamDialect(Dialect):
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(SUCCESSOR, self._successor.check, closes=True, overtakes=leads_on)]
 
+    def start(self) -> None:
+        if self._registry is not None:
+            self._registry.start()
+        elif is_left_over(self._engine):
+            self._release = asyncio.get_running_loop().create_task(release(self._engine))
+
     def drain(self) -> None:
         self.live.drain()
+
+    def close(self) -> None:
+        if self._registry is not None:
+            self._registry.close()
+        if self._release is not None:
+            self._release.cancel()

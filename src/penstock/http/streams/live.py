@@ -62,7 +62,7 @@ class Live:
         """Answer with what follows `offset`, as soon as there is something or the time is up."""
         start = self._reads.known_position(stream, offset)
         if start is None:
-            start = await self._engine.position(stream, offset)
+            start = await self._reads.start(stream, offset)
             stream = self._reload(stream)
         if stream.tail <= start and not (
             stream.closed or stream.is_gone or self._channels.draining
@@ -146,7 +146,7 @@ class Live:
     async def _events_later(
         self, stream: Stream, offset: str, client_cursor: str | None
     ) -> Response:
-        position = await self._engine.position(stream, offset)
+        position = await self._reads.start(stream, offset)
         return self._events(stream, position, client_cursor)
 
     def _events(self, stream: Stream, position: int, client_cursor: str | None) -> Response:

@@ -16,6 +16,7 @@ from penstock.http.documents import document
 from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE, VARY, has_tag, weak
 from penstock.http.message import Body, Headers, Request, Response
 from penstock.http.query import parse_count, parse_query
+from penstock.http.streams.yjs import start_after_snapshot
 from penstock.protocol import etag
 from penstock.protocol.offsets import NOW, START
 
@@ -114,6 +115,11 @@ class Reads:
         if offset == NOW or offset == self._engine.token(stream, stream.tail):
             return stream.tail
         return None
+
+    async def start(self, stream: Stream, offset: str) -> int:
+        """Return where a read from an offset starts, also if the client has added one to it."""
+        position = await self._engine.read_start(stream, offset)
+        return await start_after_snapshot(self._engine, stream, position)
 
     async def chunk_end(self, stream: Stream, start: int) -> int:
         """Return where a response that starts at `start` ends: at the tail, or a chunk further."""
@@ -272,7 +278,7 @@ class Reads:
         return start, end
 
     async def _range(self, stream: Stream, query: dict[str, str]) -> tuple[int, int | None]:
-        start = await self._engine.position(stream, query.get("offset", START))
+        start = await self.start(stream, query.get("offset", START))
         if "until" not in query:
             return start, None
         until = await self._engine.position(stream, query["until"])

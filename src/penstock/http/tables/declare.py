@@ -22,7 +22,6 @@ from penstock.errors import (
 from penstock.http.headers import JSON_TYPE, NO_CACHE, location
 from penstock.http.message import Headers, Request, Response
 from penstock.http.state.schema import need_json
-from penstock.log.decide.context import not_found
 from penstock.log.requests import Append
 from penstock.protocol.headers import format_expires_at, parse_stream_path
 from penstock.protocol.lifecycle import StreamConfig
@@ -87,8 +86,7 @@ class TableDeclarations:
                     return _response(stream, name, table, 201, created)
             await self._engine.wait(stream, history.position, 1.0)
             history = await inspect(self._engine, self._indexer, stream, table, history)
-            if stream.deleted:
-                raise not_found(stream_path)
+            self._engine.changeable(stream)
         raise Overloaded("The stream does not rest long enough to be declared; try again.")
 
     async def _stream(self, path: str) -> Stream:
@@ -98,8 +96,7 @@ class TableDeclarations:
             config = StreamConfig("application/json", None, None)
             await self._engine.create(path, config, b"", closed=False)
             stream = self._engine.find(path, touch=False)
-        if self._engine.pending(stream).deleting:
-            raise not_found(path)
+        self._engine.changeable(stream)
         need_json(stream)
         return stream
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
 from penstock.http.metrics import table_metrics
-from penstock.http.peers.reserved import not_reserved
+from penstock.http.peers.reserved import not_server_owned
 from penstock.http.tables.declare import TableDeclarations
 from penstock.http.tables.live import TableLive
 from penstock.http.tables.read import TableReads
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class TableDialect(Dialect):
     def __init__(self, services: Services, indexer: StateIndexer) -> None:
         engine, settings, clock = services.engine, services.settings, services.clock
+        self._engine = engine
         self.directory = TableDirectory(engine, indexer, settings)
         self._checks = TableChecks(Resets(indexer, settings), clock=clock)
         self._live = TableLive(engine, settings, services.traffic)
@@ -36,7 +37,7 @@ class TableDialect(Dialect):
     def routes(self) -> Routes:
         table = {
             **readable(self._reads.get),
-            "PUT": not_reserved(self._tables.put),
+            "PUT": not_server_owned(self._engine, self._tables.put),
             "POST": self._tables.post,
             "DELETE": self._tables.delete,
         }

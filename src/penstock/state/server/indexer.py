@@ -362,9 +362,10 @@ class _Follow:
         return not self.watching and not self.waiters
 
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
-        if self.watching and not self.stream.in_flight:
+        engine = self._indexer._engine
+        if self.watching and engine.is_settled(self.stream):
             self.watching = False
-            self._indexer._engine.unwatch(self.stream, self)
+            engine.unwatch(self.stream, self)
         self._indexer._enqueue(self)
 
     def ended(self) -> None:

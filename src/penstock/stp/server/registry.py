@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PATH: Final = "__stp/registry"
 OWNER: Final = "stp-owner"
 """The meta value of streams that only the server writes: mirrors, and the registry."""
+SERVER: Final = b"the server itself"
+"""The value of `OWNER` in streams of records that no client may change, such as the registry."""
 LAST_NOTIFIED: Final = "stp-told"
 """The meta value with the last SeqNo sent to each listener. It changes too often to be an event."""
 LISTENER: Final = "listener"
@@ -82,11 +84,14 @@ Entry = Listener | Follow
 
 def check_writer(proposal: Proposal) -> None:
     """Refuse appends to the server's own streams unless the server makes them."""
-    if proposal.writer is not Writer.SERVER:
-        raise MirrorReadOnly(
-            f"{proposal.stream.path!r} is written by {proposal.value.decode()[:200]} alone; "
-            "to write to a mirror, end its following first."
-        )
+    if proposal.writer is Writer.SERVER:
+        return
+    if proposal.value == SERVER:
+        raise MirrorReadOnly(f"Only the server writes to {proposal.stream.path!r}; it can be read.")
+    raise MirrorReadOnly(
+        f"{proposal.stream.path!r} is written by {proposal.value.decode()[:200]} alone; "
+        "to write to a mirror, end its following first."
+    )
 
 
 class Registry:
@@ -171,7 +176,7 @@ class Registry:
     async def _declare(self, stream: Stream) -> None:
         """Reserve the new stream for the server and declare its types."""
         engine = self._engine
-        await engine.set_meta(PATH, OWNER, b"the server itself")
+        await engine.set_meta(PATH, OWNER, SERVER)
         if STATE not in stream.meta:
             types = {kind: {"schema": {"type": "object"}} for kind in (LISTENER, FOLLOW)}
             offset = engine.token(stream, stream.tail)
