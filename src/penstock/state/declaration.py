@@ -15,6 +15,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import BodyTooLarge, InvalidEvent, InvalidSchema, ValidationFailed
 from penstock.protocol.json_mode import frame, unframe
+from penstock.state import expiry
 from penstock.state.collection import Collection
 from penstock.state.event import ChangeEvent
 from penstock.state.json import same_json
@@ -22,6 +23,7 @@ from penstock.state.parsing import in_array, parse_many
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:
+    from penstock.clock import Clock
     from penstock.log.requests import Proposal
     from penstock.log.stream import Stream
 
@@ -178,14 +180,15 @@ class Compiled:
             for name, entry in declaration.types.items()
         }
 
-    def check(self, array: bytes) -> None:
-        """Raise the error of the first invalid event of an array."""
+    def check(self, array: bytes, *, trusts_deletes: bool = False) -> None:
+        """Raise the error of the first invalid event of an array. With `trusts_deletes` a delete
+        may be of any type and key."""
         try:
             events = parse_many(array)
         except InvalidEvent as error:
             error.path = _pointer(error)
             raise
-        for failure in self._failures(events):
+        for failure in self._failures(events, trusts_deletes=trusts_deletes):
             raise failure
 
     def count_invalid(self, array: bytes) -> int:
@@ -194,24 +197,32 @@ class Compiled:
         events = parse_many(array, on_invalid=invalid.append)
         return len(invalid) + sum(1 for _ in self._failures(events))
 
-    def _failures(self, events: list[Any]) -> Iterator[InvalidEvent]:
-        collections = self._collections
+    def _failures(
+        self, events: list[Any], *, trusts_deletes: bool = False
+    ) -> Iterator[InvalidEvent]:
         for index, event in enumerate(events):
             if not isinstance(event, ChangeEvent):
                 continue
-            collection = collections.get(event.type)
-            if collection is None and not self._refuses_unknown:
+            if trusts_deletes and event.operation == "delete":
                 continue
             try:
-                if collection is None:
-                    raise self._unknown_type(event.type)
-                if event.type in self._key_patterns:
-                    self._key_patterns[event.type].check(event)
-                collection.load(event)
-            except ValidationFailed as error:
+                self._check(event)
+            except InvalidEvent as error:
                 failure = in_array(error, index, event.to_json())
                 failure.path = _pointer(failure)
                 yield failure
+
+    def _check(self, event: ChangeEvent) -> None:
+        if event.headers.ttl or event.headers.expires_at:
+            expiry.check(event)
+        collection = self._collections.get(event.type)
+        if collection is None:
+            if self._refuses_unknown:
+                raise self._unknown_type(event.type)
+            return
+        if event.type in self._key_patterns:
+            self._key_patterns[event.type].check(event)
+        collection.load(event)
 
     def _unknown_type(self, type: str) -> ValidationFailed:
         types = ", ".join(list(self._collections)[:_TYPES_NAMED_MAX])
@@ -226,13 +237,14 @@ class Compiled:
 class Checks:
     """The check of appends to declared streams. Calls `accepted` for each stream that passes."""
 
-    def __init__(self, accepted: Callable[[Stream], None]) -> None:
+    def __init__(self, accepted: Callable[[Stream], None], *, clock: Clock) -> None:
         self._accepted = accepted
+        self._clock = clock
         self._compiled: dict[int, tuple[bytes, Compiled]] = {}
         self.refused = 0
         self.warnings = 0
 
-    def __call__(self, proposal: Proposal) -> None:
+    def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         stream = proposal.stream
         compiled = self._of(stream.id, proposal.value)
         array = unframe(proposal.wire)
@@ -240,11 +252,14 @@ class Checks:
             self.warnings += compiled.count_invalid(array)
         else:
             try:
-                compiled.check(array)
+                # What has expired is deleted even if it is no longer allowed.
+                compiled.check(array, trusts_deletes=proposal.is_by_server)
             except InvalidEvent:
                 self.refused += 1
                 raise
         self._accepted(stream)
+        wire = expiry.with_deadlines(proposal.wire, self._clock.now_us())
+        return None if wire is None else (wire, proposal.messages)
 
     def _of(self, stream_id: int, value: bytes) -> Compiled:
         """Return the compiled declaration, which is compiled once per version."""
