@@ -38,6 +38,7 @@ SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 # -- State
 # Size of the declaration of a state stream, which is stored with the stream.
 SCHEMA_BYTES_MAX: Final = 256 * KIB
+STATE_TTL_S_MAX: Final = 315_360_000  # Largest `ttl` of an event: ten years, in seconds.
 STATE_LIMIT: Final = 1000  # Entities on one page of a state, unless the request names a limit.
 STATE_LIMIT_MAX: Final = 20_000  # Largest limit that a request for a page of a state can name.
 # Bytes of events on one page of a state with more than one entity.

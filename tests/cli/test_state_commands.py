@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.helpers.cli import Cli
 
@@ -91,3 +92,25 @@ def test_the_state_takes_the_place_of_the_history(cli: Cli) -> None:
         "snapshot-end",
     ]
     assert cli.json("compact", "visits")["earliest"] > tail
+
+
+def test_the_schema_commands_show_and_check_restrictions(cli: Cli, tmp_path: Path) -> None:
+    cli.make("restricted")
+    document = tmp_path / "declaration.json"
+    types = {"user": {"schema": {}, "key_pattern": "user:[0-9]+"}}
+    document.write_text(json.dumps({"types": types, "unknown_types": "refuse"}))
+    done = cli.ok("schema", "set", "restricted", document)
+    assert done == "version 1 of restricted, mode reject, unknown types refused\n"
+    shown = json.loads(cli.ok("schema", "get", "restricted"))
+    assert (shown["unknown_types"], shown["types"]) == ("refuse", types)
+    invalid = [
+        {"type": type, "key": "x", "value": 1, "headers": {"operation": "insert"}}
+        for type in ("role", "user")
+    ]
+    stdin = "\n".join(map(json.dumps, invalid)).encode()
+    checked = cli.run("schema", "check", "restricted", "-", stdin=stdin)
+    assert checked.returncode == 1
+    assert "(/type, unknown-type)" in checked.stdout
+    assert "(/key, pattern)" in checked.stdout
+    code, error = cli.failed("append", "restricted", json.dumps(invalid[0]))
+    assert (code, "'role'" in error) == (1, True)

@@ -144,6 +144,7 @@ NAMES = [
     "state_skipped_total",
     "state_refused_total",
     "state_warnings_total",
+    "state_expired_total",
     "stp_notices_total",
     "stp_notices_ignored_total",
     "stp_notifies_total",

@@ -80,7 +80,7 @@ class Rig:
 
     async def progress(self, path: str) -> int | None:
         stream = self.engine.find(path, touch=False)
-        progress = await self.indexer._ask(lambda index: index.progress(stream.id))
+        progress = await self.indexer.ask(lambda index: index.progress(stream.id))
         return None if progress is None else progress.position
 
 
@@ -379,7 +379,7 @@ async def test_rows_of_deleted_streams_go(folder: Path | None) -> None:
             await server.append(f"s{number}", change("user", "1", 1))
             assert len(await server.state(f"s{number}")) == 1
             await server.engine.delete(f"s{number}")
-        streams = await server.indexer._ask(lambda index: index.streams())
+        streams = await server.indexer.ask(lambda index: index.streams())
         assert len(streams) <= 2
 
 
@@ -394,7 +394,7 @@ def test_streams_that_were_deleted_before_a_start_are_dropped_by_it(tmp_path: Pa
 
     async def second() -> None:
         async with rig(tmp_path) as server:
-            streams = await server.indexer._ask(lambda index: index.streams())
+            streams = await server.indexer.ask(lambda index: index.streams())
             assert [path for _, path in streams] == ["kept"]
 
     asyncio.run(first())

@@ -23,7 +23,7 @@ async def indexed(client: Client) -> list[Any]:
     indexer = client.app.state.indexer
     while indexer._task is not None and not indexer._task.done():
         await indexer._task
-    return [path for _, path in await indexer._ask(lambda index: index.streams())]
+    return [path for _, path in await indexer.ask(lambda index: index.streams())]
 
 
 @with_app()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.cli.formats import Message
-from penstock.cli.producer_marks import seekable
+from penstock.client.message_offsets import message_offsets
 from penstock.errors import ProtocolError
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
 
 SPLITS: Final = 1024
-SEPARATOR_BYTES: Final = 2  # Penstock stores a comma and a line end after each message
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -88,9 +87,7 @@ class Splitter:
 
     def _messages(self, batch: Batch) -> Iterator[Message]:
         messages = json_messages(batch.data)
-        offsets = _exact_offsets(batch, messages)
-        if offsets is None:
-            offsets = [batch.offset] * len(messages) + [batch.next_offset]
+        offsets = message_offsets(batch, [len(data) for data in messages])
         for number, data in enumerate(messages):
             yield self._message(data, offsets[number], offsets[number + 1])
 
@@ -112,22 +109,6 @@ class Splitter:
     def _message(self, data: bytes, offset: str, next_offset: str) -> Message:
         self._number += 1
         return Message(self._stream, data, offset, next_offset, self._number - 1)
-
-
-def _exact_offsets(batch: Batch, messages: list[bytes]) -> list[str] | None:
-    """Return the offset of each message and of the end, if the server counts bytes as Penstock."""
-    end = seekable(batch.next_offset)
-    if end is None:
-        return None
-    position = end.position - sum(len(data) + SEPARATOR_BYTES for data in messages)
-    start = seekable(batch.offset)
-    if position != (0 if batch.offset == START else start and start.position):
-        return None
-    offsets = []
-    for data in messages:
-        offsets.append(end._replace(position=position).token)
-        position += len(data) + SEPARATOR_BYTES
-    return [*offsets, batch.next_offset]
 
 
 class Tail:

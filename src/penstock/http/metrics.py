@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
+    from penstock.state.server.expirer import Expirer
     from penstock.state.server.indexer import StateIndexer
     from penstock.stp.server.checks import TableChecks
     from penstock.stp.server.notify_hub import NotifyHub
@@ -143,7 +144,7 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     )
 
 
-def state_metrics(indexer: StateIndexer, checks: Checks) -> Iterator[Metric]:
+def state_metrics(indexer: StateIndexer, checks: Checks, expirer: Expirer) -> Iterator[Metric]:
     streams, lag_bytes = indexer.lag()
     yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
     yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", lag_bytes)
@@ -151,6 +152,7 @@ def state_metrics(indexer: StateIndexer, checks: Checks) -> Iterator[Metric]:
     yield _counter("state_skipped", "Messages skipped: no state events.", indexer.skipped)
     yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
     yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
+    yield _counter("state_expired", "Entities deleted because they expired.", expirer.expired)
 
 
 def table_metrics(

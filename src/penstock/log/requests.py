@@ -74,6 +74,10 @@ class Proposal(NamedTuple):
     messages: int
     writer: Writer
 
+    @property
+    def is_by_server(self) -> bool:
+        return self.writer is Writer.SERVER
+
 
 class Fork(NamedTuple):
     """A request for a fork: its source and where to leave it. An `offset` of None is the tail."""

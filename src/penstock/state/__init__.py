@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.state.live.aio.state import AsyncLiveState
     from penstock.state.live.aio.transaction import AsyncTransaction
     from penstock.state.live.backends import Backend, MemoryBackend
+    from penstock.state.live.changes import StateBatch, StateChange
     from penstock.state.live.sqlite import SqliteBackend
     from penstock.state.live.sync.state import LiveState
     from penstock.state.live.sync.transaction import Transaction
@@ -49,6 +50,8 @@ __all__ = [
     "MaterializedState",
     "MemoryBackend",
     "SqliteBackend",
+    "StateBatch",
+    "StateChange",
     "StateEvent",
     "StateReset",
     "StateSchema",
@@ -75,6 +78,7 @@ _MODULES = {
         "reset", "snapshot_end", "snapshot_start", "up_to_date", "update", "upsert",
     ),
     "penstock.state.live.backends": ("Backend", "MemoryBackend"),
+    "penstock.state.live.changes": ("StateBatch", "StateChange"),
     "penstock.state.live.sync.state": ("LiveState",),
     "penstock.state.live.aio.state": ("AsyncLiveState",),
     "penstock.state.materialized": ("MaterializedState",),

@@ -64,7 +64,13 @@ def _read_change(fields: _Fields, headers: _Fields, *, strict_timestamp: bool) -
         check_depth(raw, field)
     return ChangeEvent(
         headers=Headers(
-            operation=operation, txid=txid, timestamp=timestamp, unknown=_unknown(headers)
+            operation=operation,
+            txid=txid,
+            timestamp=timestamp,
+            ttl=headers.pop("ttl", UNSET),
+            expires_at=headers.pop("expires_at", UNSET),
+            reason=headers.pop("reason", UNSET),
+            unknown=_unknown(headers),
         ),
         type=type_,
         key=key,

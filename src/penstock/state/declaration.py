@@ -1,4 +1,5 @@
-"""The declaration of a state stream: a JSON Schema per type, and the mode for invalid events.
+"""The declaration of a state stream: a JSON Schema and a pattern of keys per type, whether other
+types are refused, and the mode for invalid events.
 
 Pure rules: the document that clients send, the form that is stored with the stream, and the check
 of appends. Knows neither HTTP nor the log.
@@ -7,13 +8,14 @@ of appends. Knows neither HTTP nor the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
 from penstock import limits
 from penstock.errors import BodyTooLarge, InvalidEvent, InvalidSchema, ValidationFailed
 from penstock.protocol.json_mode import frame, unframe
+from penstock.state import expiry
 from penstock.state.collection import Collection
 from penstock.state.event import ChangeEvent
 from penstock.state.json import same_json
@@ -21,6 +23,7 @@ from penstock.state.parsing import in_array, parse_many
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:
+    from penstock.clock import Clock
     from penstock.log.requests import Proposal
     from penstock.log.stream import Stream
 
@@ -28,14 +31,26 @@ META: Final = "state"
 """The name of the stream's metadata that holds the declaration."""
 
 Mode = Literal["reject", "warn"]
+UnknownTypes = Literal["keep", "refuse"]
 
 _MODES: Final = ("reject", "warn")
+_UNKNOWN_TYPES: Final = ("keep", "refuse")
 # Fields that GET adds to a document; a PUT may repeat them, and ignores them.
 _READ_ONLY: Final = frozenset({"version", "offset", "ordinal"})
 _COMPILED_MAX: Final = 1024
+_TYPES_NAMED_MAX: Final = 10
 
 
-class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+class Document(NamedTuple):
+    """A declaration as a client writes it. Every type has a `schema`, and may have a
+    `key_pattern`."""
+
+    mode: Mode
+    types: dict[str, Any]
+    unknown_types: UnknownTypes
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stored declaration: the document, its version, and the offset where that version began."""
 
     version: int
@@ -43,10 +58,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     types: dict[str, Any]
     offset: str
     ordinal: int
+    unknown_types: UnknownTypes = "keep"
 
-    def says(self, mode: Mode, types: dict[str, Any]) -> bool:
+    def says(self, document: Document) -> bool:
         """Whether a document is the same as this declaration."""
-        return self.mode == mode and same_json(self.types, types)
+        mode, types, unknown_types = document
+        if (self.mode, self.unknown_types) != (mode, unknown_types):
+            return False
+        return same_json(self.types, types)
 
 
 def encode(declaration: Declaration) -> bytes:
@@ -57,8 +76,8 @@ def decode(value: bytes) -> Declaration:
     return msgspec.json.decode(value, type=Declaration)
 
 
-def parse_document(body: bytes) -> tuple[Mode, dict[str, Any]]:
-    """Return the mode and types of a client's document; every schema in it is valid."""
+def parse_document(body: bytes) -> Document:
+    """Return a client's document; every schema and pattern in it is valid."""
     if len(body) > limits.SCHEMA_BYTES_MAX:
         raise BodyTooLarge(f"A declaration has at most {limits.SCHEMA_BYTES_MAX} bytes.")
     frame(body, allow_empty=True)  # its error names what is wrong with the JSON
@@ -69,27 +88,37 @@ def parse_document(body: bytes) -> tuple[Mode, dict[str, Any]]:
     if not isinstance(document, dict):
         raise InvalidSchema('The document must be an object: {"types": {"user": {"schema": {…}}}}.')
     for name in document:
-        if name not in {"types", "mode"} | _READ_ONLY:
-            raise InvalidSchema(f"{name[:64]!r} is unknown: use types and mode.", field=name)
+        if name not in {"types", "mode", "unknown_types"} | _READ_ONLY:
+            raise InvalidSchema(
+                f"{name[:64]!r} is unknown: use types, unknown_types and mode.", field=name
+            )
     mode = document.get("mode", "reject")
     if mode not in _MODES:
         raise InvalidSchema("mode must be reject or warn.", field="mode")
+    unknown_types = document.get("unknown_types", "keep")
+    if unknown_types not in _UNKNOWN_TYPES:
+        raise InvalidSchema("unknown_types must be keep or refuse.", field="unknown_types")
     types = document.get("types")
     if not isinstance(types, dict):
         raise InvalidSchema("types must be an object with an entry for each type.", field="types")
     for name, entry in types.items():
         _check_type(name, entry)
-    return cast("Mode", mode), types
+    # msgspec leaves out a default by identity, so the value is one of the literals here.
+    return Document(cast("Mode", mode), types, "refuse" if unknown_types == "refuse" else "keep")
 
 
 def _check_type(name: str, entry: Any) -> None:
     field = f"types.{name[:64]}"
     if not name:
         raise InvalidSchema("The name of a type must not be empty.", field="types")
-    if not isinstance(entry, dict) or entry.keys() != {"schema"}:
+    if not isinstance(entry, dict) or entry.keys() - {"key_pattern"} != {"schema"}:
         raise InvalidSchema(
-            f'{field} must be an object with one member: {{"schema": …}}.', field=field
+            f'{field} must be an object with a "schema", which may be true, and at most a '
+            '"key_pattern" beside it.',
+            field=field,
         )
+    if "key_pattern" in entry:
+        _check_pattern(entry["key_pattern"], f"{field}.key_pattern")
     schema = entry["schema"]
     field = f"{field}.schema"
     if not isinstance(schema, dict | bool):
@@ -102,26 +131,64 @@ def _check_type(name: str, entry: Any) -> None:
         raise InvalidSchema(f"{field}: {error}", field=field) from error
 
 
+def _check_pattern(pattern: Any, field: str) -> None:
+    if not isinstance(pattern, str):
+        raise InvalidSchema(f"{field} must be a regular expression.", field=field)
+    try:
+        JsonSchema({"pattern": pattern})  # alone, so that it cannot end the group around it
+        KeyPattern(pattern)
+    except ValueError as error:
+        raise InvalidSchema(f"{field}: {error}", field=field) from error
+
+
+class KeyPattern:
+    """A regular expression for whole keys, matched in linear time like those of JSON Schemas."""
+
+    __slots__ = ("_load", "pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._load = JsonSchema({"pattern": f"^(?:{pattern})$"}).load
+
+    def check(self, event: ChangeEvent) -> None:
+        try:
+            self._load(msgspec.json.encode(event.key))
+        except ValueError:
+            key = event.key[:64]
+            raise ValidationFailed(
+                f"{event.type} {key!r}: key {key!r} does not match {self.pattern[:64]}.",
+                field="key",
+                rule="pattern",
+            ) from None
+
+
 class Compiled:
     """A declaration whose schemas are compiled, to check events."""
 
-    __slots__ = ("_collections", "mode")
+    __slots__ = ("_collections", "_key_patterns", "_refuses_unknown", "mode")
 
     def __init__(self, declaration: Declaration) -> None:
         self.mode = declaration.mode
+        self._refuses_unknown = declaration.unknown_types == "refuse"
+        self._key_patterns = {
+            name: KeyPattern(entry["key_pattern"])
+            for name, entry in declaration.types.items()
+            if "key_pattern" in entry
+        }
         self._collections = {
             name: Collection[Any](type=name, schema=entry["schema"])
             for name, entry in declaration.types.items()
         }
 
-    def check(self, array: bytes) -> None:
-        """Raise the error of the first invalid event of an array."""
+    def check(self, array: bytes, *, trusts_deletes: bool = False) -> None:
+        """Raise the error of the first invalid event of an array. With `trusts_deletes` a delete
+        may be of any type and key."""
         try:
             events = parse_many(array)
         except InvalidEvent as error:
             error.path = _pointer(error)
             raise
-        for failure in self._failures(events):
+        for failure in self._failures(events, trusts_deletes=trusts_deletes):
             raise failure
 
     def count_invalid(self, array: bytes) -> int:
@@ -130,32 +197,54 @@ class Compiled:
         events = parse_many(array, on_invalid=invalid.append)
         return len(invalid) + sum(1 for _ in self._failures(events))
 
-    def _failures(self, events: list[Any]) -> Iterator[InvalidEvent]:
-        collections = self._collections
+    def _failures(
+        self, events: list[Any], *, trusts_deletes: bool = False
+    ) -> Iterator[InvalidEvent]:
         for index, event in enumerate(events):
             if not isinstance(event, ChangeEvent):
                 continue
-            collection = collections.get(event.type)
-            if collection is None:
+            if trusts_deletes and event.operation == "delete":
                 continue
             try:
-                collection.load(event)
-            except ValidationFailed as error:
+                self._check(event)
+            except InvalidEvent as error:
                 failure = in_array(error, index, event.to_json())
                 failure.path = _pointer(failure)
                 yield failure
+
+    def _check(self, event: ChangeEvent) -> None:
+        if event.headers.ttl or event.headers.expires_at:
+            expiry.check(event)
+        collection = self._collections.get(event.type)
+        if collection is None:
+            if self._refuses_unknown:
+                raise self._unknown_type(event.type)
+            return
+        if event.type in self._key_patterns:
+            self._key_patterns[event.type].check(event)
+        collection.load(event)
+
+    def _unknown_type(self, type: str) -> ValidationFailed:
+        types = ", ".join(list(self._collections)[:_TYPES_NAMED_MAX])
+        more = "" if len(self._collections) <= _TYPES_NAMED_MAX else ", …"
+        return ValidationFailed(
+            f"type {type[:64]!r} is not one of those that are declared: {types or 'none'}{more}.",
+            field="type",
+            rule="unknown-type",
+        )
 
 
 class Checks:
     """The check of appends to declared streams. Calls `accepted` for each stream that passes."""
 
-    def __init__(self, accepted: Callable[[Stream], None]) -> None:
+    def __init__(self, accepted: Callable[[Stream], None], *, clock: Clock) -> None:
         self._accepted = accepted
+        self._clock = clock
         self._compiled: dict[int, tuple[bytes, Compiled]] = {}
         self.refused = 0
         self.warnings = 0
 
-    def __call__(self, proposal: Proposal) -> None:
+    def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         stream = proposal.stream
         compiled = self._of(stream.id, proposal.value)
         array = unframe(proposal.wire)
@@ -163,11 +252,14 @@ class Checks:
             self.warnings += compiled.count_invalid(array)
         else:
             try:
-                compiled.check(array)
+                # What has expired is deleted even if it is no longer allowed.
+                compiled.check(array, trusts_deletes=proposal.is_by_server)
             except InvalidEvent:
                 self.refused += 1
                 raise
         self._accepted(stream)
+        wire = expiry.with_deadlines(proposal.wire, self._clock.now_us())
+        return None if wire is None else (wire, proposal.messages)
 
     def _of(self, stream_id: int, value: bytes) -> Compiled:
         """Return the compiled declaration, which is compiled once per version."""

@@ -52,7 +52,17 @@ class Headers(
     from_: NonEmpty | UnsetType = UNSET
     offset: NonEmpty | UnsetType = UNSET
     location: NonEmpty | UnsetType = UNSET
+    # Not named by the protocol, and so of any type: see `state/expiry`.
+    ttl: Raw | UnsetType = UNSET
+    expires_at: Raw | UnsetType = UNSET
+    reason: Raw | UnsetType = UNSET
     unknown: UnknownFields | UnsetType = UNSET
+
+    def beyond_protocol(self) -> dict[str, bytes]:
+        """Return the headers that the protocol does not name, as JSON."""
+        own = {"ttl": self.ttl, "expires_at": self.expires_at, "reason": self.reason}
+        named = {name: bytes(raw) for name, raw in own.items() if raw is not UNSET}
+        return {**named, **(self.unknown.raw if self.unknown else {})}
 
 
 class _Event(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -175,7 +185,7 @@ class ChangeEvent(
         headers = self.headers
         foreign = {"from": headers.from_, "offset": headers.offset, "location": headers.location}
         named = {name: _encode(value) for name, value in foreign.items() if value is not UNSET}
-        return {**named, **(headers.unknown.raw if headers.unknown else {})}
+        return {**named, **headers.beyond_protocol()}
 
 
 class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
@@ -211,7 +221,7 @@ class ControlEvent(_Event, frozen=True, eq=False, gc=False, omit_defaults=True):
         headers = self.headers
         foreign = {"txid": headers.txid, "timestamp": headers.timestamp, "from": headers.from_}
         named = {name: _encode(value) for name, value in foreign.items() if value is not UNSET}
-        return {**named, **(headers.unknown.raw if headers.unknown else {})}
+        return {**named, **headers.beyond_protocol()}
 
 
 StateEvent: TypeAlias = ChangeEvent | ControlEvent

@@ -41,7 +41,8 @@ def command() -> None:
 def set_(server: Server, stream: str, file: Path) -> None:
     """Declare the types of STREAM.
 
-    FILE (- is stdin) is a JSON document such as {"types": {"user": {"schema": {…}}}}.
+    FILE (- is stdin) is a JSON document such as {"types": {"user": {"schema": {…}}}}. A type may
+    have a "key_pattern", and "unknown_types": "refuse" refuses all other types.
     """
     from penstock.client.requests import Request
 
@@ -50,7 +51,9 @@ def set_(server: Server, stream: str, file: Path) -> None:
         headers = {"Content-Type": "application/json"}
         answer = remote.client.request(Request("PUT", _url(remote), headers, body=body))
     declared = json.loads(answer.body)
-    click.echo(f"version {declared['version']} of {stream}, mode {declared['mode']}")
+    refuses = declared.get("unknown_types") == "refuse"
+    more = ", unknown types refused" if refuses else ""
+    click.echo(f"version {declared['version']} of {stream}, mode {declared['mode']}{more}")
 
 
 @command.command("get")

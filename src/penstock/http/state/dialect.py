@@ -12,6 +12,7 @@ from penstock.http.state.schema import Schema
 from penstock.http.state.state import State
 from penstock.state.declaration import META, Checks
 from penstock.state.server.compaction import Compactor
+from penstock.state.server.expirer import Expirer
 from penstock.state.server.indexer import StateIndexer
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ class StateDialect(Dialect):
         self.indexer = StateIndexer(engine, settings)
         self.compactor = Compactor(engine, self.indexer, settings, spares=is_owned)
         self._engine = engine
-        self._checks = Checks(self.indexer.accepted)
+        self.expirer = Expirer(engine, self.indexer, clock=services.clock, spares=is_owned)
+        self.indexer.on_deadline = self.expirer.notice
+        self._checks = Checks(self.indexer.accepted, clock=services.clock)
         self._schema = Schema(engine, self.indexer, services.compressor)
         self._state = State(engine, self.indexer, services.compressor)
 
@@ -40,11 +43,12 @@ class StateDialect(Dialect):
         return [AppendCheck(META, self._checks)]
 
     def metrics(self) -> Iterable[Metric]:
-        return state_metrics(self.indexer, self._checks)
+        return state_metrics(self.indexer, self._checks, self.expirer)
 
     def start(self) -> None:
         self._engine.retention.compact = self.compactor.consider
         self.indexer.start()
 
     def close(self) -> None:
+        self.expirer.close()
         self.indexer.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import Conflict, NotJsonStream, SchemaNotFound
 from penstock.http.documents import not_modified, tagged
 from penstock.http.headers import JSON_TYPE, NO_CACHE
 from penstock.http.message import Headers, Request, Response
-from penstock.state.declaration import META, Declaration, Mode, decode, encode, parse_document
+from penstock.state.declaration import META, Declaration, Document, decode, encode, parse_document
 from penstock.stp.declaration import META as TABLES
 
 if TYPE_CHECKING:
@@ -34,23 +34,23 @@ class Schema:
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         """Return 201 for a stream's first declaration, 200 for a later one or the same again."""
         # Parsed now: a transport drops the body when this returns, also when that is a coroutine.
-        mode, types = parse_document(request.body)
-        return self._declare(path, mode, types)
+        return self._declare(path, parse_document(request.body))
 
-    async def _declare(self, path: str, mode: Mode, types: dict[str, Any]) -> Response:
+    async def _declare(self, path: str, document: Document) -> Response:
         stream = self._engine.find(path, touch=False)
         # Decided on what is pending: another declaration may be on its way to the disk.
         pending = self._engine.changeable(stream)
         need_json(stream)
         value = pending.meta.get(META)
         old = None if value is None else decode(value)
-        if old is not None and old.says(mode, types):
+        if old is not None and old.says(document):
             new = old
         else:
             new = Declaration(
                 version=1 if old is None else old.version + 1,
-                mode=mode,
-                types=types,
+                mode=document.mode,
+                types=document.types,
+                unknown_types=document.unknown_types,
                 offset=self._engine.token(stream, pending.tail),
                 ordinal=pending.ordinal,
             )

@@ -196,6 +196,8 @@ def _render_history(
                 item["txid"] = event.txid
             if event.timestamp is not None:
                 item["timestamp"] = event.timestamp
+            if event.headers.reason:
+                item["reason"] = msgspec.Raw(bytes(event.headers.reason))
         history.append(item)
     return msgspec.json.encode({**head, "history": history})
 

@@ -184,15 +184,15 @@ class TableDeclarations:
                     f"PUT /v1/schema/{stream.path} first."
                 )
             types = {table.type: STRING} if table.record == "text" else {}
-            return self._evolved(stream, 1, "reject", types)
+            return self._evolved(stream, 1, state.Document("reject", types, "keep"))
         if table.record == "json":
             return None
         current = state.decode(value)
         entry = current.types.get(table.type)
         if entry is None and history.changes == 0:
-            return self._evolved(
-                stream, current.version + 1, current.mode, {**current.types, table.type: STRING}
-            )
+            types = {**current.types, table.type: STRING}
+            document = state.Document(current.mode, types, current.unknown_types)
+            return self._evolved(stream, current.version + 1, document)
         if entry is None or not allows_only_strings(entry["schema"]):
             raise NotExpressible(
                 f"A table of text needs a schema that says that {table.type!r} is a string: "
@@ -201,15 +201,14 @@ class TableDeclarations:
             )
         return None
 
-    def _evolved(
-        self, stream: Stream, version: int, mode: state.Mode, types: dict[str, Any]
-    ) -> bytes:
+    def _evolved(self, stream: Stream, version: int, document: state.Document) -> bytes:
         pending = self._engine.pending(stream)
         return state.encode(
             state.Declaration(
                 version=version,
-                mode=mode,
-                types=types,
+                mode=document.mode,
+                types=document.types,
+                unknown_types=document.unknown_types,
                 offset=self._engine.token(stream, pending.tail),
                 ordinal=pending.ordinal,
             )

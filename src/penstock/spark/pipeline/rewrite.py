@@ -176,8 +176,7 @@ class Rewriter:
         except SchemaNotFound:
             schema = None
         if schema is not None:
-            declaration = {"mode": schema["mode"], "types": schema["types"]}
-            self._request("PUT", "/v1/schema/", self.to, declaration)
+            self._request("PUT", "/v1/schema/", self.to, schema)
         retention = "/__ds/retention"
         policy = msgspec.json.decode(self._request("GET", STREAM_PREFIX, self.stream + retention))
         if policy["own"]:

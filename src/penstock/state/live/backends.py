@@ -19,7 +19,10 @@ class Backend(Protocol):
     blocking: bool  # whether a commit waits for a disk
 
     def open(self, stream: str, indexes: Indexes) -> Position:
-        """Prepare for the stream at a URL; return the position of the entities."""
+        """Prepare for the stream at a URL; return the position of the entities.
+
+        A state that selects entities adds its selection as a fragment: `…#type=user&prefix=a`.
+        """
 
     def commit(
         self,

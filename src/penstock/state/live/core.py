@@ -6,20 +6,25 @@ Does I/O only through its backend, and waits for nothing. Reading needs no lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock import limits
 from penstock.client.batches import Batch
+from penstock.client.message_offsets import message_ends
 from penstock.errors import ClientClosed, Gone, StreamClosed
+from penstock.protocol.offsets import START
 from penstock.state.event import ControlEvent
 from penstock.state.json import decode_value, same_raw
 from penstock.state.live.backends import Backend, Entities, Indexes, MemoryBackend
+from penstock.state.live.changes import ChangeOperation, StateBatch, StateChange
 from penstock.state.live.moves import Moving, relative, resolved
 from penstock.state.live.plan import Cleared, Entity, Plan, Position, Question
 from penstock.state.live.rules import Rules, log
+from penstock.state.live.selection import Selection
 
 OnChange = Callable[[str, str, Any, Any], Any]
+OnBatch = Callable[[StateBatch], Any]
 OnControl = Callable[[ControlEvent], Any]
 
 
@@ -29,6 +34,13 @@ class Change(NamedTuple):
     entity: Entity
     old: bytes | None
     new: bytes | None
+
+
+class Committed(NamedTuple):
+    """What listeners are told of a commit: the changes that readers see, and the batch."""
+
+    changes: list[Change]
+    batch: StateBatch | None = None
 
 
 class Ticket:
@@ -47,11 +59,19 @@ class Ticket:
 class LiveCore:
     """One state, with one follower."""
 
-    def __init__(self, url: str, backend: Backend, rules: Rules, indexes: Indexes) -> None:
+    def __init__(
+        self,
+        url: str,
+        backend: Backend,
+        rules: Rules,
+        indexes: Indexes,
+        *,
+        selection: Selection | None = None,
+    ) -> None:
         self.lock = threading.RLock()
         self.backend = backend
         self.indexes = indexes
-        self.position = backend.open(url, indexes)
+        self.position = backend.open(url if selection is None else selection.name(url), indexes)
         # The stream of the position, which a reset may change, and the number of such redirects.
         location = self.position.location
         self.url = resolved(url, location) if location else url
@@ -61,6 +81,7 @@ class LiveCore:
         self.skipped = 0
         self.ended: BaseException | None = None
         self.on_change: list[OnChange] = []
+        self.on_batch: list[OnBatch] = []
         self.on_control: list[OnControl] = []
         self._rules = rules
         self._open_txid: str | None = None
@@ -115,30 +136,35 @@ class LiveCore:
     def plan(self, batch: Batch) -> Generator[Question, Any, Plan]:
         if self._moving is not None:
             return self._moving.core.plan(batch)
-        return self._rules.plan(batch, self.position, self._open_txid, trace=bool(self.on_change))
+        return self._rules.plan(batch, self.position, self._open_txid, trace=self._is_heard)
+
+    @property
+    def _is_heard(self) -> bool:
+        return bool(self.on_change or self.on_batch)
 
     def gone(self, error: Gone) -> Plan:
         return self._rules.gone(error, self.next)
 
     def loaded(self, offset: str, entities: Mapping[Entity, bytes], url: str) -> Plan:
-        plan = self._rules.loaded(offset, entities, trace=bool(self.on_change))
+        plan = self._rules.loaded(offset, entities, trace=self._is_heard)
         location = self.position.location if url == self.url else relative(url)
         plan.position = plan.position._replace(location=location)
         self.url = url
         return plan
 
-    def commit(self, plan: Plan) -> list[Change]:
-        """Commit a plan; return the changes that readers see, in order."""
+    def commit(self, plan: Plan) -> Committed:
+        """Commit a plan; return what listeners are to be told."""
         with self.lock:
             if self.ended is not None:
                 raise self.ended
             if self._moving is not None:
                 arrived = self._moving.take(plan)
                 if arrived is None:
-                    return []
+                    return Committed([])
                 plan, self.url, self._moving = arrived, self._moving.url, None
                 self.moves += 1
-            seen = self._trace(plan) if self.on_change else []
+            steps = self._steps(plan) if self._is_heard else []
+            changes = self._uncovered(_change(step) for step in steps) if self.on_change else []
             if plan.writes or plan.clears or plan.position != self.position:
                 self.backend.commit(self.position, plan.position, plan.writes, clear=plan.clears)
             self.position = plan.position
@@ -147,7 +173,16 @@ class LiveCore:
             self._open_txid = plan.open_txid
             if plan.moves_to is not None:
                 self._moving = Moving(self.url, plan.moves_to, self._replacement)
-            return seen + self._notice(plan.txids)
+            changes += self._notice(plan.txids)
+            return Committed(changes, self._batch(steps) if self.on_batch else None)
+
+    def _batch(self, steps: Iterable[StateChange]) -> StateBatch:
+        return StateBatch(
+            changes=tuple(steps),
+            offset=self.position.offset,
+            url=self.url,
+            up_to_date=self.up_to_date,
+        )
 
     def _replacement(self, url: str) -> LiveCore:
         """Return an empty state with the same rules, to be filled before it replaces this one."""
@@ -177,11 +212,14 @@ class LiveCore:
             self._overlays = ()
             self.backend.close()
 
-    def notify(self, changes: Iterable[Change], controls: Iterable[ControlEvent] = ()) -> None:
+    def notify(self, committed: Committed, controls: Iterable[ControlEvent] = ()) -> None:
         """Call the listeners, without holding the lock."""
-        for (type, key), old, new in changes:
+        for (type, key), old, new in committed.changes:
             for listener in tuple(self.on_change):
                 _call(listener, type, key, _decoded(old), _decoded(new))
+        if committed.batch is not None:
+            for batch_listener in tuple(self.on_batch):
+                _call(batch_listener, committed.batch)
         for control in controls:
             for control_listener in tuple(self.on_control):
                 _call(control_listener, control)
@@ -218,20 +256,22 @@ class LiveCore:
         any later stream implies it."""
         return self.moves > moves or self.position.offset >= offset
 
-    def show(self, ticket: Ticket, entity: Entity, value: bytes | None) -> list[Change]:
+    def show(self, ticket: Ticket, entity: Entity, value: bytes | None) -> Committed:
         """Add a change to the overlay of a transaction; return what readers see change."""
+        if not self._rules.selects(entity):
+            return Committed([])
         with self.lock:
             old = self.get(*entity)
             ticket.writes[entity] = value
             if ticket not in self._overlays:
                 self._overlays = (*self._overlays, ticket)
-            return _differing([Change(entity, old, self.get(*entity))])
+            return Committed(_differing([Change(entity, old, self.get(*entity))]))
 
-    def settle(self, ticket: Ticket) -> list[Change]:
+    def settle(self, ticket: Ticket) -> Committed:
         """Remove the overlay of a transaction that is in the state, or has failed."""
         with self.lock:
             self.forget(ticket)
-            return self._uncover([ticket])
+            return Committed(self._uncover([ticket]))
 
     def _notice(self, txids: Mapping[str, None]) -> list[Change]:
         self._remember(txids)
@@ -260,31 +300,45 @@ class LiveCore:
         self._overlays = tuple(ticket for ticket in self._overlays if ticket not in tickets)
         return _differing(Change(entity, before[entity], self.get(*entity)) for entity in entities)
 
-    def _trace(self, plan: Plan) -> list[Change]:
-        """Return the changes that readers will see, event by event; overlays hide entities."""
+    def _steps(self, plan: Plan) -> list[StateChange]:
+        """Return the changes of a plan to the entities without overlays, event by event."""
         if plan.replaces:
-            existing, writes = self.everything(), plan.writes
-            steps = [Change(each, old, writes.get(each)) for each, old in existing.items()]
-            steps += [
-                Change(each, None, new) for each, new in writes.items() if each not in existing
+            existing, writes, offset = self.everything(), plan.writes, plan.position.offset
+            return [
+                _step(Change(entity, existing.get(entity), writes.get(entity)), "reset", offset)
+                for entity in sorted(existing.keys() | writes.keys())
+                if not same_raw(existing.get(entity) or b"", writes.get(entity) or b"")
             ]
-            return self._uncovered(steps)
+        offsets = self._offsets(plan) if self.on_batch else None
         now: dict[Entity, bytes | None] = {}
-        changes: list[Change] = []
+        steps: list[StateChange] = []
         cleared = False
         for step in plan.trace or ():
+            offset = "" if offsets is None else offsets[step.number]
             if isinstance(step, Cleared):
                 existing = {} if cleared else self.everything()
                 existing.update(now)
-                changes.extend(Change(entity, old, None) for entity, old in existing.items())
+                steps.extend(
+                    _step(Change(entity, existing[entity], None), "reset", offset)
+                    for entity in sorted(existing)
+                    if existing[entity] is not None
+                )
                 now, cleared = {}, True
                 continue
-            entity, value = step
+            entity = step.entity
             under = None if cleared or entity in now else self.backend.get(*entity)
-            old = now.get(entity, under)
-            changes.append(Change(entity, old, value))
-            now[entity] = value
-        return self._uncovered(changes)
+            change = Change(entity, now.get(entity, under), step.value)
+            steps.append(_step(change, step.operation, offset, step.txid))
+            now[entity] = step.value
+        return steps
+
+    def _offsets(self, plan: Plan) -> Sequence[str]:
+        """Return the offset after each message that the trace of a plan refers to."""
+        if plan.batch is not None:
+            return message_ends(plan.batch)
+        # A state that was loaded is at its offset; a stream that is gone has none.
+        is_loaded = plan.position.offset != START
+        return [plan.position.offset if is_loaded else self.position.offset]
 
     def _uncovered(self, changes: Iterable[Change]) -> list[Change]:
         covered = {entity for ticket in self._overlays for entity in ticket.writes}
@@ -300,6 +354,25 @@ def _merged(entities: Entities, overlay: Mapping[str, bytes | None]) -> Entities
 
 def _differing(changes: Iterable[Change]) -> list[Change]:
     return [change for change in changes if not same_raw(change.old or b"", change.new or b"")]
+
+
+def _step(
+    change: Change, operation: ChangeOperation, offset: str, txid: str | None = None
+) -> StateChange:
+    (type, key), old, new = change
+    return StateChange(
+        type=type,
+        key=key,
+        operation=operation,
+        old_raw=old,
+        new_raw=new,
+        offset=offset,
+        txid=txid,
+    )
+
+
+def _change(step: StateChange) -> Change:
+    return Change((step.type, step.key), step.old_raw, step.new_raw)
 
 
 def _decoded(raw: bytes | None) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from penstock.client.batches import Batch
 from penstock.protocol.offsets import START
 from penstock.state.event import ControlEvent
+from penstock.state.live.changes import ChangeOperation
 
 Entity: TypeAlias = tuple[str, str]  # (type, key)
 
@@ -28,14 +30,20 @@ Question: TypeAlias = Count | Exists
 
 
 class Cleared(NamedTuple):
-    """In the trace of a batch: all entities were removed."""
+    """In the trace of a batch: all entities were removed, by the message `number` of the batch."""
+
+    number: int = 0
 
 
 class Written(NamedTuple):
-    """In the trace of a batch: one entity was set, or removed if there is no value."""
+    """In the trace of a batch: one entity was set, or removed if there is no value, by the message
+    `number` of the batch."""
 
     entity: Entity
     value: bytes | None
+    operation: ChangeOperation
+    number: int = 0
+    txid: str | None = None
 
 
 class Position(NamedTuple):
@@ -58,6 +66,7 @@ class Plan:
     replaces: bool = False  # the writes are the whole new state: listeners get the differences
     writes: dict[Entity, bytes | None] = field(default_factory=dict)
     trace: list[Cleared | Written] | None = None
+    batch: Batch | None = None  # the batch that the numbers of the trace refer to
     controls: list[ControlEvent] = field(default_factory=list)
     txids: dict[str, None] = field(default_factory=dict)
     open_txid: str | None = None

@@ -27,6 +27,7 @@ from penstock.state.live.plan import (
     Question,
     Written,
 )
+from penstock.state.live.selection import Selection
 from penstock.state.materialized import Checks, OnInvalid
 from penstock.state.parsing import (
     decode_exactly,
@@ -53,6 +54,7 @@ class Rules:
         schema: Checks | None = None,
         on_invalid: OnInvalid = "skip",
         on_reset: OnReset = "clear",
+        selection: Selection | None = None,
     ) -> None:
         if not (callable(on_invalid) or on_invalid in ("raise", "skip")):
             raise ValueError(f"on_invalid is {on_invalid!r}: use raise, skip or a function.")
@@ -61,6 +63,11 @@ class Rules:
         self._schema = schema
         self._on_invalid = on_invalid
         self._on_reset = on_reset
+        self._selection = None if selection is None or selection.is_all else selection
+
+    def selects(self, entity: Entity) -> bool:
+        """Whether the state holds an entity."""
+        return self._selection is None or self._selection.selects(entity)
 
     def plan(
         self, batch: Batch, position: Position, open_txid: str | None, *, trace: bool = False
@@ -73,6 +80,7 @@ class Rules:
             position=position._replace(offset=batch.next_offset),
             up_to_date=batch.up_to_date,
             trace=[] if trace else None,
+            batch=batch if trace else None,
         )
         if open_txid is not None:
             plan.txids[open_txid] = None
@@ -80,6 +88,7 @@ class Rules:
         odd = odd_timestamps(events)
         if odd:
             log.warning("timestamps of %d events up to %s are not RFC 3339", odd, batch.next_offset)
+        selection = self._selection
         skip_below = 0
         last_txid: Any = None
         event: Any  # a cast for each would be a large part of the cost of this loop
@@ -101,13 +110,16 @@ class Rules:
             last_txid = headers.txid
             if last_txid is not UNSET:
                 plan.txids[last_txid] = None
+            entity = (event.type, event.key)
+            if selection is not None and not selection.selects(entity):
+                continue
             if self._schema is not None and not self._is_valid(event, indexes[number], plan):
                 continue
             value = None if operation == "delete" else bytes(event._value)
-            entity = (event.type, event.key)
             plan.writes[entity] = value
             if plan.trace is not None:
-                plan.trace.append(Written(entity, value))
+                index, txid = indexes[number], event.txid
+                plan.trace.append(Written(entity, value, operation, index, txid))
         else:
             # Batches are cut anywhere: the next may begin with more of the same transaction.
             if last_txid and not batch.up_to_date:
@@ -135,7 +147,7 @@ class Rules:
                     continue
             plan.writes[entity] = value
             if plan.trace is not None:
-                plan.trace.append(Written(entity, value))
+                plan.trace.append(Written(entity, value, "load"))
         return plan
 
     # -- controls
@@ -167,7 +179,7 @@ class Rules:
             plan.writes.clear()
             plan.position = plan.position._replace(in_snapshot=False)
             if plan.trace is not None:
-                plan.trace.append(Cleared())
+                plan.trace.append(Cleared(indexes[number]))
             if event.offset is not None:
                 return (yield from self._skip(event.offset, number, indexes, batch, plan))
         return number + 1

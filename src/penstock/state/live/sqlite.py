@@ -61,7 +61,8 @@ class SqliteBackend:
             raise
 
     def open(self, stream: str, indexes: Indexes) -> Position:
-        name = self._name or stream
+        url, mark, selection = stream.partition("#")
+        name = (self._name or url) + mark + selection
         with self._writer as connection:
             connection.execute("BEGIN IMMEDIATE")
             row = connection.execute(
@@ -70,7 +71,7 @@ class SqliteBackend:
             if row is None:
                 row = (name, Position().offset, 0, "")
                 connection.execute("INSERT INTO position VALUES (1, ?, ?, ?, ?)", row)
-            elif row[0] != name and row[3] and stream.endswith(row[3]):
+            elif row[0] != name and row[3] and url.endswith(row[3]):
                 # A reset had redirected the state to this very stream, which is now named directly.
                 row = (name, row[1], row[2], "")
                 connection.execute("UPDATE position SET stream = ?, location = ''", (name,))

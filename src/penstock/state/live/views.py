@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.state.json import decode_value
+from penstock.state.live.changes import StateBatch
 from penstock.state.live.core import LiveCore
 from penstock.state.lookup import as_json, matches, token
 from penstock.state.schema import Collection, StateSchema
@@ -104,6 +105,10 @@ class LiveReader:
         raw = self._core.get(type, key)
         return default if raw is None else decode_value(raw)
 
+    def get_raw(self, type: str, key: str) -> bytes | None:
+        """Return the JSON of an entity's value as it was written, or None if there is none."""
+        return self._core.get(type, key)
+
     def get_type(self, type: str) -> dict[str, Any]:
         """Return all entities of a type as plain values: key → value."""
         return {key: decode_value(raw) for key, raw in self._core.items(type)}
@@ -121,6 +126,11 @@ class LiveReader:
     def offset(self) -> str:
         """The offset up to which the stream is applied."""
         return self._core.position.offset
+
+    @property
+    def stream_url(self) -> str:
+        """The URL of the stream that the offset belongs to; a reset may redirect to another."""
+        return self._core.url
 
     @property
     def in_snapshot(self) -> bool:
@@ -149,6 +159,16 @@ class LiveReader:
         """
         self._core.on_change.append(listener)
         return lambda: self._core.on_change.remove(listener)
+
+    def on_batch(self, listener: Callable[[StateBatch], Any]) -> Callable[[], None]:
+        """Call `listener(batch)` after each commit with the changes that the stream has made.
+
+        Each change has its operation, its offset and the values as they were written. Events that
+        change nothing are included, and so are those that a transaction still hides. Returns a
+        function that removes the listener.
+        """
+        self._core.on_batch.append(listener)
+        return lambda: self._core.on_batch.remove(listener)
 
     def on_control(self, listener: Callable[[Any], Any]) -> Callable[[], None]:
         """Call `listener(event)` for each control event, after its batch is committed. Returns a

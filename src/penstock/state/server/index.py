@@ -15,13 +15,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.log.disk.files import Files
 from penstock.state.event import OPERATIONS
-from penstock.state.server import row_numbers
+from penstock.state.server import deadlines, row_numbers
+from penstock.state.server.deadlines import Deadline
 from penstock.state.server.index_batch import DELETE, Batch
 from penstock.state.server.json_pages import JoinedPage, join
 
 T = TypeVar("T")
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 CACHE_KIB: Final = 32 * 1024
 RESET: Final = len(OPERATIONS)
 
@@ -48,9 +49,9 @@ CREATE TABLE IF NOT EXISTS resets (
   ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entities (
   stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
-  length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL,
+  length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL, expires_us INTEGER,
   PRIMARY KEY (stream, type, key)) WITHOUT ROWID;
-{row_numbers.SCHEMA}
+{row_numbers.SCHEMA}{deadlines.SCHEMA}
 PRAGMA user_version = {FORMAT};
 """
 # SQLite takes the other columns of a group from the row with the greatest position. Most values
@@ -143,6 +144,7 @@ class StateIndex:
         self._path = path
         self._files = Files()
         self.odd_timestamps = 0  # of events indexed since the start
+        self.applied_deadline_us: int | None = None  # the earliest of the last batch
         if path is None:
             self._connect(":memory:")
             return
@@ -232,7 +234,8 @@ class StateIndex:
             if batch.resets:
                 self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
             self._db.executemany(
-                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", batch.set_entities()
+                "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                batch.set_entities(),
             )
             row_numbers.add(self._db, stream, batch.numbered)
             self._db.executemany(
@@ -246,6 +249,7 @@ class StateIndex:
                  len(mark), zlib.crc32(mark), stream),
             )  # fmt: skip
         self.odd_timestamps += batch.odd_timestamps
+        self.applied_deadline_us = batch.deadline_us
         return batch.skipped
 
     def skipped(self, stream: int) -> int:
@@ -312,6 +316,16 @@ class StateIndex:
         if progress is None or progress.position < at:
             return None
         return question(self._db, progress)
+
+    def write(self, job: Callable[[Any, int], None], stream: int) -> None:
+        """Run a change of a stream's rows in one transaction."""
+        with self._db:
+            self._db.execute("BEGIN")
+            job(self._db, stream)
+
+    def deadlines(self) -> list[Deadline]:
+        """Return the first deadline of each stream that has one."""
+        return deadlines.all_streams(self._db)
 
     def _reaches(self, query: StateQuery) -> bool:
         progress = self.progress(query.stream)

@@ -5,17 +5,31 @@ Parses events; does not know the database.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
 
 from penstock.errors import BadRequest, InvalidEvent
 from penstock.protocol.json_mode import unframe
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state.event import OPERATIONS, ControlEvent
+from penstock.state.expiry import deadline_us
 from penstock.state.parsing import decode_exactly, decode_loosely, odd_timestamps, parse
 
 VALUE_BYTES_MAX: Final = 4096
 """Larger values are not indexed, and read from the log."""
 DELETE: Final = OPERATIONS.index("delete")
+
+
+class EntityRow(NamedTuple):
+    """An entity as the index stores it."""
+
+    position: int
+    length: int
+    value: bytes | None
+    """None if it is too large."""
+    ordinal: int
+    expires_us: int | None
 
 
 class Batch:
@@ -25,6 +39,7 @@ class Batch:
         "_entities",
         "_stream",
         "changes",
+        "deadline_us",
         "numbered",
         "odd_timestamps",
         "ordinal",
@@ -41,16 +56,15 @@ class Batch:
         self.skip_until = skip_until
         self.skipped = 0
         self.odd_timestamps = 0
+        self.deadline_us: int | None = None  # the earliest of all events
         self.changes: list[tuple[object, ...]] = []
         self.resets: list[tuple[int, int, int, int]] = []
         self.numbered: dict[str, list[tuple[int, int]]] = {}
-        # At the end of the batch: position, length, value if small, ordinal; None if deleted.
-        self._entities: dict[tuple[str, str], tuple[int, int, bytes | None, int] | None] = {}
+        self._entities: dict[tuple[str, str], EntityRow | None] = {}
 
     @property
-    def entities(self) -> dict[tuple[str, str], tuple[int, int, bytes | None, int] | None]:
-        """The changed entities at the end of the batch: position, length, value if small, ordinal;
-        None if deleted."""
+    def entities(self) -> dict[tuple[str, str], EntityRow | None]:
+        """The changed entities at the end of the batch; None if deleted."""
         return self._entities
 
     def set_entities(self) -> list[tuple[object, ...]]:
@@ -89,12 +103,21 @@ class Batch:
             self.numbered.setdefault(event.type, []).append((self.position, self.ordinal))
             value = event._value
             small = bytes(value) if len(value) <= VALUE_BYTES_MAX else None
-            last = None if operation == DELETE else (self.position, length, small, self.ordinal)
+            last = None
+            if operation != DELETE:
+                deadline = None if event.headers.expires_at is UNSET else self._deadline(event)
+                last = EntityRow(self.position, length, small, self.ordinal, deadline)
             self._entities[event.type, event.key] = last
         elif event.control == "reset":
             self.resets.append((self._stream, *location))
             self._entities.clear()
             self.skip_until = self._resumes_at(event.offset)
+
+    def _deadline(self, event: Any) -> int | None:
+        deadline = deadline_us(event)
+        if deadline is not None and (self.deadline_us is None or deadline < self.deadline_us):
+            self.deadline_us = deadline
+        return deadline
 
     def _resumes_at(self, offset: str | None) -> int:
         """Return the position that a reset names; events between it and the reset do not count."""

@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.log.disk.files import Files
 from penstock.state.declaration import META
+from penstock.state.server.deadlines import Deadline
 from penstock.state.server.index import IndexFault, StateIndex, is_passing
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class StateIndexer:
         self._checked: dict[int, int] = {}
         self._folding = asyncio.Semaphore(FOLDS_MAX)
         self._closed = False
+        self.on_deadline: Callable[[Deadline], None] = lambda _: None
         self.skipped = 0
         self.indexed_bytes = 0
 
@@ -77,11 +79,13 @@ class StateIndexer:
         try:
             index = self._opened()
             for stream_id, path in index.streams():
-                stream = self._find(stream_id, path)
+                stream = self.find(stream_id, path)
                 if stream is None:
                     index.drop(stream_id)
                 else:
                     self.follow(stream)
+            for deadline in index.deadlines():
+                self.on_deadline(deadline)
         except IndexFault as error:  # the streams can be served without it
             _log.error("the state index cannot be opened: %s", error)
 
@@ -134,10 +138,10 @@ class StateIndexer:
         try:
             if self._checked.get(stream.id, stream.earliest) < stream.earliest:
                 await self._prune(stream)
-            answer = await self._ask(question) if stream.id in self._checked else None
+            answer = await self.ask(question) if stream.id in self._checked else None
             if answer is None:
                 await self.reach(stream, at)
-                answer = await self._ask(question)
+                answer = await self.ask(question)
         except IndexFault as error:
             _log.error("the state index failed: %s", error)
             self._checked.pop(stream.id, None)
@@ -168,7 +172,7 @@ class StateIndexer:
         await self._work(lambda: index.apply(stream.id, start, wire))
         return end
 
-    async def _ask(self, question: Callable[[StateIndex], T]) -> T:
+    async def ask(self, question: Callable[[StateIndex], T]) -> T:
         """Put a question to the index, in its thread."""
         return await self._work(lambda: question(self._opened()))
 
@@ -239,20 +243,24 @@ class StateIndexer:
 
     async def _step(self, follow: _Follow) -> None:
         stream = follow.stream
-        if stream.is_gone:
-            await self._ask(lambda index: index.drop(stream.id))
-            raise StreamNotFound(f"{stream.path!r} was deleted.")
+        await self._drop_if_gone(stream)
         if META not in stream.meta and await self._drop(follow):
             return
         if follow.position is None or follow.position < stream.earliest:
             follow.position = await self._resume(stream)
+            await self._drop_if_gone(stream)  # if deleted meanwhile, its rows may be swept
         elif self._checked.get(stream.id, stream.earliest) < stream.earliest:
             await self._prune(stream)
         start = follow.position
         if start < stream.tail:
             end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES)
             wire = await self.read(stream, start, end)
-            self.skipped += await self._ask(lambda index: self._apply(index, stream, start, wire))
+            skipped, deadline_us = await self.ask(
+                lambda index: self._apply(index, stream, start, wire)
+            )
+            self.skipped += skipped
+            if deadline_us is not None:
+                self.on_deadline(Deadline(stream.id, stream.path, deadline_us))
             self.indexed_bytes += end - start
             follow.position = end
         follow.arrived()
@@ -261,19 +269,28 @@ class StateIndexer:
         elif follow.is_idle:
             self._follows.pop(stream.id, None)
 
-    def _apply(self, index: StateIndex, stream: Stream, start: int, wire: bytes) -> int:
+    async def _drop_if_gone(self, stream: Stream) -> None:
+        if stream.is_gone:
+            await self.ask(lambda index: index.drop(stream.id))
+            raise StreamNotFound(f"{stream.path!r} was deleted.")
+
+    def _apply(
+        self, index: StateIndex, stream: Stream, start: int, wire: bytes
+    ) -> tuple[int, int | None]:
+        """Index messages; return how many were no events, and the earliest deadline of an
+        entity."""
         before = index.odd_timestamps
         skipped = index.apply(stream.id, start, wire)
         if index.odd_timestamps > before:
             odd = index.odd_timestamps - before
             _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
-        return skipped
+        return skipped, index.applied_deadline_us
 
     async def _drop(self, follow: _Follow) -> bool:
         """Drop a stream that was undeclared; return false if it has been declared again since."""
         stream = follow.stream
         follow.position = None
-        await self._ask(lambda index: index.drop(stream.id))
+        await self.ask(lambda index: index.drop(stream.id))
         if META in stream.meta:
             return False
         self._queue.pop(stream.id, None)
@@ -282,7 +299,7 @@ class StateIndexer:
 
     async def _resume(self, stream: Stream) -> int:
         """Return the indexed position if it matches the log; else begin again."""
-        progress = await self._ask(lambda index: index.progress(stream.id))
+        progress = await self.ask(lambda index: index.progress(stream.id))
         first, ordinal = stream.earliest, stream.earliest_ordinal
         if progress is not None and first <= progress.position <= stream.tail:
             end = progress.position
@@ -291,7 +308,7 @@ class StateIndexer:
                 if progress.first < first:
                     await self._prune(stream)
                 return end
-        await self._ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
+        await self.ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
         self._checked[stream.id] = first
         await self._sweep()
         return first
@@ -306,17 +323,17 @@ class StateIndexer:
     async def _prune(self, stream: Stream) -> None:
         """Remove the rows of events that were trimmed from the log."""
         first = stream.earliest
-        await self._ask(lambda index: index.prune(stream.id, first))
+        await self.ask(lambda index: index.prune(stream.id, first))
         self._checked[stream.id] = first
 
     async def _sweep(self) -> None:
         """Drop streams that were deleted while they were not watched."""
-        streams = await self._ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
+        streams = await self.ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
         self._swept = streams[-1][0] if len(streams) == SWEEP_STREAMS else 0
         for stream_id, path in streams:
-            if self._find(stream_id, path) is None:
+            if self.find(stream_id, path) is None:
                 # mypy cannot infer the type of a lambda with a default.
-                await self._ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
+                await self.ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
 
     async def _repair(self, error: Exception) -> None:
         """Recreate a broken database; wait if the disk is full."""
@@ -325,13 +342,13 @@ class StateIndexer:
             follow.position = None
         if self._path is not None and not is_passing(error):
             try:
-                await self._ask(lambda index: index.recreate())
+                await self.ask(lambda index: index.recreate())
                 return
             except IndexFault as again:
                 _log.error("the state index cannot be recreated: %s", again)
         await asyncio.sleep(RETRY_S)
 
-    def _find(self, stream_id: int, path: str) -> Stream | None:
+    def find(self, stream_id: int, path: str) -> Stream | None:
         """Return the stream, if it is still the one that was indexed."""
         try:
             stream = self._engine.find(path, touch=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
+    from penstock.state.live.changes import StateChange
 
 
 EntityId: TypeAlias = tuple[str, str]  # (type, key)
@@ -31,6 +32,14 @@ class Change(NamedTuple):
     old: str | None
     new: str | None
     offset: str
+
+    @classmethod
+    def of(cls, change: StateChange) -> Self:
+        """Return a change of a live state."""
+        old, new = (
+            None if raw is None else raw.decode() for raw in (change.old_raw, change.new_raw)
+        )
+        return cls(change.type, change.key, change.operation, old, new, change.offset)
 
     @property
     def entity(self) -> EntityId:

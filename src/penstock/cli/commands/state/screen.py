@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -14,6 +14,9 @@ from penstock.cli.commands.state.entities import Change, EntityId, on_one_line, 
 from penstock.cli.system import terminal_size
 from penstock.cli.terminal import has_cursor, printable, styled
 from penstock.cli.text import aligned, amount
+
+if TYPE_CHECKING:
+    from penstock.state.live.changes import StateChange
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
@@ -28,8 +31,8 @@ _FRAME_LINES = 4  # the title, the head, the count of hidden rows, and the curso
 class Screen(Protocol):
     """The output of a state that changes."""
 
-    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
-        """Show the state at an offset, and the changes since the last call."""
+    def show(self, changes: Sequence[StateChange], offset: str) -> None:
+        """Show the changes since the last call, and the state at an offset."""
 
 
 @contextmanager
@@ -54,9 +57,10 @@ class Lines:
     def __init__(self, *, as_json: bool) -> None:
         self._form = _json if as_json else _line
 
-    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
-        if changes:
-            lines = "".join(f"{self._form(change)}\n" for change in changes)
+    def show(self, changes: Sequence[StateChange], offset: str) -> None:
+        shown = [Change.of(change) for change in changes if change.operation != "load"]
+        if shown:
+            lines = "".join(f"{self._form(change)}\n" for change in shown)
             sys.stdout.buffer.write(lines.encode("utf-8", "replace"))
             sys.stdout.buffer.flush()
 
@@ -87,15 +91,22 @@ class Table:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
+        self._values: dict[EntityId, str] = {}
         self._recent: dict[EntityId, None] = {}
         self.lines: list[str] = []
 
-    def show(self, values: Mapping[EntityId, str], changes: Sequence[Change], offset: str) -> None:
+    def show(self, changes: Sequence[StateChange], offset: str) -> None:
         # One change per entity: from the value on the screen to the current value.
         last: dict[EntityId, Change] = {}
-        for change in changes:
-            before = last[change.entity].old if change.entity in last else change.old
-            last[change.entity] = change._replace(old=before)
+        values = self._values
+        for change in map(Change.of, changes):
+            if change.new is None:
+                values.pop(change.entity, None)
+            else:
+                values[change.entity] = change.new
+            if change.operation != "load":
+                before = last[change.entity].old if change.entity in last else change.old
+                last[change.entity] = change._replace(old=before)
         if not self._recent:
             self._recent = dict.fromkeys(sorted(values, reverse=True))
         for entity in last:

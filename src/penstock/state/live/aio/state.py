@@ -9,7 +9,7 @@ from typing import Self
 
 from penstock.client.aio.stream import AsyncStream
 from penstock.client.batches import Batch
-from penstock.errors import Gone
+from penstock.errors import Gone, StreamClosed
 from penstock.protocol.offsets import START
 from penstock.state.live.aio.transaction import AsyncTransaction
 from penstock.state.live.backends import Backend, MemoryBackend
@@ -18,6 +18,7 @@ from penstock.state.live.core import LiveCore
 from penstock.state.live.plan import Plan
 from penstock.state.live.questions import answered
 from penstock.state.live.rules import OnReset, Rules
+from penstock.state.live.selection import Selection
 from penstock.state.live.transaction import Outlet, Sequence
 from penstock.state.live.views import LiveReader, check_names, indexes_of
 from penstock.state.materialized import OnInvalid
@@ -42,15 +43,25 @@ class AsyncLiveState(LiveReader):
         on_reset: OnReset = "clear",
         bootstrap: Bootstrap = "stream",
         producer_id: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        prefix: str | None = None,
+        at: str | None = None,
     ) -> None:
-        check_names(type(self), schema)
-        check(bootstrap, on_reset)
-        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
+        check_names(self.__class__, schema)
+        check(bootstrap, on_reset, at)
+        selection = self._selection = Selection.checked(type, key, prefix)
+        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset, selection=selection)
         self._stream = stream
         self._schema = schema
         self._bootstrap = bootstrap
+        self._at = at
         self._core = LiveCore(
-            stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
+            stream.url,
+            backend or MemoryBackend(),
+            rules,
+            indexes_of(schema, indexes),
+            selection=selection,
         )
         self._changed = asyncio.Event()
         self._sending = asyncio.Lock()
@@ -95,6 +106,12 @@ class AsyncLiveState(LiveReader):
             await self._wait(lambda: ticket.seen, timeout_s, late)
         finally:
             self._core.forget(ticket)
+
+    async def wait_end(self, timeout_s: float | None = None) -> None:
+        """Wait until the stream is closed and all of it is applied; raise the error that ends the
+        state earlier."""
+        late = "The stream is not closed yet."
+        await self._wait(lambda: isinstance(self._core.ended, StreamClosed), timeout_s, late)
 
     def transaction(
         self, *, txid: str | None = None, conditional: bool = False
@@ -160,10 +177,13 @@ class AsyncLiveState(LiveReader):
 
     async def _load(self) -> None:
         """Load the state from the server, if that is requested and the backend is empty."""
-        if self._bootstrap != "state" or self._core.position.offset != START:
+        if (self._bootstrap != "state" and self._at is None) or self._at == START:
+            return
+        if self._core.position.offset != START:
             return
         client = self._stream.client
-        loaded = await client.run(load_state(self._core.url, client.retry))
+        flow = load_state(self._core.url, client.retry, selection=self._selection, at=self._at)
+        loaded = await client.run(flow)
         if loaded is not None:
             await self._commit(self._core.loaded(*loaded))
 
@@ -189,8 +209,8 @@ class AsyncLiveState(LiveReader):
 
     async def _commit(self, plan: Plan) -> None:
         if self._core.backend.blocking:
-            changes = await asyncio.to_thread(self._core.commit, plan)
+            committed = await asyncio.to_thread(self._core.commit, plan)
         else:
-            changes = self._core.commit(plan)
+            committed = self._core.commit(plan)
         self._notify()
-        self._core.notify(changes, plan.controls)
+        self._core.notify(committed, plan.controls)

@@ -14,7 +14,7 @@ from penstock.client.flow import Done, Emit, Pause, advance
 from penstock.client.follow import Follower, FollowOptions
 from penstock.client.sync.client import Shell
 from penstock.client.sync.stream import Stream
-from penstock.errors import Gone
+from penstock.errors import Gone, StreamClosed
 from penstock.protocol.offsets import START
 from penstock.state.live.backends import Backend, MemoryBackend
 from penstock.state.live.bootstrap import Bootstrap, check, load_state
@@ -22,6 +22,7 @@ from penstock.state.live.core import LiveCore
 from penstock.state.live.plan import Plan
 from penstock.state.live.questions import answered
 from penstock.state.live.rules import OnReset, Rules
+from penstock.state.live.selection import Selection
 from penstock.state.live.sync.transaction import Transaction
 from penstock.state.live.transaction import Outlet, Sequence
 from penstock.state.live.views import LiveReader, check_names, indexes_of
@@ -40,7 +41,9 @@ class LiveState(LiveReader):
     `on_invalid` may also be `"raise"`, or a function that gets each error. `on_reset` is
     `"clear"`, `"raise"` or a function. `indexes` names the fields of each collection that `where`
     looks up. `bootstrap="state"` starts from the state that a Penstock server has, if it has one,
-    instead of from all events. May be used by many threads.
+    instead of from all events. `type`, and with it `key` or `prefix`, selects the entities that the
+    state loads and holds. `at` starts from the state at that offset, as the server has it: `"now"`
+    is the current one. May be used by many threads.
     """
 
     def __init__(
@@ -54,15 +57,25 @@ class LiveState(LiveReader):
         on_reset: OnReset = "clear",
         bootstrap: Bootstrap = "stream",
         producer_id: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        prefix: str | None = None,
+        at: str | None = None,
     ) -> None:
-        check_names(type(self), schema)
-        check(bootstrap, on_reset)
-        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset)
+        check_names(self.__class__, schema)
+        check(bootstrap, on_reset, at)
+        selection = self._selection = Selection.checked(type, key, prefix)
+        rules = Rules(schema=schema, on_invalid=on_invalid, on_reset=on_reset, selection=selection)
         self._stream = stream
         self._schema = schema
         self._bootstrap = bootstrap
+        self._at = at
         self._core = LiveCore(
-            stream.url, backend or MemoryBackend(), rules, indexes_of(schema, indexes)
+            stream.url,
+            backend or MemoryBackend(),
+            rules,
+            indexes_of(schema, indexes),
+            selection=selection,
         )
         self._changed = threading.Condition(self._core.lock)
         self._stopping = threading.Event()
@@ -115,6 +128,12 @@ class LiveState(LiveReader):
             self._wait(lambda: ticket.seen, timeout_s, f"Transaction {txid} has not come yet.")
         finally:
             self._core.forget(ticket)
+
+    def wait_end(self, timeout_s: float | None = None) -> None:
+        """Wait until the stream is closed and all of it is applied; raise the error that ends the
+        state earlier."""
+        late = "The stream is not closed yet."
+        self._wait(lambda: isinstance(self._core.ended, StreamClosed), timeout_s, late)
 
     def transaction(self, *, txid: str | None = None, conditional: bool = False) -> Transaction:
         """Return a transaction: changes that readers of this state see at once, appended together.
@@ -175,10 +194,13 @@ class LiveState(LiveReader):
 
     def _load(self) -> None:
         """Load the state from the server, if that is requested and the backend is empty."""
-        if self._bootstrap != "state" or self._core.position.offset != START:
+        if (self._bootstrap != "state" and self._at is None) or self._at == START:
+            return
+        if self._core.position.offset != START:
             return
         client = self._stream.client
-        loaded = client.run(load_state(self._core.url, client.retry))
+        flow = load_state(self._core.url, client.retry, selection=self._selection, at=self._at)
+        loaded = client.run(flow)
         if loaded is not None:
             self._commit(self._core.loaded(*loaded))
 
@@ -202,9 +224,9 @@ class LiveState(LiveReader):
 
     def _commit(self, plan: Plan) -> None:
         with self._changed:
-            changes = self._core.commit(plan)
+            committed = self._core.commit(plan)
             self._changed.notify_all()
-        self._core.notify(changes, plan.controls)
+        self._core.notify(committed, plan.controls)
 
     def _batches(self) -> Iterator[Batch]:
         """Yield the batches of `Stream.follow`, which `close` can end from another thread."""
