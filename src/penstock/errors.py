@@ -6,7 +6,7 @@ PenstockError
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
-│   ├── InvalidJson · EmptyArray · EmptyBody
+│   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 (of BadRequest) · InvalidToken 401
@@ -193,6 +193,10 @@ class InvalidParameter(BadRequest):
 
 class InvalidJson(BadRequest):
     code, title = "invalid-json", "Invalid JSON"
+
+
+class NumberTooLong(InvalidJson):
+    code, title = "number-too-long", "A number has too many digits"
 
 
 class EmptyArray(BadRequest):
