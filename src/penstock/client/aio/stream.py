@@ -231,9 +231,20 @@ class AsyncStream:
         )
         return await self.client.run(self._operations.read(options))
 
-    async def read_json(self, offset: str = START, **options: Any) -> list[Any]:
-        """Read the messages of a JSON stream."""
-        return (await self.read(offset, **options)).messages
+    async def read_json(
+        self,
+        offset: str = START,
+        *,
+        until: str | None = None,
+        count: int | None = None,
+        message_type: Any = None,
+    ) -> list[Any]:
+        """Read the messages of a JSON stream. Raises ContentTypeMismatch if it holds anything
+        else."""
+        options = ReadOptions(
+            offset=offset, until=until, count=count, message_type=message_type, json_only=True
+        )
+        return (await self.client.run(self._operations.read(options))).messages
 
     async def read_bytes(self, offset: str = START, **options: Any) -> bytes:
         return (await self.read(offset, decode=False, **options)).data

@@ -232,9 +232,20 @@ class Stream:
         )
         return self.client.run(self._operations.read(options))
 
-    def read_json(self, offset: str = START, **options: Any) -> list[Any]:
-        """Read the messages of a JSON stream."""
-        return self.read(offset, **options).messages
+    def read_json(
+        self,
+        offset: str = START,
+        *,
+        until: str | None = None,
+        count: int | None = None,
+        message_type: Any = None,
+    ) -> list[Any]:
+        """Read the messages of a JSON stream. Raises ContentTypeMismatch if it holds anything
+        else."""
+        options = ReadOptions(
+            offset=offset, until=until, count=count, message_type=message_type, json_only=True
+        )
+        return self.client.run(self._operations.read(options)).messages
 
     def read_bytes(self, offset: str = START, **options: Any) -> bytes:
         return self.read(offset, decode=False, **options).data
