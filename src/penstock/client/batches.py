@@ -55,11 +55,6 @@ class Decoder:
         )
         self._text = _new_text_decoder()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether the last part ended in the middle of a character."""
-        return bool(self._text.getstate()[0])
-
     def restart(self) -> None:
         """Drop an incomplete character: the next part does not continue the last one."""
         self._text = _new_text_decoder()

@@ -203,9 +203,13 @@ def live(
     mode: Literal["long-poll", "sse"],
     *,
     cursor: str | None = None,
+    base64: bool = False,
     read_timeout_s: float | None = None,
 ) -> Request:
+    """Return a live read. `base64`, for events that carry every byte, is Penstock's extension."""
     params = {"offset": offset, "live": mode}
+    if base64:
+        params["sse"] = "base64"
     if cursor is not None:
         params["cursor"] = cursor
     headers = {"Accept": "text/event-stream"} if mode == "sse" else {}
