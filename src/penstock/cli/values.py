@@ -30,6 +30,11 @@ class Duration(click.ParamType[int]):
         return int(match[1]) * _SECONDS[match[2] or "s"]
 
 
+def argument_bytes(text: str) -> bytes:
+    """Return the bytes that the shell passed as an argument, even if they are not text."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def offset_of(text: str) -> str:
     """Return an offset of the protocol. `start`, `end` and `tail` name the ends of a stream."""
     return {"start": START, "end": NOW, "tail": NOW}.get(text, text)

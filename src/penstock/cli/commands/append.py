@@ -14,7 +14,7 @@ from penstock.cli.producer_marks import LineMark, Record
 from penstock.cli.system import arriving_lines, stdin_bytes
 from penstock.cli.terminal import note
 from penstock.cli.text import amount
-from penstock.cli.values import checked_json, whole_body
+from penstock.cli.values import argument_bytes, checked_json, whole_body
 from penstock.errors import InvalidJson, StreamNotFound
 from penstock.limits import MIB
 from penstock.protocol.headers import is_json
@@ -180,8 +180,7 @@ def _input(values: Sequence[str], batch: int) -> Iterator[Sequence[bytes]]:
         yield from arriving_lines(batch, BATCH_BYTES_MAX)
         return
     for start in range(0, len(values), batch):
-        # The bytes that the shell passed, even if they are not text.
-        yield [value.encode("utf-8", "surrogateescape") for value in values[start : start + batch]]
+        yield [argument_bytes(value) for value in values[start : start + batch]]
 
 
 def _encoder(
@@ -198,7 +197,14 @@ def _message(line: bytes, label: str) -> bytes | None:
 
 
 def _string(line: bytes, label: str) -> bytes:
-    return json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidJson(
+            f"{label} is not text: its byte {error.start + 1} ({line[error.start]:#04x}) is not "
+            "UTF-8. Convert the input to UTF-8, or append it to a stream that is not JSON."
+        ) from None
+    return json.dumps(text, ensure_ascii=False).encode()
 
 
 def _line(line: bytes, label: str) -> bytes:

@@ -9,7 +9,7 @@ import click
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.system import stdin_bytes
 from penstock.cli.terminal import printable
-from penstock.cli.values import Duration, whole_body
+from penstock.cli.values import Duration, argument_bytes, whole_body
 
 
 @click.command("create")
@@ -52,7 +52,7 @@ def command(
       penstock create logs/web -t text/plain --ttl 7d
       penstock create config/v1 --closed --body - < settings.json
     """
-    data = stdin_bytes() if body == "-" else None if body is None else body.encode()
+    data = stdin_bytes() if body == "-" else None if body is None else argument_bytes(body)
     content = None if data is None else whole_body(data, content_type)
     with server.stream(stream) as remote:
         created = remote.create(

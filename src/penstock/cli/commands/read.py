@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object with offset and message per message.",
+    help="Print one JSON object with offset and message per message; bytes that are not text are "
+    "in base64.",
 )
 @server_options
 def command(
@@ -162,6 +163,7 @@ class _Output:
         self._is_terminal = sys.stdout.isatty()
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._json_stream = False
+        self._count = 0
 
     @property
     def is_full(self) -> bool:
@@ -191,7 +193,9 @@ class _Output:
     def _messages(self, messages: Iterator[Message]) -> None:
         parts = []
         for message in messages:
-            parts.append(self._form(message))
+            # The number is that in the output; a splitter counts from where it began to read.
+            parts.append(self._form(message._replace(number=self._count)))
+            self._count += 1
             if self._remaining is not None:
                 self._remaining -= 1
                 if self._remaining == 0:
@@ -207,10 +211,12 @@ class _Output:
 
         fields = {"offset": message.offset, "next_offset": message.next_offset}
         if self._json_stream:
-            value: object = msgspec.Raw(message.data)
-        else:
-            value = message.data.decode("utf-8", "replace")
-        return msgspec.json.encode({**fields, "message": value}) + b"\n"
+            return msgspec.json.encode({**fields, "message": msgspec.Raw(message.data)}) + b"\n"
+        try:
+            line = {"message": message.data.decode()}
+        except UnicodeDecodeError:
+            line = {"base64": base64.b64encode(message.data).decode()}
+        return msgspec.json.encode({**fields, **line}) + b"\n"
 
     def _put(self, data: bytes) -> None:
         if not data:

@@ -7,7 +7,6 @@ control events are those of a live state.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,7 +118,7 @@ class Watched:
         from penstock.protocol.offsets import NOW
 
         for page in pages(self._stream, offset, self._filter.query):
-            self.offset = page["offset"]
+            self.offset = page.offset
             for type, key, value in page_entities(page):
                 self.values[type, key] = text(value)
         if offset == NOW:
@@ -149,11 +148,13 @@ class Watched:
 
     def _redirect(self, location: str) -> Iterator[Change]:
         """Follow a redirect. Yield only the entities that differ."""
+        from penstock.state.json import same_raw
+
         before = self.values
         self._move(location)
         for entity in sorted(before.keys() | self.values.keys()):
             old, new = before.get(entity), self.values.get(entity)
-            if old is None or new is None or json.loads(old) != json.loads(new):
+            if old is None or new is None or not same_raw(old.encode(), new.encode()):
                 yield Change(*entity, "reset", old, new, self.offset)
 
     def follow(self, screen: Screen) -> None:
