@@ -50,7 +50,10 @@ def read_if_present(path: Path) -> bytes | None:
 
 def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Replace a file as a whole: a crash leaves the old one or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:  # it names the temporary file
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             if hasattr(os, "fchmod"):  # Windows files have the rights of their folder
@@ -99,6 +102,21 @@ def digest(file: BinaryIO) -> str:
     while piece := file.read(READ_BYTES):
         sha256.update(piece)
     return sha256.hexdigest()
+
+
+def open_missing_streams() -> None:
+    """Open the null device for each of stdin, stdout and stderr that was closed before the start.
+
+    Otherwise the next file or connection would get its number, and be read or written for it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "r" if number == 0 else "w"
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115 - stays open
 
 
 def stdin_bytes() -> bytes:

@@ -16,7 +16,10 @@ from penstock.cli.text import aligned, size
 PROGRESS_INTERVAL_S = 0.1
 _WIDTH_MIN = 20
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Surrogates are bytes of an argument that are not UTF-8; they cannot be printed.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _CLEAR = "\r\x1b[2K"
 
 

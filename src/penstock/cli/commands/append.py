@@ -94,10 +94,7 @@ def command(
         writer = _Writer(remote if values else patient(remote), producer_id)
         try:
             if whole:
-                body = whole_body(stdin_bytes(), content_type)
-                if body is None:
-                    raise click.ClickException("There is nothing to append: stdin is empty.")
-                writer.send([Record(1, body)])
+                writer.send([Record(1, _whole_stdin(content_type))])
             else:
                 encode = _encoder(content_type, must_be_json=must_be_json, text=text)
                 unit = "value" if values else "line"
@@ -105,6 +102,15 @@ def command(
                     writer.send_lines(lines, encode, unit)
         finally:
             writer.report(summary=summary)
+
+
+def _whole_stdin(content_type: str) -> bytes:
+    stdin = stdin_bytes()
+    content = stdin.strip() if is_json(content_type) else stdin
+    body = whole_body(stdin, content_type) if content else None
+    if body is None:
+        raise click.ClickException("There is nothing to append: stdin is empty.")
+    return body
 
 
 class _Writer:

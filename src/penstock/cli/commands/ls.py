@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -88,7 +89,9 @@ def command(
 def _listing(client: Client, prefix: str, limit: int | None) -> Iterator[StreamInfo]:
     try:
         yield from client.list(prefix, limit=limit)
-    except (RouteNotFound, StreamNotFound, MethodNotAllowed):
+    except (RouteNotFound, StreamNotFound, MethodNotAllowed) as error:
+        if isinstance(error, RouteNotFound) and urlsplit(client.url).path:
+            raise
         raise click.ClickException(
             f"{client.url} cannot list its streams. Only Penstock servers can."
         ) from None

@@ -14,7 +14,7 @@ from penstock.cli.connection import Server, server_options, stream_argument
 from penstock.cli.formats import Message, compile_format
 from penstock.cli.system import broken_pipe_noticed
 from penstock.cli.terminal import printable
-from penstock.cli.values import offset_of
+from penstock.cli.values import file_checkpoint, offset_of
 from penstock.protocol.headers import is_json, is_text
 
 if TYPE_CHECKING:
@@ -124,13 +124,11 @@ def _show_tail(stream: Stream, name: str, count: int, output: _Output) -> str | 
 def _show(
     stream: Stream, offset: str, output: _Output, *, follow: bool, checkpoint: str | None
 ) -> None:
-    from penstock.client.checkpoint import FileCheckpoint
-
     with stream.follow(
         offset,
         decode=False,
         stop_when_up_to_date=not follow,
-        checkpoint=FileCheckpoint(checkpoint) if checkpoint else None,
+        checkpoint=file_checkpoint(checkpoint) if checkpoint else None,
         # A follower waits for the server; a read to the end reports a failure.
         retry=None if follow else stream.client.retry,
     ) as batches:
