@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
     from penstock.client.sync.stream import Stream
+    from penstock.errors import PenstockError
     from penstock.stp.client.sync.notifier import Notifier
     from penstock.stp.client.sync.table import Table
 
@@ -175,6 +176,28 @@ def patient(stream: Stream) -> Stream:
 
     stream.client.retry = Retry(attempts_max=PATIENT_ATTEMPTS_MAX)
     return Stream(stream.client, stream.url, content_type=stream.content_type)
+
+
+def outage_notes(say: Callable[[str], None]) -> Callable[[PenstockError | None], None]:
+    """Return the function that tells a person of the begin and the end of an outage."""
+    from penstock.cli.error_text import target_of
+    from penstock.errors import ConnectionFailed
+
+    server = "the server"
+
+    def tell(error: PenstockError | None) -> None:
+        nonlocal server
+        if error is None:
+            say(f"Connected to {server} again; nothing was missed.")
+            return
+        server = target_of(error.url).server if error.url else server
+        if isinstance(error, ConnectionFailed):
+            say(f"Lost the connection to {server}; trying again until it is back.")
+        else:
+            reason = (error.reason or error.detail).rstrip(".")
+            say(f"{server} does not answer now: {reason}. Trying again until it does.")
+
+    return tell
 
 
 def _origin(url: str) -> str:

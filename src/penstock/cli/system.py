@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -95,12 +95,15 @@ def open_for_read(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def digest(file: BinaryIO) -> str:
-    """Return the SHA-256 of the whole file."""
+def digest(file: BinaryIO, on_progress: Callable[[int], None]) -> str:
+    """Return the SHA-256 of the whole file. The function is called with the bytes read so far."""
     sha256 = hashlib.sha256()
     file.seek(0)
+    done = 0
     while piece := file.read(READ_BYTES):
         sha256.update(piece)
+        done += len(piece)
+        on_progress(done)
     return sha256.hexdigest()
 
 

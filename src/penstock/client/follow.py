@@ -18,7 +18,7 @@ import msgspec
 from penstock.client import requests
 from penstock.client.answers import Answer, error_of
 from penstock.client.batches import Batch, Decoder
-from penstock.client.endurance import Endurance
+from penstock.client.endurance import Endurance, OnOutage
 from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
 from penstock.client.retry import Retry
 from penstock.client.sse import Control, EventParser, decode_base64, parse_control
@@ -57,6 +57,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     message_type: Any = None
     retry: Retry | None = None
     protocol_errors_max: int = 3
+    on_outage: OnOutage | None = None
 
 
 class Follower:
@@ -84,6 +85,7 @@ class Follower:
             protocol_errors_max=options.protocol_errors_max,
             idle_timeout_s=options.idle_timeout_s,
             now_s=now_s,
+            on_outage=options.on_outage,
         )
         self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
         self._mode: Literal["catch-up", "sse", "long-poll"] = (
@@ -138,7 +140,7 @@ class Follower:
         """Return the batch of one catch-up read from the current offset."""
         request = requests.read(self._url, self.offset)
         answer = yield from exchange(Exchange(request))
-        self._check(request, answer)
+        yield from self._check(request, answer)
         if answer.offset == self.offset and not answer.up_to_date:
             raise ProtocolError(
                 "The answer has no new offset and does not say that it is up to date."
@@ -156,7 +158,7 @@ class Follower:
             read_timeout_s=self._options.idle_timeout_s,
         )
         answer = yield from exchange(Exchange(request))
-        self._check(request, answer)
+        yield from self._check(request, answer)
         _need_cursor(answer.cursor, answer.closed)
         batch = self._batch_of(answer)
         self._cursor = answer.cursor
@@ -250,7 +252,7 @@ class Follower:
         """Whether the answer is a stream of events; in auto mode a refusal leads to long-polls."""
         media_type = answer.content_type.partition(";")[0].strip().lower()
         if answer.status == 200 and media_type == "text/event-stream":
-            self._endurance.connected = True
+            yield from self._endurance.answered()
             return True
         if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
             yield Close()
@@ -279,10 +281,10 @@ class Follower:
             raise error_of(request, answer)
         self.content_type = answer.content_type
 
-    def _check(self, request: requests.Request, answer: Answer) -> None:
+    def _check(self, request: requests.Request, answer: Answer) -> Flow[None]:
         if answer.status >= 300:
             raise error_of(request, answer)
-        self._endurance.connected = True
+        yield from self._endurance.answered()
         if answer.status == 200:
             self.content_type = answer.content_type
 

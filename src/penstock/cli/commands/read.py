@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.connection import Server, server_options, stream_argument
+from penstock.cli.connection import Server, outage_notes, server_options, stream_argument
 from penstock.cli.formats import Message, compile_format
 from penstock.cli.system import broken_pipe_noticed
-from penstock.cli.terminal import printable
+from penstock.cli.terminal import note, printable
 from penstock.cli.values import file_checkpoint, offset_of
 from penstock.protocol.headers import is_json, is_text
 
@@ -75,7 +75,8 @@ def command(
     A JSON stream is printed one message per line, other streams byte for byte (on a terminal,
     without control characters). --tail, --count and --format apply to the messages of JSON streams
     and to the lines of others. Each batch is printed as it arrives. If the connection fails, the
-    read resumes where it stopped, so no message is lost or repeated.
+    read resumes where it stopped, so no message is lost or repeated. --follow waits for a server
+    that is gone, and says so on stderr.
 
     \b
     The fields of --format are those of kcat:
@@ -131,6 +132,7 @@ def _show(
         checkpoint=file_checkpoint(checkpoint) if checkpoint else None,
         # A follower waits for the server; a read to the end reports a failure.
         retry=None if follow else stream.client.retry,
+        on_outage=outage_notes(note) if follow else None,
     ) as batches:
         for batch in batches:
             output.batch(batch)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
+from penstock.client.endurance import OnOutage
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
 from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
@@ -282,6 +283,7 @@ class AsyncStream:
         message_type: Any = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
+        on_outage: OnOutage | None = None,
     ) -> AsyncFollow:
         """Iterate over batches from `offset` on, existing and new, until the stream is closed.
 
@@ -300,6 +302,7 @@ class AsyncStream:
             message_type=message_type,
             retry=retry,
             protocol_errors_max=protocol_errors_max,
+            on_outage=on_outage,
         )
         return AsyncFollow(self.client, self._operations.follow(options))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
+from penstock.client.endurance import OnOutage
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
 from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
@@ -283,6 +284,7 @@ class Stream:
         message_type: Any = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
+        on_outage: OnOutage | None = None,
     ) -> Follow:
         """Iterate over batches from `offset` on, existing and new, until the stream is closed.
 
@@ -301,6 +303,7 @@ class Stream:
             message_type=message_type,
             retry=retry,
             protocol_errors_max=protocol_errors_max,
+            on_outage=on_outage,
         )
         return Follow(self.client, self._operations.follow(options))
 

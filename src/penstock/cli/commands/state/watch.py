@@ -7,6 +7,7 @@ control events are those of a live state.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,9 +15,9 @@ import click
 
 from penstock.cli.commands.state.entities import Change, EntityId, page_entities, pages, text
 from penstock.cli.commands.state.screen import Screen, output
-from penstock.cli.connection import Server, server_options, stream_argument
+from penstock.cli.connection import Server, outage_notes, server_options, stream_argument
 from penstock.cli.system import broken_pipe_noticed
-from penstock.cli.terminal import note
+from penstock.cli.terminal import has_cursor, note
 from penstock.cli.text import amount
 from penstock.cli.values import offset_of
 
@@ -176,7 +177,9 @@ class Watched:
         from penstock.cli.messages import Splitter
 
         splitter = Splitter("")
-        with self._stream.follow(self.offset, decode=False) as batches:
+        # A note would be in the middle of a table.
+        tell = None if has_cursor(sys.stdout) else outage_notes(note)
+        with self._stream.follow(self.offset, decode=False, on_outage=tell) as batches:
             for batch in batches:
                 changes: list[Change] = []
                 is_complete = self._apply(splitter, batch, changes)
