@@ -1,8 +1,13 @@
-"""Penstock inside a FastAPI app.
+r"""Penstock inside a FastAPI app.
 
     uvicorn examples.fastapi_app:app
 
-Streams are then under /streams: `curl -X PUT localhost:8000/streams/v1/stream/hello`.
+Streams are then under /streams; create one, append to it and read it:
+
+    curl -X PUT  -H 'Content-Type: application/json' localhost:8000/streams/v1/stream/hello
+    curl -X POST -H 'Content-Type: application/json' -d '{"n": 1}' \
+         localhost:8000/streams/v1/stream/hello
+    curl localhost:8000/streams/v1/stream/hello
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ PenstockError
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
-│   ├── InvalidJson · EmptyArray · EmptyBody
+│   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 (of BadRequest) · InvalidToken 401
@@ -51,12 +51,16 @@ class PenstockError(Exception):
     """Base of the tree. `detail` says what was wrong and what to do about it.
 
     The clients raise the same classes for what a server answers; `status`, `headers` and `detail`
-    are then those of the answer.
+    are then those of the answer, `method` and `url` those of the request, and `reason` is the part
+    of `detail` that does not name the request.
     """
 
     status = 500
     code = "internal"
     title = "Internal error"
+    method: str | None = None
+    url: str | None = None
+    reason: str | None = None
 
     def __init__(self, detail: str, **headers: str) -> None:
         """Header names are given with underscores: ``Stream_Closed="true"``."""
@@ -193,6 +197,10 @@ class InvalidParameter(BadRequest):
 
 class InvalidJson(BadRequest):
     code, title = "invalid-json", "Invalid JSON"
+
+
+class NumberTooLong(InvalidJson):
+    code, title = "number-too-long", "A number has too many digits"
 
 
 class EmptyArray(BadRequest):
@@ -631,11 +639,13 @@ class StoreDamaged(StoreError):
 class ConnectionFailed(ClientError):
     """No answer, or only a part of one; `__cause__` is what the network said.
 
-    `sent` is false if the request certainly did not reach the server.
+    `sent` is false if the request certainly did not reach the server; `passing` is false if the
+    same request will fail again, because a certificate is not trusted or TLS is not spoken there.
     """
 
     status, code, title = 503, "connection-failed", "Connection failed"
     sent = True
+    passing = True
 
 
 class ProtocolError(ClientError):

@@ -27,6 +27,9 @@ PRODUCERS_PER_STREAM_MAX: Final = 10_000  # Producers whose epoch and sequence o
 STREAM_SEQ_BYTES_MAX: Final = 256  # Length of a Stream-Seq header value.
 # Nesting depth within one message. The array of a batch is not counted.
 JSON_DEPTH_MAX: Final = 128
+# Digits in a row of a number in a message. Parsers have such limits, too: Jackson stops at 1000
+# characters, Python at 4300 digits. A longer number can be sent as a string.
+JSON_NUMBER_DIGITS_MAX: Final = 1000
 # Messages in one append. Splitting takes about 70 bytes of memory each.
 MESSAGES_PER_APPEND_MAX: Final = 2**20
 # Length of a chain of forks. Reading and loading follow the chain upwards.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
-from tests.helpers.cli import Cli
+from tests.helpers.cli import Cli, read_line
 from tests.helpers.server import running_server
 
 
@@ -115,6 +116,38 @@ def test_formats_and_exact_offsets(cli: Cli) -> None:
     assert objects[2]["offset"] == offsets[2][0]
     code, error = cli.failed("read", "format/a", "--format", "%k")
     assert (code, "%k is not a field." in error) == (2, True)
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_position(cli: Cli) -> None:
+    stream = cli.make("utf8/a")
+    code, error = cli.failed("append", "utf8/a", "--text", stdin=b"ok\nab\xe4c\nno\n")
+    assert code == 1
+    assert error.startswith("Error: Line 2 is not text: its byte 3 (0xe4) is not UTF-8.")
+    assert error.endswith("The 1 line before it was appended.\n")
+    assert stream.read_json() == ["ok"]
+    latin = os.fsdecode(b"\xe4")
+    for command in (("append", "utf8/a", "--text", latin), ("append", "utf8/a", f'"{latin}"')):
+        code, error = cli.failed(*command)
+        assert (code, "UTF-8" in error, "Nothing was appended" in error) == (1, True, True)
+    for command in (("close", "utf8/a", f'"{latin}"'), ("create", "utf8/b", "--body", latin)):
+        code, error = cli.failed(*command)
+        assert (code, "UTF-8" in error) == (1, True)
+
+    # Streams that are not JSON take bytes as they are, and give them back.
+    cli.ok("append", "utf8/text", "--create", "text/plain", "--text", latin)
+    cli.ok("close", "utf8/text", latin)
+    assert cli.ok("read", "utf8/text") == f"{latin}\n{latin}\n"
+    line = json.loads(cli.ok("read", "utf8/text", "--json").splitlines()[0])
+    assert (line["base64"], "message" in line) == ("5A==", False)
+
+
+def test_messages_of_a_tail_are_numbered_from_zero(cli: Cli) -> None:
+    stream = cli.make("numbers/a", *range(500))
+    assert cli.ok("read", "numbers/a", "--tail", "3", "--format", "%i=%s;") == "0=497;1=498;2=499;"
+    with cli.start("read", "-f", "numbers/a", "--tail", "2", "--format", "%i=%s%n") as reader:
+        assert [read_line(reader), read_line(reader)] == ["0=498", "1=499"]
+        stream.append(500)
+        assert read_line(reader) == "2=500"
 
 
 def test_tail_of_a_stream_that_is_many_chunks_long(cli: Cli) -> None:

@@ -114,3 +114,45 @@ def test_the_schema_commands_show_and_check_restrictions(cli: Cli, tmp_path: Pat
     assert "(/key, pattern)" in checked.stdout
     code, error = cli.failed("append", "restricted", json.dumps(invalid[0]))
     assert (code, "'role'" in error) == (1, True)
+
+
+def test_a_stream_without_events_has_no_state(cli: Cli) -> None:
+    cli.make("orders-plain", {"id": 1}, 2, "three")
+    for command in (
+        ("show", "orders-plain"),
+        ("show", "orders-plain", "user", "--json"),
+        ("get", "orders-plain", "user", "1"),
+        ("history", "orders-plain", "user", "1"),
+        ("diff", "orders-plain", "start"),
+    ):
+        code, error = cli.failed("state", *command)
+        assert (code, "none of its messages is a state event" in error) == (4, True)
+        assert "penstock read orders-plain" in error
+    cli.make("orders-text", b"x", content_type="text/plain")
+    code, error = cli.failed("state", "show", "orders-text")
+    assert (code, "text/plain" in error) == (4, True)
+
+
+def test_an_empty_state_is_no_error_and_says_that_it_is_empty(cli: Cli) -> None:
+    cli.make("fresh")
+    done = cli.run("state", "show", "fresh")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "There are no entities in the state of fresh.\n"
+    cli.make("few", event("1", 1))
+    done = cli.run("state", "show", "few", "usr", "--json")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "No entity matches in the state of few.\n"
+    code, error = cli.failed("state", "history", "few", "user", "2")
+    assert (code, "no user '2'" in error) == (3, True)
+
+
+def test_values_are_printed_with_all_their_digits(cli: Cli) -> None:
+    stream = cli.make("digits")
+    digits = "7" * 999
+    message = json.dumps(event("1", 0)).replace('"value": 0', f'"value": [1e999, {digits}]')
+    stream.append(message.encode())
+    assert cli.ok("state", "get", "digits", "user", "1") == f"[1e999,{digits}]\n"
+    shown = cli.ok("state", "show", "digits", "--json")
+    assert shown == f'{{"type":"user","key":"1","value":[1e999,{digits}]}}\n'
+    steps = cli.ok("state", "history", "digits", "user", "1", "--json")
+    assert f'"value":[1e999,{digits}]' in steps

@@ -38,6 +38,24 @@ def test_create_append_read_close_delete(stream: Any) -> None:
     assert not stream.exists()
 
 
+def test_a_number_with_too_many_digits_is_refused_at_the_door(json_stream: Any) -> None:
+    with pytest.raises(errors.NumberTooLong) as refused:
+        json_stream.append(b"9" * 4301)
+    assert (refused.value.status, refused.value.code) == (400, "number-too-long")
+    json_stream.append(b"9" * 1000)
+    assert json_stream.read_json() == [10**1000 - 1]
+
+
+@pytest.mark.parametrize("data", [[], [b"text\n"]])
+def test_a_text_stream_has_no_json_to_read(stream: Any, data: list[bytes]) -> None:
+    stream.create("text/plain")
+    for each in data:
+        stream.append(each)
+    with pytest.raises(errors.ContentTypeMismatch, match=r"text/plain.*read_text"):
+        stream.read_json()
+    assert stream.read_text() == "".join(each.decode() for each in data)
+
+
 def test_create_refuses_a_stream_that_exists_and_ensure_does_not(stream: Any) -> None:
     stream.create("text/plain")
     with pytest.raises(errors.StreamExists):

@@ -208,14 +208,26 @@ def test_raw_batches_are_not_decoded(json_stream: Any) -> None:
     assert (batch.messages, batch.data) == ([], b"[1,\n2]")
 
 
-def test_raw_text_keeps_its_line_ends(stream: Any) -> None:
+TEXT_PARTS = (b"a\r\n", b"b\r", b"\nc\r\rd\n\n", b" e\xff", b"\xe2", b"\x82", b"\xac\x00\r")
+
+
+@pytest.mark.parametrize("mode", ["auto", "sse", "long-poll"])
+@pytest.mark.parametrize("decode", [True, False])
+def test_text_has_the_same_bytes_live_as_in_a_read(stream: Any, mode: str, decode: bool) -> None:
     stream.create("text/plain")
-    stream.append("a\r\n")
-    with stream.follow(decode=False) as follow:
-        assert next(follow).data == b"a\r\n"
-        stream.append(b"b\r\n\xff")
-        assert next(follow).data == b"b\r\n\xff"
-        assert follow.mode == "long-poll"
+    batches = []
+    with stream.follow(mode=mode, decode=decode) as follow:
+        next(follow)
+        for part in TEXT_PARTS:
+            stream.append(part)
+            batches.append(next(follow))
+        stream.close()
+        batches += list(follow)
+        assert follow.mode == ("long-poll" if mode == "long-poll" else "sse")
+    read = stream.read()
+    assert read.data == b"".join(TEXT_PARTS)
+    assert b"".join(batch.data for batch in batches) == read.data
+    assert "".join(batch.text for batch in batches) == (read.text if decode else "")
 
 
 def test_offset_and_mode_can_be_asked_for(json_stream: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from penstock import errors
 from tests.client.conftest import QUICK
 from tests.client.driver import Connect
+from tests.client.test_follow import TEXT_PARTS
 from tests.conformance.reference import Reference, reference_server
 from tests.conformance.suite import find_node
 
@@ -87,6 +88,25 @@ def test_stream_is_followed_to_its_end(
         assert [message for batch in batches for message in batch.messages] == values
     else:
         assert b"".join(batch.data for batch in batches) == b"".join(encoded)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_text_has_the_same_bytes_live_as_in_a_read(stream: Any, mode: str) -> None:
+    """This server sends text as text: its events alone would lose line ends and bytes."""
+    stream.create("text/plain")
+    batches = []
+    with stream.follow(mode=mode) as follow:
+        next(follow)
+        for part in TEXT_PARTS:
+            stream.append(part)
+            batches.append(next(follow))
+        stream.close()
+        batches += list(follow)
+        assert follow.mode == ("sse" if mode == "sse" else "long-poll")
+    read = stream.read()
+    assert read.data == b"".join(TEXT_PARTS)
+    assert b"".join(batch.data for batch in batches) == read.data
+    assert "".join(batch.text for batch in batches) == read.text
 
 
 @pytest.mark.parametrize("mode", MODES)

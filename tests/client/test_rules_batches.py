@@ -35,6 +35,8 @@ def batch(
         (b"[1e999]", [math.inf]),  # valid JSON that strict decoders refuse
         (b"[123456789012345678901234567890]", [123456789012345678901234567890]),
         (b'["\\ud800"]', ["\ud800"]),
+        (b"[1," + b"9" * 5000 + b"]", [1, 10**5000 - 1]),  # more digits than Python converts
+        (b"[-" + b"9" * 5000 + b"]", [1 - 10**5000]),
     ],
 )
 def test_json_messages_are_decoded(data: bytes, messages: list[Any]) -> None:
@@ -45,6 +47,13 @@ def test_json_messages_are_decoded(data: bytes, messages: list[Any]) -> None:
 def test_what_is_no_json_array_breaks_the_protocol(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         batch(Decoder(decode=True), data)
+
+
+def test_a_message_that_is_nested_too_deep_says_how_it_can_be_read() -> None:
+    data = b"[" * 5000 + b"]" * 5000
+    with pytest.raises(ProtocolError, match="decode=False"):
+        batch(Decoder(decode=True), data)
+    assert batch(Decoder(decode=False), data).data == data
 
 
 def test_empty_json_answer_has_no_data() -> None:
@@ -63,10 +72,7 @@ def test_messages_are_decoded_as_the_type_that_was_asked_for() -> None:
 def test_character_that_is_cut_is_completed_by_the_next_batch() -> None:
     decoder = Decoder(decode=True)
     data = "aé€😀z".encode()
-    texts = []
-    for i in range(len(data)):
-        texts.append(batch(decoder, data[i : i + 1], "text/plain").text)
-        assert decoder.waiting is ("".join(texts).encode() != data[: i + 1])
+    texts = [batch(decoder, data[i : i + 1], "text/plain").text for i in range(len(data))]
     assert "".join(texts) == "aé€😀z"
 
 

@@ -561,22 +561,93 @@ def test_start_at_now_is_pinned_by_the_first_answer() -> None:
     assert script.offsets == ["now", "7", "7"]
 
 
-@pytest.mark.parametrize(("decode", "mode"), [(True, "sse"), (False, "long-poll")])
-def test_raw_text_is_tailed_by_long_poll_because_events_change_line_ends(
-    decode: bool, mode: str
-) -> None:
-    script = Script(chunk(b"a\r\n", "3", content_type="text/plain"), EVENTS, decode=decode).run()
-    assert script.modes == ["GET", mode]
+BASE64 = Answer(200, {"content-type": "text/event-stream", "stream-sse-data-encoding": "base64"})
+TEXT = "text/plain; charset=utf-8"
 
 
-def test_half_a_character_is_completed_by_long_poll() -> None:
+def text_event(data: bytes, offset: str, *, closed: bool = False) -> bytes:
+    """Text as servers without base64 send it: some bytes are not those of the stream."""
+    return sse.data_text(data) + sse.control(offset, cursor="9", up_to_date=True, closed=closed)
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_text_is_asked_for_in_base64(decode: bool) -> None:
+    written = b"a\r\nb\rc\xff\xc3"
+    control = sse.control("9", cursor="9", up_to_date=True, closed=False)
     script = Script(
-        chunk(b"\xc3", "1", content_type="text/plain"),
-        chunk(b"\xa9", "2", content_type="text/plain", cursor="1"),
-        EVENTS,
+        chunk(b"\r", "1", content_type=TEXT),
+        BASE64,
+        sse.data_binary(written) + control,
+        sse.data_binary(b"\xa9") + sse.control("a", cursor="9", up_to_date=True, closed=True),
+        decode=decode,
     ).run()
-    assert script.modes == ["GET", "long-poll", "sse"]
-    assert "".join(batch.text for batch in script.batches) == "é"
+    assert script.modes == ["GET", "sse"]
+    assert script.requests[1].params["sse"] == "base64"
+    assert b"".join(batch.data for batch in script.batches) == b"\r" + written + b"\xa9"
+    text = "\ra\r\nb\rc\ufffdé" if decode else ""
+    assert "".join(batch.text for batch in script.batches) == text
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "image/png"])
+def test_only_text_is_asked_for_in_base64(content_type: str) -> None:
+    script = Script(chunk(b"[1]", "1", content_type=content_type), EVENTS).run()
+    assert "sse" not in script.requests[1].params
+
+
+@pytest.mark.parametrize("content_type", [TEXT, "application/xml"])
+def test_events_that_are_not_exact_lead_to_long_polls(content_type: str) -> None:
+    script = Script(
+        chunk(b"a\r\n", "3", content_type=content_type),
+        EVENTS,
+        chunk(b"b\r\n", "6", content_type=content_type, cursor="1", closed=True),
+    ).run()
+    assert script.modes == ["GET", "sse", "long-poll"]
+    assert [batch.data for batch in script.batches] == [b"a\r\n", b"b\r\n"]
+
+
+def test_chosen_events_that_are_in_doubt_are_read_again() -> None:
+    script = Script(
+        EVENTS,
+        sse.control("0", cursor="9", up_to_date=True, closed=False),
+        text_event(b"plain", "5"),
+        text_event(b"a\r\n", "8"),
+        chunk(b"a\r", "7", content_type=TEXT, up_to_date=False),
+        chunk(b"\nb", "9", content_type=TEXT),  # more than the event was about
+        text_event(b"b", "9") + text_event(b"c", "91") + text_event(b"d\n", "93"),
+        chunk(b"d\nef", "95", content_type=TEXT),
+        text_event(b"efg", "96"),  # begins before what is delivered, and ends after it
+        chunk(b"g", "96", content_type=TEXT),
+        text_event("\ufffd".encode(), "a", closed=True),
+        chunk(b"\xff", "a", content_type=TEXT, closed=True),
+        mode="sse",
+        content_type=TEXT,
+        offset="0",
+    ).run()
+    assert script.modes == ["sse", *["GET"] * 5]
+    assert script.offsets == ["0", "5", "7", "91", "95", "96"]
+    assert b"".join(batch.data for batch in script.batches) == b"plaina\r\nbcd\nefg\xff"
+    assert script.batches[-1].closed
+
+
+def test_chosen_events_from_now_on_begin_with_the_first_control_event() -> None:
+    script = Script(
+        EVENTS,
+        sse.control("5", cursor="9", up_to_date=True, closed=False) + text_event(b"x\n", "7"),
+        chunk(b"x\n", "7", content_type=TEXT, closed=True),
+        mode="sse",
+        content_type=TEXT,
+        offset="now",
+    ).run()
+    assert script.offsets == ["now", "5"]
+    assert b"".join(batch.data for batch in script.batches) == b"x\n"
+
+
+def test_chosen_events_are_asked_for_without_base64_if_that_is_refused() -> None:
+    script = Script(
+        refusal(400), EVENTS, text_event(b"x", "1", closed=True), mode="sse", content_type=TEXT
+    ).run()
+    assert [request.params.get("sse") for request in script.requests] == ["base64", None]
+    assert [batch.text for batch in script.batches] == ["x"]
 
 
 def test_binary_events_are_decoded() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from examples import fastapi_app
 from tests.helpers.server import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -50,11 +52,38 @@ def _case(path: Path) -> ParameterSet:
 
 @pytest.mark.parametrize("path", [_case(path) for path in documents()])
 def test_every_block_of_the_document_runs_and_prints_what_it_says(path: Path) -> None:
+    # People run the first examples again, against the same server.
+    times = 2 if path.name == "README.md" else 1
     with running_server(memory=True) as server:
-        for language, code, expectations in BLOCK.findall(path.read_text()):
+        for language, code, expectations in BLOCK.findall(path.read_text()) * times:
             printed = run(language, code, server.url)
             for expected in PRINTS.findall(expectations):
                 assert expected in printed, f"{code}\nprinted\n{printed}"
+            if path.name == "README.md":
+                assert '"/problems/' not in printed, f"{code}\nprinted\n{printed}"
+
+
+def test_the_commands_of_the_fastapi_example_work_twice() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    uvicorn = [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)]
+    commands = "".join(
+        f"{line}\n" for line in (fastapi_app.__doc__ or "").splitlines() if line.startswith("    ")
+    ).partition("curl")
+    script = f"curl{commands[2]}".replace("localhost:8000", f"127.0.0.1:{port}")
+    assert script.count("curl") == 3
+    with subprocess.Popen(uvicorn, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            while "Uvicorn running" not in process.stderr.readline():
+                assert process.poll() is None
+            printed = run("sh", script, "")
+            assert printed == '[{"n": 1}]'
+            assert run("sh", script, "") == '[{"n": 1},\n{"n": 1}]'
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
 
 
 def test_the_readme_begins_with_how_to_install_and_serve() -> None:

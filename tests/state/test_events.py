@@ -332,7 +332,9 @@ def test_numbers_of_any_size_can_be_read() -> None:
     text = json.dumps(INSERT).replace(": 1,", f": [{digits}, {digits[:400]}, 1e999, -1e999],")
     event = parse(text)
     assert isinstance(event, ChangeEvent)
-    assert event.value == [float("inf"), int(digits[:400]), float("inf"), float("-inf")]
+    assert event.value == [10**5000 - 1, int(digits[:400]), float("inf"), float("-inf")]
+    # Two numbers that differ in one of many digits are not the same.
+    assert event != parse(text.replace(digits, f"{digits[:-1]}8"))
 
 
 def test_equality_is_of_meaning() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import Client
 from penstock.client.batches import Batch
 from penstock.client.message_offsets import message_ends
 from penstock.client.sync.stream import Stream
-from penstock.errors import BadRequest, ClientClosed, StreamNotFound
+from penstock.errors import BadRequest, ClientClosed, PenstockError, StreamNotFound
 from penstock.state import SqliteBackend, StateBatch, StateChange, delete, insert, reset, upsert
-from tests.state.live_driver import WAIT_S, Lives
+from tests.helpers.server import running_server
+from tests.state.live_driver import WAIT_S, Lives, shells
 
 
 def append(stream: Stream, *events: Any) -> str:
@@ -221,3 +224,20 @@ def test_wait_end_raises_what_ended_the_state(live: Lives, name: str, stream: St
 def test_options_that_do_not_go_together_are_refused(live: Lives, name: str, options: Any) -> None:
     with live.client() as client, pytest.raises(ValueError, match=r"type|either|on_reset"):
         live.not_started(client, name, **options)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_outage_and_its_end_are_reported(kind: str, tmp_path: Path) -> None:
+    outages: queue.Queue[PenstockError | None] = queue.Queue()
+    data = tmp_path / "data"
+    with running_server(data_dir=data) as server, shells(kind, server.url) as lives:
+        with Client(server.url) as client:
+            client.stream("team").create()
+            append(client.stream("team"), insert("user", "1", 1))
+        with lives("team", on_outage=outages.put) as state:
+            state.wait_up_to_date(WAIT_S)
+            server.kill()
+            assert outages.get(timeout=WAIT_S) is not None
+            with running_server(data_dir=data, args=["--port", str(server.port)]):
+                assert outages.get(timeout=WAIT_S) is None
+                assert state.to_dict() == {"user": {"1": 1}}

@@ -6,15 +6,16 @@ SECTIONS with its line of the overview: `penstock --help` imports no command.
 
 from __future__ import annotations
 
-import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
 
 import click
 
-from penstock.cli.exits import INTERRUPTED, OK, exit_code
-from penstock.errors import ConnectionFailed, PenstockError
+from penstock.cli.exits import HAS_TOKEN, INTERRUPTED, OK, USAGE, exit_code
+from penstock.errors import PenstockError
 
 SECTIONS = {
     "Streams": {
@@ -98,31 +99,72 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl(list(names.items()))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from penstock.cli.suggestions import unknown_command
+
+            raise click.UsageError(unknown_command(args[0], COMMANDS), ctx)
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        from penstock.cli.system import open_missing_streams
+
+        open_missing_streams()
+        return super().main(*args, **options)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _failures_on_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. A failure becomes one line for a person, never a traceback."""
         try:
-            return super().invoke(ctx)
+            with _failures_on_one_line():
+                return super().invoke(ctx)
         except PenstockError as error:
-            raise Failure(error_message(error), exit_code(error)) from None
+            from penstock.cli.error_text import message_of
+
+            has_token = bool(ctx.meta.get(HAS_TOKEN))
+            raise Failure(message_of(error, has_token=has_token), exit_code(error)) from None
         except KeyboardInterrupt:
             return ctx.exit(INTERRUPTED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                from penstock.cli.system import silence_stdout
+        except BrokenPipeError:
+            from penstock.cli.system import silence_stdout
 
-                silence_stdout()  # the reader has closed the pipe, as `| head` does
-                return ctx.exit(OK)
-            raise click.ClickException(system_message(error)) from None
+            silence_stdout()  # the reader has closed the pipe, as `| head` does
+            return ctx.exit(OK)
 
 
-def error_message(error: PenstockError) -> str:
-    """Return what is wrong, and what to do if the server cannot be reached."""
-    if isinstance(error, ConnectionFailed) and not error.sent:
-        return (
-            f"{error.detail.rstrip('.')}. Is the server running (`penstock serve`), and is it the "
-            "right one (--url, --context)?"
-        )
-    return error.detail
+@contextmanager
+def _failures_on_one_line() -> Iterator[None]:
+    """Raise a mistake on the command line, and a failure of the operating system, as one line."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        command = "penstock" if error.ctx is None else error.ctx.command_path
+        message = error.format_message().rstrip()
+        end = "" if message.endswith((".", "?", "?)")) else "."
+        raise Failure(f"{message}{end} See `{command} --help`.", USAGE) from None
+    except UnicodeEncodeError as error:
+        if error.encoding.lower().replace("-", "") == "utf8":  # of an argument
+            raise Failure("An argument is not valid UTF-8.", USAGE) from None
+        raise click.ClickException(
+            f"The output cannot be written as {error.encoding}: set PYTHONUTF8=1."
+        ) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise click.ClickException(system_message(error)) from None
 
 
 def system_message(error: OSError) -> str:

@@ -17,6 +17,7 @@ import click
 
 from penstock.cli import context_file
 from penstock.cli.context_file import Context, Contexts, server_url
+from penstock.cli.exits import HAS_TOKEN
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
     from penstock.client.sync.stream import Stream
+    from penstock.errors import PenstockError
     from penstock.stp.client.sync.notifier import Notifier
     from penstock.stp.client.sync.table import Table
 
@@ -46,7 +48,7 @@ class Server:
     """The options --url, --token and --context, with the environment and the contexts file."""
 
     def __init__(self, url: str | None, token: str | None, context: str | None) -> None:
-        self._url = url and server_url(url)
+        self._url = None if url is None else server_url(url)
         self._token = token
         self._context = context
 
@@ -61,7 +63,7 @@ class Server:
         if self._context is not None:
             return self._named(self._context)
         if os.environ.get(ENV_URL):
-            url = server_url(os.environ[ENV_URL])
+            url = server_url(os.environ[ENV_URL], ENV_URL)
             return Context(url, self._token_for(url))
         if self._contexts.current is not None:
             context = self._contexts.get(self._contexts.current)
@@ -70,6 +72,8 @@ class Server:
 
     def target(self, name: str) -> Target:
         """Return the stream of a name: a URL, CONTEXT:PATH, or a path on the current server."""
+        if not name.strip("/"):
+            raise click.UsageError("The name is empty.")
         if name.startswith(("http://", "https://")):
             return Target(Context(_origin(name), self._token_for(name)), name)
         context, colon, path = name.partition(":")
@@ -136,6 +140,11 @@ def _client(context: Context, retry: Retry | None) -> Client:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
 
+    if context.token is not None:
+        check_token(context.token)
+    click_context = click.get_current_context(silent=True)
+    if click_context is not None:
+        click_context.meta[HAS_TOKEN] = context.token is not None
     return Client(
         context.url,
         token=context.token,
@@ -143,6 +152,12 @@ def _client(context: Context, retry: Retry | None) -> Client:
         retry=retry or Retry(attempts_max=4),
         verify=needs_certificates(context.url),
     )
+
+
+def check_token(token: str) -> None:
+    """Raise a usage error if the token cannot be sent in a header."""
+    if not (token and token.isascii() and token.isprintable()):
+        raise click.UsageError("A token consists of printable ASCII characters.")
 
 
 def needs_certificates(url: str) -> bool:
@@ -161,6 +176,28 @@ def patient(stream: Stream) -> Stream:
 
     stream.client.retry = Retry(attempts_max=PATIENT_ATTEMPTS_MAX)
     return Stream(stream.client, stream.url, content_type=stream.content_type)
+
+
+def outage_notes(say: Callable[[str], None]) -> Callable[[PenstockError | None], None]:
+    """Return the function that tells a person of the begin and the end of an outage."""
+    from penstock.cli.error_text import target_of
+    from penstock.errors import ConnectionFailed
+
+    server = "the server"
+
+    def tell(error: PenstockError | None) -> None:
+        nonlocal server
+        if error is None:
+            say(f"Connected to {server} again; nothing was missed.")
+            return
+        server = target_of(error.url).server if error.url else server
+        if isinstance(error, ConnectionFailed):
+            say(f"Lost the connection to {server}; trying again until it is back.")
+        else:
+            reason = (error.reason or error.detail).rstrip(".")
+            say(f"{server} does not answer now: {reason}. Trying again until it does.")
+
+    return tell
 
 
 def _origin(url: str) -> str:

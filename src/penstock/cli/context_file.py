@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import click
 
@@ -67,9 +66,20 @@ def save(contexts: Contexts) -> None:
     replace_private(path(), json.dumps(content, indent=2).encode() + b"\n")
 
 
-def server_url(text: str) -> str:
+def server_url(text: str, source: str = "--url") -> str:
     """Return the checked URL of a server, without a slash at its end."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise click.BadParameter(f"{text!r} is not a URL such as http://127.0.0.1:4437.")
-    return text.rstrip("/")
+    from penstock.client.http import checked_url
+    from penstock.errors import InvalidUrl
+
+    try:
+        url = checked_url(text)
+    except InvalidUrl as error:
+        raise click.UsageError(f"{source}: {error.detail}") from None
+    server, prefix, name = url.partition("/v1/")
+    if prefix:
+        stream = name.partition("/")[2]
+        example = f" and {stream} as the name" if name.startswith("stream/") and stream else ""
+        raise click.UsageError(
+            f"{source} is the URL of a server, and {url} is a path on one: use {server}{example}."
+        )
+    return url

@@ -7,6 +7,7 @@ from penstock.errors import PenstockError
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, REFUSED = range(7)
 INTERRUPTED = 130
+HAS_TOKEN = "penstock.has_token"  # noqa: S105 - a key of click's meta: whether a token was sent
 
 MEANINGS = {
     OK: "success, also if the reader of the output has closed the pipe",

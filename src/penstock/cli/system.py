@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -50,7 +50,10 @@ def read_if_present(path: Path) -> bytes | None:
 
 def replace(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Replace a file as a whole: a crash leaves the old one or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:  # it names the temporary file
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             if hasattr(os, "fchmod"):  # Windows files have the rights of their folder
@@ -92,13 +95,31 @@ def open_for_read(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def digest(file: BinaryIO) -> str:
-    """Return the SHA-256 of the whole file."""
+def digest(file: BinaryIO, on_progress: Callable[[int], None]) -> str:
+    """Return the SHA-256 of the whole file. The function is called with the bytes read so far."""
     sha256 = hashlib.sha256()
     file.seek(0)
+    done = 0
     while piece := file.read(READ_BYTES):
         sha256.update(piece)
+        done += len(piece)
+        on_progress(done)
     return sha256.hexdigest()
+
+
+def open_missing_streams() -> None:
+    """Open the null device for each of stdin, stdout and stderr that was closed before the start.
+
+    Otherwise the next file or connection would get its number, and be read or written for it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "r" if number == 0 else "w"
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115 - stays open
 
 
 def stdin_bytes() -> bytes:

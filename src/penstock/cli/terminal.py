@@ -6,17 +6,25 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
 import click
 
-from penstock.cli.text import aligned, size
+from penstock.cli.text import aligned, clock_text, size
 
 PROGRESS_INTERVAL_S = 0.1
+SPEED_SAMPLES = 50  # five seconds
+LABEL_WIDTH_MAX = 28
+BAR_WIDTH_MAX = 24
+BAR_WIDTH_MIN = 4
 _WIDTH_MIN = 20
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Surrogates are bytes of an argument that are not UTF-8; they cannot be printed.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _CLEAR = "\r\x1b[2K"
 
 
@@ -62,31 +70,63 @@ def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 class Progress:
     """A progress line on stderr, on a terminal only. It is removed at the end."""
 
-    def __init__(self, label: str, *, total: int | None = None) -> None:
-        self._label = printable(label)
+    def __init__(
+        self,
+        label: str,
+        *,
+        total: int | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = _shortened(printable(label), LABEL_WIDTH_MAX)
+        self._phase = ""
         self._total = total
         self._shown = has_cursor(sys.stderr)
-        self._started_s = time.monotonic()
+        self._now_s = now_s
         self._next_s = 0.0
-        self._first: int | None = None
+        self._is_drawn = False
+        # The speed is that of the last seconds: (time, bytes done), the oldest first.
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SPEED_SAMPLES)
+
+    def begin(self, phase: str, *, done: int = 0) -> None:
+        """Begin another pass, with `done` bytes that do not count for its speed."""
+        self._phase = phase
+        self._next_s = 0.0
+        self._samples.clear()
+        self.bytes(done)
 
     def bytes(self, done: int, detail: str = "") -> None:
         """Show that `done` bytes of the total are done."""
         if not self._due():
             return
-        if self._first is None:
-            self._first = done  # the bytes of an earlier run do not count for the speed
-        passed_s = max(time.monotonic() - self._started_s, 1e-3)
-        parts = [self._label]
-        if self._total:
-            share = min(max(done / self._total, 0.0), 1.0)
-            filled = int(share * 24)
-            parts.append(f"[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}")
-        parts.append(size(done))
-        parts.append(f"{size(int((done - self._first) / passed_s))}/s")
+        now_s = self._now_s()
+        if not self._samples:
+            self._samples.append((now_s, done))
+        first_s, first = self._samples[0]
+        per_s = (done - first) / (now_s - first_s) if now_s > first_s else 0.0
+        self._samples.append((now_s, done))
+        parts = [size(done)]
+        if per_s > 0:
+            parts.append(f"{size(int(per_s))}/s")
+            if self._total is not None and done < self._total:
+                parts.append(f"{clock_text((self._total - done) / per_s)} left")
         if detail:
             parts.append(detail)
-        self._write("  ".join(parts))
+        self._write(self._with_bar("  ".join(parts), done))
+
+    def _with_bar(self, rest: str, done: int) -> str:
+        """Return the line, with a bar as wide as there is room for it."""
+        from penstock.cli.system import columns
+
+        label = f"{self._label}  {self._phase}" if self._phase else self._label
+        if not self._total:
+            return f"{label}  {rest}"
+        share = min(max(done / self._total, 0.0), 1.0)
+        percent = f"{share:4.0%}"
+        width = min(columns() - len(f"{label}  []{percent}  {rest}") - 2, BAR_WIDTH_MAX)
+        if width < BAR_WIDTH_MIN:
+            return f"{label} {percent}  {rest}"
+        filled = int(share * width)
+        return f"{label}  [{'#' * filled}{'.' * (width - filled)}]{percent}  {rest}"
 
     def text(self, text: str) -> None:
         if self._due():
@@ -94,12 +134,12 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line that stays, above the progress line."""
-        if self._shown and self._next_s:
+        if self._is_drawn:
             sys.stderr.write(_CLEAR)
         note(f"{self._label}: {text}")
 
     def _due(self) -> bool:
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if not self._shown or now_s < self._next_s:
             return False
         self._next_s = now_s + PROGRESS_INTERVAL_S
@@ -108,6 +148,7 @@ class Progress:
     def _write(self, line: str) -> None:
         from penstock.cli.system import columns
 
+        self._is_drawn = True
         sys.stderr.write(_CLEAR + line[: columns() - 1])
         sys.stderr.flush()
 
@@ -115,6 +156,10 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shown and self._next_s:
+        if self._is_drawn:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -29,3 +30,12 @@ def size(number: int) -> str:
         if number >= scale:
             return f"{number / scale:,.1f} {name}"
     return amount(number, "byte")
+
+
+def clock_text(seconds: float) -> str:
+    """``0:07``, ``12:30``, ``3:05:00``: rounded up to whole seconds."""
+    whole = math.ceil(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.errors import InvalidJson
 from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import NOW, START
+
+if TYPE_CHECKING:
+    from penstock.client.checkpoint import FileCheckpoint
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,15})([smhd]?)", re.ASCII)
@@ -30,9 +33,39 @@ class Duration(click.ParamType[int]):
         return int(match[1]) * _SECONDS[match[2] or "s"]
 
 
+class Name(click.ParamType[str]):
+    """A name that is not empty."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not str(value):
+            self.fail("it is empty.", param, ctx)
+        return str(value)
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return the bytes that the shell passed as an argument, even if they are not text."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def offset_of(text: str) -> str:
     """Return an offset of the protocol. `start`, `end` and `tail` name the ends of a stream."""
+    if not text:
+        raise click.UsageError("The offset is empty: use one, `start` or `end`.")
     return {"start": START, "end": NOW, "tail": NOW}.get(text, text)
+
+
+def file_checkpoint(path: str) -> FileCheckpoint:
+    """Return the checkpoint in a file. A file that is none is an error."""
+    from penstock.client.checkpoint import FileCheckpoint
+
+    checkpoint = FileCheckpoint(path)
+    try:
+        checkpoint.load("")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    return checkpoint
 
 
 def checked_json(value: bytes, label: str) -> bytes:
@@ -42,7 +75,10 @@ def checked_json(value: bytes, label: str) -> bytes:
     try:
         frame(value, allow_empty=True)
     except InvalidJson as error:
-        reason = error.detail.replace("The body is not valid JSON: ", "")
+        # It speaks of the body of a request.
+        reason = error.detail.removeprefix("The body is not valid JSON: ")
+        if reason.startswith("The body "):
+            raise InvalidJson(f"{label} {reason.removeprefix('The body ')}") from None
         raise InvalidJson(f"{label} is not valid JSON: {reason}") from None
     return value.strip(_WHITESPACE)
 

@@ -5,6 +5,7 @@ Knows the statuses and headers of the protocol; reads no socket.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,9 @@ from penstock.errors import PenstockError, ProtocolError
 from penstock.protocol.headers import parse_closed
 
 DETAIL_CHARACTERS_MAX: Final = 500
+PAGE_BYTES_MAX: Final = 16 * 1024
+
+_PAGE_TITLE: Final = re.compile(rb"<title[^>]*>([^<]{1,500})", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
@@ -35,6 +39,8 @@ class Answer(NamedTuple):
         """Stream-Next-Offset, which every successful answer about a stream must have."""
         offset = self.headers.get("stream-next-offset")
         if not offset:
+            if is_web_page(self):
+                raise ProtocolError(web_page_text(self))
             raise ProtocolError(
                 f"The {self.status} answer has no Stream-Next-Offset header: the server, or a "
                 "proxy in between, does not speak the protocol."
@@ -189,6 +195,8 @@ def page(answer: Answer) -> Page:
     try:
         return msgspec.json.decode(answer.body, type=Page)
     except msgspec.DecodeError as error:
+        if is_web_page(answer):
+            raise ProtocolError(web_page_text(answer)) from error
         raise ProtocolError(f"The server's listing cannot be decoded: {error}.") from error
 
 
@@ -200,7 +208,9 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     cls = _BY_CODE.get(code) if isinstance(code, str) else None
     if cls is None or cls.status != answer.status:
         cls = _class_of(request.method, answer.status, headers)
-    error = cls(_detail(request, answer, problem, cls.title))
+    reason = _reason(answer, problem) or cls.title  # an answer to HEAD has no body
+    error = cls(f"{reason} ({request.method} {request.url} was answered {answer.status})")
+    error.method, error.url, error.reason = request.method, request.url, reason
     if isinstance(error, errors.Unprocessable):
         _locate(error, problem)
     error.status = answer.status
@@ -239,12 +249,34 @@ def _problem(answer: Answer) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _detail(request: Request, answer: Answer, problem: Mapping[str, Any], title: str) -> str:
+def _reason(answer: Answer, problem: Mapping[str, Any]) -> str:
+    """Return what the server says is wrong, if it says anything a person can read."""
     detail = problem.get("detail")
-    if not isinstance(detail, str):
-        detail = answer.body[:DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
-    where = f"{request.method} {request.url} was answered {answer.status}"
-    return f"{detail or title} ({where})"  # an answer to HEAD has no body
+    if isinstance(detail, str):
+        return detail
+    if is_web_page(answer):
+        return web_page_text(answer)
+    return answer.body[:DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
+
+
+def is_web_page(answer: Answer) -> bool:
+    """Whether an answer is a page for browsers, as proxies and other servers send it."""
+    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    start = answer.body[:DETAIL_CHARACTERS_MAX].lstrip().lower()
+    return media_type in ("text/html", "application/xhtml+xml") or start.startswith(
+        (b"<!doctype html", b"<html")
+    )
+
+
+def web_page_text(answer: Answer) -> str:
+    """Return a sentence about such a page, with its title."""
+    match = _PAGE_TITLE.search(answer.body[:PAGE_BYTES_MAX])
+    title = " ".join(match[1].decode("utf-8", "replace").split())[:100] if match else ""
+    quoted = f" ({title!r})" if title else ""
+    return (
+        f"A web page{quoted} came back instead of an answer of the protocol: the URL is that of "
+        "another server, or a proxy in between cannot reach the right one."
+    )
 
 
 def _locate(error: errors.Unprocessable, problem: Mapping[str, Any]) -> None:

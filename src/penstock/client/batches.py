@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import json
 from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.headers import is_json, is_text
+from penstock.protocol.json_values import decode_json
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +55,6 @@ class Decoder:
         )
         self._text = _new_text_decoder()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether the last part ended in the middle of a character."""
-        return bool(self._text.getstate()[0])
-
     def restart(self) -> None:
         """Drop an incomplete character: the next part does not continue the last one."""
         self._text = _new_text_decoder()
@@ -102,10 +97,15 @@ class Decoder:
                 if isinstance(error, msgspec.ValidationError):
                     raise  # the messages are not of the user's type: a retry cannot help
                 raise _broken(error) from error
-        # Valid JSON that the fast decoder refuses: numbers like 1e999, lone surrogate escapes.
+        # Valid JSON that the fast decoder refuses: numbers like 1e999, integers of thousands of
+        # digits, lone surrogate escapes.
         try:
-            messages = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            messages = decode_json(data)
+        except RecursionError as error:
+            raise ProtocolError(
+                "A message is nested too deep to be decoded: read the stream with decode=False."
+            ) from error
+        except ValueError as error:
             raise _broken(error) from error
         if not isinstance(messages, list):
             raise ProtocolError("The answer of a JSON stream is not a JSON array.")

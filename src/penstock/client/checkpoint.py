@@ -75,7 +75,10 @@ class FileCheckpoint:
 
     def _replace(self, content: bytes) -> None:
         folder = self._path.parent
-        handle, name = tempfile.mkstemp(prefix=self._path.name + ".", dir=folder)
+        try:
+            handle, name = tempfile.mkstemp(prefix=self._path.name + ".", dir=folder)
+        except OSError as error:  # it names the temporary file
+            raise type(error)(error.errno, error.strerror, str(self._path)) from None
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

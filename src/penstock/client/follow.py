@@ -1,11 +1,14 @@
 """Following a stream: catch up, then live reads, and resume from the last offset after failures.
 
 A flow without I/O. A batch is emitted only when all of it has arrived, and the offset moves with
-it, so that no failure repeats or skips a message.
+it, so that no failure repeats or skips a message. Its bytes are those of a catch-up read in every
+mode: events as text turn CR and CRLF into LF and replace bytes that are not UTF-8, so text is asked
+for in base64, and a server that does not know that is not trusted with line ends.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,13 +18,13 @@ import msgspec
 from penstock.client import requests
 from penstock.client.answers import Answer, error_of
 from penstock.client.batches import Batch, Decoder
-from penstock.client.endurance import Endurance
+from penstock.client.endurance import Endurance, OnOutage
 from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
 from penstock.client.retry import Retry
 from penstock.client.sse import Control, EventParser, decode_base64, parse_control
 from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
 from penstock.protocol.headers import is_json, is_text
-from penstock.protocol.offsets import START
+from penstock.protocol.offsets import NOW, START
 
 if TYPE_CHECKING:
     from penstock.client.checkpoint import Checkpoint
@@ -35,6 +38,9 @@ SSE_FIRST_EVENT_S: Final = 10.0  # a server sends its first control event at onc
 SSE_BAD_MAX: Final = 3  # SSE responses in a row that came too late or ended too soon
 LIVE_SHORT_S: Final = 1.0  # an empty live answer that took less did not wait for news
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
+
+# In the text of an event, LF may have been CR or CRLF, and U+FFFD may have been any bytes.
+_IN_DOUBT: Final = re.compile(rb"\n|\xef\xbf\xbd")
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +57,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     message_type: Any = None
     retry: Retry | None = None
     protocol_errors_max: int = 3
+    on_outage: OnOutage | None = None
 
 
 class Follower:
@@ -78,6 +85,7 @@ class Follower:
             protocol_errors_max=options.protocol_errors_max,
             idle_timeout_s=options.idle_timeout_s,
             now_s=now_s,
+            on_outage=options.on_outage,
         )
         self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
         self._mode: Literal["catch-up", "sse", "long-poll"] = (
@@ -86,6 +94,7 @@ class Follower:
         self._sse_allowed = options.mode != "long-poll"
         self._sse_works = False
         self._sse_bad = 0
+        self._base64_allowed = True
         self._sse_first_s: float | None = None
         self._cursor: str | None = None
         self._was_up_to_date = False
@@ -115,32 +124,29 @@ class Follower:
 
     def _turn(self) -> Flow[None]:
         """One request in the current mode, and the batches of its answer."""
-        # A long-poll completes a divided character; events would show two broken halves.
-        exact = self._options.mode == "auto" and self._decoder.waiting
         if self._mode == "catch-up":
-            yield from self._catch_up()
-        elif self._mode == "long-poll" or exact:
+            batch = yield from self._read()
+            if batch.up_to_date:
+                self._mode = "sse" if self._sse_allowed else "long-poll"
+            yield from self._deliver(batch)
+        elif self._mode == "long-poll":
             yield from self._long_poll()
         else:
             yield from self._events()
         if self._endurance.is_idle():
             self._done = True
 
-    def _catch_up(self) -> Flow[None]:
+    def _read(self) -> Flow[Batch]:
+        """Return the batch of one catch-up read from the current offset."""
         request = requests.read(self._url, self.offset)
         answer = yield from exchange(Exchange(request))
-        self._check(request, answer)
+        yield from self._check(request, answer)
         if answer.offset == self.offset and not answer.up_to_date:
             raise ProtocolError(
                 "The answer has no new offset and does not say that it is up to date."
             )
-        batch = self._batch_of(answer)
         self._cursor = answer.cursor or self._cursor
-        if batch.up_to_date:
-            # Events do not preserve line ends and invalid characters: raw text needs long-polls.
-            raw_text = not self._options.decode and is_text(batch.content_type)
-            self._mode = "sse" if self._sse_allowed and not raw_text else "long-poll"
-        yield from self._deliver(batch)
+        return self._batch_of(answer)
 
     def _long_poll(self) -> Flow[None]:
         started_s = self._now_s()
@@ -152,7 +158,7 @@ class Follower:
             read_timeout_s=self._options.idle_timeout_s,
         )
         answer = yield from exchange(Exchange(request))
-        self._check(request, answer)
+        yield from self._check(request, answer)
         _need_cursor(answer.cursor, answer.closed)
         batch = self._batch_of(answer)
         self._cursor = answer.cursor
@@ -164,7 +170,7 @@ class Follower:
             yield from self._endurance.short()
 
     def _events(self) -> Flow[None]:
-        if self.content_type is None and self._options.decode:
+        if self.content_type is None:
             yield from self._learn_type()
         started_s, before = self._now_s(), self.offset
         self._sse_first_s = None
@@ -176,6 +182,7 @@ class Follower:
             self.offset,
             "sse",
             cursor=self._cursor,
+            base64=self._base64_allowed and is_text(self.content_type or ""),
             read_timeout_s=_least(patience_s, self._options.idle_timeout_s),
         )
         try:
@@ -183,7 +190,12 @@ class Follower:
             if not (yield from self._is_event_stream(request, answer)):
                 return
             base64 = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-            yield from self._receive(base64)
+            exact = base64 or is_json(self.content_type or "")
+            if not exact and self._options.mode == "auto":
+                yield Close()
+                self._use_long_poll()
+                return
+            yield from self._receive(base64=base64, exact=exact)
             yield Close()
         except ConnectionFailed as error:
             if error.sent:
@@ -194,10 +206,12 @@ class Follower:
         if short and not self._done:
             yield from self._endurance.short()
 
-    def _receive(self, base64: bool) -> Flow[None]:
-        """Read events until the response ends."""
+    def _receive(self, *, base64: bool, exact: bool) -> Flow[None]:
+        """Read events until the response ends. Unless they are `exact`, those whose bytes are in
+        doubt only say that there is something to read."""
         parser = EventParser(json=is_json(self.content_type or ""))
         waiting: list[bytes] = []
+        start = self.offset
         while True:
             piece: bytes | None = yield Piece()
             if piece is None:
@@ -208,27 +222,46 @@ class Follower:
                 elif kind == "control":
                     control = parse_control(data)
                     _need_cursor(control.stream_cursor, control.stream_closed)
-                    batch = self._batch_from(waiting, control)
-                    self._cursor = control.stream_cursor
-                    waiting = []
                     if self._sse_first_s is None:
                         self._sse_first_s = self._now_s()
-                    yield from self._deliver(batch)
+                    if exact or self.offset == NOW:
+                        yield from self._deliver(self._batch_from(waiting, control))
+                    else:
+                        yield from self._deliver_text(waiting, start, control)
+                    start = control.stream_next_offset
+                    self._cursor = control.stream_cursor
+                    waiting = []
                     if self._done:
                         return
             if self._endurance.is_idle():
                 self._done = True
                 return
 
+    def _deliver_text(self, waiting: list[bytes], start: str, control: Control) -> Flow[None]:
+        """Deliver text events, or what a catch-up read returns if their bytes are in doubt."""
+        end = control.stream_next_offset
+        # A read for an earlier event may have gone beyond the start, or the end, of this one.
+        if self.offset != start or any(_IN_DOUBT.search(data) for data in waiting):
+            while self.offset < end and not self._done:
+                yield from self._deliver((yield from self._read()))
+            waiting = []
+        if self.offset <= end and not self._done:
+            yield from self._deliver(self._batch_from(waiting, control))
+
     def _is_event_stream(self, request: requests.Request, answer: Answer) -> Flow[bool]:
         """Whether the answer is a stream of events; in auto mode a refusal leads to long-polls."""
         media_type = answer.content_type.partition(";")[0].strip().lower()
         if answer.status == 200 and media_type == "text/event-stream":
-            self._endurance.connected = True
+            yield from self._endurance.answered()
             return True
         if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
             yield Close()
             self._use_long_poll()
+            return False
+        if answer.status == 400 and "sse" in request.params:
+            # The server refuses parameters that it does not know.
+            yield Close()
+            self._base64_allowed = False
             return False
         body = b""
         while len(body) < ERROR_BODY_BYTES_MAX:
@@ -248,10 +281,10 @@ class Follower:
             raise error_of(request, answer)
         self.content_type = answer.content_type
 
-    def _check(self, request: requests.Request, answer: Answer) -> None:
+    def _check(self, request: requests.Request, answer: Answer) -> Flow[None]:
         if answer.status >= 300:
             raise error_of(request, answer)
-        self._endurance.connected = True
+        yield from self._endurance.answered()
         if answer.status == 200:
             self.content_type = answer.content_type
 

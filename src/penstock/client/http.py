@@ -5,18 +5,20 @@ Only this module and the shells know httpx2, which is loaded when a client is ma
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock import DISTRIBUTION, __version__
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
-from penstock.errors import ConnectionFailed
+from penstock.errors import BadRequest, ConnectionFailed, InvalidUrl, PenstockError
 
 if TYPE_CHECKING:
     import ssl
@@ -29,9 +31,14 @@ SSE_WAIT_S: Final = 90.0
 # Below the 5 s after which Node servers drop an idle connection: a request would meet a closed one.
 KEEPALIVE_S: Final = 4.0
 KEEPALIVE_CONNECTIONS_MAX: Final = 32
+# What OpenSSL says of a peer that does not speak TLS; it depends on its version.
+NO_TLS_REASONS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
+)
 
 C = TypeVar("C", bound="httpx2.Client | httpx2.AsyncClient")
 
+_HOST_AND_PORT: Final = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -59,6 +66,20 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
             "write": self.write_s,
             "pool": self.pool_s,
         }
+
+
+def checked_url(url: str) -> str:
+    """Return the URL of a server, without a slash at its end. Raises InvalidUrl if it is none."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port  # raises ValueError if it is not a number
+    except ValueError:
+        is_valid = False
+    if not is_valid or not url.isprintable() or " " in url:
+        example = f"http://{url}" if _HOST_AND_PORT.fullmatch(url) else "http://127.0.0.1:4437"
+        raise InvalidUrl(f"{url!r} is not the URL of a server: write it as {example}.")
+    return url.rstrip("/")
 
 
 def timeouts(timeout_s: float | Timeouts) -> Timeouts:
@@ -187,9 +208,11 @@ def failure(error: Exception, request: Request) -> ConnectionFailed:
     import httpx2
 
     unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-    cause = str(error) or type(error).__name__
-    failed = ConnectionFailed(f"{request.method} {request.url} got no whole answer: {cause}")
+    reason = str(error) or type(error).__name__
+    failed = ConnectionFailed(f"{request.method} {request.url} got no whole answer: {reason}")
+    failed.method, failed.url, failed.reason = request.method, request.url, reason
     failed.sent = not isinstance(error, unsent)
+    failed.passing = not _is_final(root_cause(error))
     if failed.sent and not request.repeatable:
         failed.detail += (
             " It is not known whether the append was stored. Use a producer for appends that "
@@ -199,6 +222,21 @@ def failure(error: Exception, request: Request) -> ConnectionFailed:
     return failed
 
 
+def root_cause(error: BaseException) -> BaseException:
+    """Return the error below the others, which is that of the operating system or of TLS."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _is_final(cause: BaseException) -> bool:
+    import ssl
+
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return True
+    return isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS_REASONS
+
+
 def is_failure(error: Exception) -> bool:
     """Whether an error of httpx2 is one of the network, or of the peer's HTTP."""
     import httpx2
@@ -206,6 +244,23 @@ def is_failure(error: Exception) -> bool:
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
         return False  # the caller's mistake
     return isinstance(error, httpx2.TransportError | httpx2.DecodingError | httpx2.StreamError)
+
+
+def _mistake(error: Exception, request: Request) -> PenstockError | None:
+    """Return the error for a request that cannot be sent, because of what it was made of."""
+    import httpx2
+
+    if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
+        url = request.url if len(request.url) <= 200 else f"{request.url[:200]}…"
+        return InvalidUrl(f"A request to {url} cannot be sent: {str(error).rstrip('.')}.")
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "ascii":
+        return BadRequest("The request holds text that UTF-8 cannot represent: half of a pair.")
+    if isinstance(error, httpx2.LocalProtocolError | UnicodeEncodeError):
+        return BadRequest(
+            "A header of the request has a character that cannot be sent: use printable ASCII "
+            "characters."
+        )
+    return None
 
 
 class network_errors:  # noqa: N801 - used as a function
@@ -220,8 +275,13 @@ class network_errors:  # noqa: N801 - used as a function
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Exception) and is_failure(error):
+        if not isinstance(error, Exception):
+            return
+        if is_failure(error):
             raise failure(error, self._request) from error
+        mistake = _mistake(error, self._request)
+        if mistake is not None:
+            raise mistake from error
 
 
 class Field(NamedTuple):

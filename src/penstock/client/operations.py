@@ -20,7 +20,14 @@ from penstock.client.requests import (
     join_messages,
 )
 from penstock.client.retry import Retry
-from penstock.errors import Gone, ProtocolError, StreamExists, StreamNotFound
+from penstock.errors import (
+    ContentTypeMismatch,
+    Gone,
+    ProtocolError,
+    StreamExists,
+    StreamNotFound,
+)
+from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import START
 
 Producer = ProducerId | tuple[str, int, int]
@@ -44,6 +51,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     decode: bool = True
     message_type: Any = None
+    json_only: bool = False
 
 
 class Operations:
@@ -140,6 +148,11 @@ class Operations:
             request = requests.read(self.url, offset, until=until, count=remaining)
             answer = yield from send(request, self._retry)
             self.content_type = answer.content_type
+            if options.json_only and not is_json(answer.content_type):
+                raise ContentTypeMismatch(
+                    f"{self.url} has content type {answer.content_type}, so it has no JSON "
+                    "messages: use read_text() or read_bytes()."
+                )
             batch = decoder.batch(
                 answer.body,
                 content_type=answer.content_type,

@@ -65,7 +65,8 @@ def stream_url(base_url: str, path_or_url: str) -> str:
     if path_or_url.startswith(("http://", "https://")):
         return path_or_url
     path = _BARE_PERCENT.sub("%25", path_or_url.removeprefix("/"))
-    path = quote(path, safe=_PATH_CHARACTERS + "%")
+    # Bytes that are not UTF-8 are surrogates in arguments of a command, and bytes again in a URL.
+    path = quote(path, safe=_PATH_CHARACTERS + "%", errors="surrogateescape")
     return base_url.rstrip("/") + STREAM_PREFIX + parse_stream_path(path.encode("ascii"))
 
 
@@ -203,9 +204,13 @@ def live(
     mode: Literal["long-poll", "sse"],
     *,
     cursor: str | None = None,
+    base64: bool = False,
     read_timeout_s: float | None = None,
 ) -> Request:
+    """Return a live read. `base64`, for events that carry every byte, is Penstock's extension."""
     params = {"offset": offset, "live": mode}
+    if base64:
+        params["sse"] = "base64"
     if cursor is not None:
         params["cursor"] = cursor
     headers = {"Accept": "text/event-stream"} if mode == "sse" else {}

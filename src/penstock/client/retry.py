@@ -49,7 +49,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def applies(self, error: PenstockError, *, repeatable: bool) -> bool:
         """Whether to retry: the failure may pass, and nothing can happen twice."""
         if isinstance(error, ConnectionFailed):
-            return repeatable or not error.sent or self.resend_appends
+            return error.passing and (repeatable or not error.sent or self.resend_appends)
         if error.status not in self.statuses:
             return False
         return repeatable or error.status in REFUSED_STATUSES or self.resend_appends

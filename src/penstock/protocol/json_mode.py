@@ -6,9 +6,10 @@ are those of RFC 8259. Where parsers differ, decided on purpose:
 
 - refused: NaN and Infinity, a byte order mark, invalid UTF-8 (surrogates encoded as UTF-8 too), raw
   control characters in strings, lone surrogate escapes (they name no character, and strict parsers
-  fail on them when reading), nesting deeper than the limit;
-- accepted as they stand: duplicate keys, numbers of any size and precision (`1e999`, integers of
-  thousands of digits), any scalar as a message.
+  fail on them when reading), nesting deeper than the limit, numbers with more digits in a row than
+  the limit (many parsers refuse them, and one such message would end every read of the stream);
+- accepted as they stand: duplicate keys, numbers too large or too precise for a float (`1e999`,
+  integers of hundreds of digits), any scalar as a message.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NoReturn
 import msgspec
 
 from penstock import limits
-from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson
+from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson, NumberTooLong
 
 _LF, _CR, _COMMA, _BACKSLASH = b"\n\r,\\"
 _WHITESPACE = b" \t\r\n"
@@ -28,6 +29,11 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 # The bytes of a structural scan: brackets, commas, and quotes to recognise strings.
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
 _SCAN_BYTES = 64 * limits.KIB
+_DIGITS = b"0123456789"
+# Digits in a row that are more than the limit cover eight neighbours among bytes this far apart.
+_DIGIT_STRIDE = limits.JSON_NUMBER_DIGITS_MAX // 8
+_NEIGHBOURS = re.compile(rb"[0-9]{8,}")
+_DIGITS_AS_ZERO = bytes.maketrans(_DIGITS, b"0000000000")
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -52,12 +58,13 @@ def frame(
         if value[:1] == b"[":
             return _frame_array(body, allow_empty=allow_empty, depth_max=depth_max)
         _decode_value(body)
+        _check_numbers(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse(body, error, depth_max)
     # Valid JSON has raw line ends only between tokens, where a space means the same.
     if _LF in value or _CR in value:
         value = value.translate(_ONE_LINE)
-    _check_depth(value, depth_max)
+    check_depth(value, depth_max)
     return value + b",\n", 1
 
 
@@ -69,6 +76,7 @@ def unframe(wire: bytes | memoryview) -> bytes:
 def _frame_array(body: bytes, *, allow_empty: bool, depth_max: int) -> tuple[bytes, int]:
     _check_message_count(body)
     messages = _decode_array(body)
+    _check_numbers(body)
     count = len(messages)
     if count == 0:
         if allow_empty:
@@ -80,7 +88,7 @@ def _frame_array(body: bytes, *, allow_empty: bool, depth_max: int) -> tuple[byt
     if max(map(len, messages)) > 2 * depth_max:
         for message in messages:
             if len(message) > 2 * depth_max:
-                _check_depth(bytes(message), depth_max)
+                check_depth(bytes(message), depth_max)
     messages.append(msgspec.Raw(b""))
     return b",\n".join(messages), count
 
@@ -104,7 +112,8 @@ def _check_message_count(body: bytes) -> None:
             )
 
 
-def _check_depth(value: bytes, depth_max: int) -> None:
+def check_depth(value: bytes, depth_max: int) -> None:
+    """Refuse valid JSON that is nested deeper than `depth_max`."""
     # Most messages are too short, or have too few brackets, to need a scan.
     if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
         return
@@ -114,6 +123,36 @@ def _check_depth(value: bytes, depth_max: int) -> None:
             depth += 1 if mark in b"[{" else -1
             if depth > depth_max:
                 raise InvalidJson(_too_deep(depth_max))
+
+
+def _check_numbers(valid: bytes) -> None:
+    """Refuse valid JSON with a number that has too many digits in a row.
+
+    Only every _DIGIT_STRIDE-th byte is looked at, until eight neighbours are digits.
+    """
+    if len(valid) <= limits.JSON_NUMBER_DIGITS_MAX:
+        return
+    samples = valid[::_DIGIT_STRIDE].translate(_DIGITS_AS_ZERO)
+    if b"00000000" not in samples:  # five times as fast as the pattern
+        return
+    counted = quotes = 0
+    for neighbours in _NEIGHBOURS.finditer(samples):
+        for sample in range(neighbours.start(), neighbours.end()):
+            position = sample * _DIGIT_STRIDE
+            if not valid[position : position + _DIGIT_STRIDE].isdigit():
+                continue
+            before = valid[max(position - _DIGIT_STRIDE, 0) : position]
+            start = position - len(before) + len(before.rstrip(_DIGITS))
+            if not valid[start : start + limits.JSON_NUMBER_DIGITS_MAX + 1].isdigit():
+                continue
+            # Digits in strings are text. A digit escapes nothing, so a cut there splits no escape.
+            part = valid[counted:position].replace(b"\\\\", b"").replace(b'\\"', b"")
+            quotes, counted = quotes + part.count(b'"'), position
+            if quotes % 2 == 0:
+                raise NumberTooLong(
+                    f"A number has more than {limits.JSON_NUMBER_DIGITS_MAX} digits in a row, "
+                    "which many parsers cannot read: send it as a string."
+                )
 
 
 def _structure(valid: bytes) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ The log stores every valid JSON value as it was sent, so every valid JSON value 
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidEvent, InvalidJson
 from penstock.protocol import json_mode
+from penstock.protocol.json_values import decode_json
 
 # Brackets come in pairs: a value this short cannot be nested too deep.
 SHALLOW_BYTES_MAX: Final = 2 * limits.JSON_DEPTH_MAX
@@ -24,18 +24,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def decode_value(raw: bytes | msgspec.Raw) -> Any:
-    """Return the Python value of valid JSON; a number too large for a float is infinite."""
+    """Return the Python value of valid JSON. Integers are exact; a number with a fraction or an
+    exponent that is too large for a float is infinite."""
     try:
         return _decode(raw)
     except msgspec.ValidationError:  # valid JSON with a number that msgspec has no type for
-        return json.loads(bytes(raw), parse_int=_integer)
-
-
-def _integer(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:  # it has more digits than Python converts by default
-        return float(text)
+        return decode_json(bytes(raw))
 
 
 def encode_value(value: Any, field: str = "value") -> msgspec.Raw:
@@ -79,11 +73,12 @@ def check_encoded(raw: msgspec.Raw, field: str) -> None:
 
 
 def check_depth(raw: msgspec.Raw, field: str) -> None:
-    """Refuse valid JSON that is nested too deep."""
+    """Refuse valid JSON that is nested too deep. The outermost array is not counted."""
     if len(raw) <= SHALLOW_BYTES_MAX:
         return
+    value = bytes(raw).strip()
     try:
-        json_mode.frame(bytes(raw), allow_empty=True)
+        json_mode.check_depth(value, limits.JSON_DEPTH_MAX + value.startswith(b"["))
     except InvalidJson:
         raise InvalidEvent(
             f"{field} is nested deeper than {limits.JSON_DEPTH_MAX} levels.",

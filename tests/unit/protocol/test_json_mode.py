@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson, PenstockError
+from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson, NumberTooLong, PenstockError
 from penstock.protocol import json_mode
 from penstock.protocol.json_mode import frame, unframe
 
@@ -28,7 +28,7 @@ from penstock.protocol.json_mode import frame, unframe
         (b'{"a":1,"a":2}', b'{"a":1,"a":2},\n', 1),
         (b"1e999", b"1e999,\n", 1),
         (b"[1e999,-0]", b"1e999,\n-0,\n", 2),
-        (b"9" * 5000, b"9" * 5000 + b",\n", 1),
+        (b"9" * 1000, b"9" * 1000 + b",\n", 1),
         (b'{\r\n "a":\n1}', b'{   "a": 1},\n', 1),
         (b'{"a":\r1}', b'{"a": 1},\n', 1),
         (b'[{"a":\r1}]', b'{"a": 1},\n', 1),
@@ -145,6 +145,54 @@ def test_wide_messages_and_brackets_in_strings_are_not_deep() -> None:
     assert frame(strings, allow_empty=False)[1] == 1
     with pytest.raises(InvalidJson, match="deeper"):
         frame(nested(130, inner=strings), allow_empty=False)
+
+
+NUMBERS = ("-%s", "%s.5", "0.%s", "1e%s", "1E-%s", "[1, %s]", '{"a\\\\": [%s]}', '["\\"", %s, "x"]')
+
+
+@pytest.mark.parametrize("form", NUMBERS)
+@pytest.mark.parametrize("lead", [0, 1, 499, 500, 501, 998])
+def test_numbers_with_too_many_digits_are_refused(form: str, lead: int) -> None:
+    longest = limits.JSON_NUMBER_DIGITS_MAX
+    padding = b'"%s",' % (b"x" * lead)
+    for digits, count in ((longest, 2), (longest + 1, 0), (4 * longest, 0)):
+        value = form.replace("%s", "7" * digits).encode()
+        for body in (b"[" + padding + value + b"]", b'{"a":[' + padding + value + b"]}"):
+            if count:
+                assert frame(body, allow_empty=False)[1] in (1, count)
+                continue
+            with pytest.raises(NumberTooLong, match="more than 1000 digits") as caught:
+                frame(body, allow_empty=False)
+            assert (caught.value.status, caught.value.code) == (400, "number-too-long")
+
+
+def test_digits_in_strings_are_text() -> None:
+    text = "4" * 5000
+    body = json.dumps([text, {text: f'"{text}\\'}, 1, f"\\{text}"]).encode()
+    assert frame(body, allow_empty=False)[1] == 4
+    with pytest.raises(NumberTooLong):
+        frame(body[:-1] + b"," + text.encode() + b"]", allow_empty=False)
+
+
+_RUNS = st.integers(1, 1600).map(lambda length: "3" * length)
+_VALUES = st.one_of(
+    _RUNS.map(lambda digits: f'"{digits}"'),
+    _RUNS,
+    _RUNS.map(lambda d: f"1.{d}e5"),
+    st.just('"\\""'),
+)
+
+
+@given(st.lists(_VALUES, min_size=1, max_size=8))
+def test_the_bound_of_digits_is_exact(values: list[str]) -> None:
+    body = f"[{', '.join(values)}]".encode()
+    numbers = [value for value in values if not value.startswith('"')]
+    is_long = any(re.search("[0-9]{1001}", number) for number in numbers)
+    if is_long:
+        with pytest.raises(NumberTooLong):
+            frame(body, allow_empty=False)
+    else:
+        assert frame(body, allow_empty=False)[1] == len(values)
 
 
 def test_too_many_messages_are_refused_before_they_are_split(

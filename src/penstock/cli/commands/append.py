@@ -14,7 +14,7 @@ from penstock.cli.producer_marks import LineMark, Record
 from penstock.cli.system import arriving_lines, stdin_bytes
 from penstock.cli.terminal import note
 from penstock.cli.text import amount
-from penstock.cli.values import checked_json, whole_body
+from penstock.cli.values import argument_bytes, checked_json, whole_body
 from penstock.errors import InvalidJson, StreamNotFound
 from penstock.limits import MIB
 from penstock.protocol.headers import is_json
@@ -94,10 +94,7 @@ def command(
         writer = _Writer(remote if values else patient(remote), producer_id)
         try:
             if whole:
-                body = whole_body(stdin_bytes(), content_type)
-                if body is None:
-                    raise click.ClickException("There is nothing to append: stdin is empty.")
-                writer.send([Record(1, body)])
+                writer.send([Record(1, _whole_stdin(content_type))])
             else:
                 encode = _encoder(content_type, must_be_json=must_be_json, text=text)
                 unit = "value" if values else "line"
@@ -105,6 +102,15 @@ def command(
                     writer.send_lines(lines, encode, unit)
         finally:
             writer.report(summary=summary)
+
+
+def _whole_stdin(content_type: str) -> bytes:
+    stdin = stdin_bytes()
+    content = stdin.strip() if is_json(content_type) else stdin
+    body = whole_body(stdin, content_type) if content else None
+    if body is None:
+        raise click.ClickException("There is nothing to append: stdin is empty.")
+    return body
 
 
 class _Writer:
@@ -180,8 +186,7 @@ def _input(values: Sequence[str], batch: int) -> Iterator[Sequence[bytes]]:
         yield from arriving_lines(batch, BATCH_BYTES_MAX)
         return
     for start in range(0, len(values), batch):
-        # The bytes that the shell passed, even if they are not text.
-        yield [value.encode("utf-8", "surrogateescape") for value in values[start : start + batch]]
+        yield [argument_bytes(value) for value in values[start : start + batch]]
 
 
 def _encoder(
@@ -198,7 +203,14 @@ def _message(line: bytes, label: str) -> bytes | None:
 
 
 def _string(line: bytes, label: str) -> bytes:
-    return json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidJson(
+            f"{label} is not text: its byte {error.start + 1} ({line[error.start]:#04x}) is not "
+            "UTF-8. Convert the input to UTF-8, or append it to a stream that is not JSON."
+        ) from None
+    return json.dumps(text, ensure_ascii=False).encode()
 
 
 def _line(line: bytes, label: str) -> bytes:

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.terminal import printable
-from penstock.cli.values import checked_json
+from penstock.cli.values import argument_bytes, checked_json
 from penstock.protocol.headers import is_json
 
 
@@ -30,7 +30,7 @@ def command(server: Server, stream: str, value: str | None, as_json: bool) -> No
     with server.stream(stream) as remote:
         data: bytes | None = None
         if value is not None:
-            data = value.encode()
+            data = argument_bytes(value)
             if is_json(remote.head().content_type):
                 data = checked_json(data, "The value")
             else:

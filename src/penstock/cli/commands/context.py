@@ -8,7 +8,7 @@ import re
 import click
 
 from penstock.cli import context_file
-from penstock.cli.connection import complete_context, json_option
+from penstock.cli.connection import check_token, complete_context, json_option
 from penstock.cli.context_file import Context, Contexts, server_url
 from penstock.cli.system import stdin_bytes
 from penstock.cli.terminal import styled
@@ -51,10 +51,10 @@ def add(name: str, url: str, token: str | None, token_stdin: bool, use: bool) ->
         )
     if token_stdin:
         token = stdin_bytes().decode("utf-8", "replace").strip()
-    if token is not None and not (token.isascii() and token.isprintable() and token):
-        raise click.BadParameter("A token consists of printable ASCII characters.")
+    if token is not None:
+        check_token(token)
     contexts = context_file.load()
-    contexts.named[name] = Context(server_url(url), token)
+    contexts.named[name] = Context(server_url(url, "URL"), token)
     current = name if use or not contexts.named.keys() - {name} else contexts.current
     context_file.save(Contexts(contexts.named, current))
     click.echo(f"added {name} ({url}){', the current context' if current == name else ''}")

@@ -9,7 +9,8 @@ import click
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.system import stdin_bytes
 from penstock.cli.terminal import printable
-from penstock.cli.values import Duration, whole_body
+from penstock.cli.values import Duration, argument_bytes, whole_body
+from penstock.errors import StreamExists
 
 
 @click.command("create")
@@ -52,17 +53,22 @@ def command(
       penstock create logs/web -t text/plain --ttl 7d
       penstock create config/v1 --closed --body - < settings.json
     """
-    data = stdin_bytes() if body == "-" else None if body is None else body.encode()
+    data = stdin_bytes() if body == "-" else None if body is None else argument_bytes(body)
     content = None if data is None else whole_body(data, content_type)
     with server.stream(stream) as remote:
-        created = remote.create(
-            content_type,
-            ttl_s=ttl,
-            expires_at=expires_at,
-            closed=closed,
-            body=content,
-            exist_ok=exist_ok,
-        )
+        try:
+            created = remote.create(
+                content_type,
+                ttl_s=ttl,
+                expires_at=expires_at,
+                closed=closed,
+                body=content,
+                exist_ok=exist_ok,
+            )
+        except StreamExists as error:
+            if error.url is not None:  # it differs, and the server says how
+                raise
+            raise StreamExists(f"{stream} exists already. --exist-ok accepts that.") from None
         url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, **created._asdict()}))

@@ -9,6 +9,7 @@ import click
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.terminal import printable
 from penstock.cli.values import Duration
+from penstock.errors import StreamExists, StreamNotFound
 
 
 @click.command("fork")
@@ -52,15 +53,27 @@ def command(
       penstock fork orders orders-test
       penstock fork chat/1 chat/1-again --at 0000000000000001_0000000000000420
     """
+    origin = server.target(source)
     with server.stream(target) as remote:
-        created = remote.create(
-            ttl_s=ttl,
-            expires_at=expires_at,
-            exist_ok=exist_ok,
-            forked_from=source,
-            fork_offset=at,
-            fork_sub_offset=skip,
-        )
+        if origin.server.url != remote.client.url:
+            raise click.UsageError("SOURCE and TARGET have to be on the same server.")
+        try:
+            created = remote.create(
+                ttl_s=ttl,
+                expires_at=expires_at,
+                exist_ok=exist_ok,
+                forked_from=origin.path,
+                fork_offset=at,
+                fork_sub_offset=skip,
+            )
+        except StreamNotFound:
+            raise StreamNotFound(
+                f"There is no stream {source} on {remote.client.url}; `penstock ls` lists them."
+            ) from None
+        except StreamExists as error:
+            if error.url is not None:
+                raise
+            raise StreamExists(f"{target} exists already. --exist-ok accepts that.") from None
         url = remote.url
     if as_json:
         click.echo(json.dumps({"url": url, **created._asdict()}))

@@ -84,7 +84,7 @@ def command(
         kind = _content_type(remote, file, content_type)
         reader = _Source(source, file.name, lines=is_json(kind), grows=producer_id is not None)
         with Progress(f"import {file.name}", total=reader.length) as progress:
-            identity = producer_id or reader.identity()
+            identity = producer_id or reader.identity(progress)
             result = _copy(reader, patient(remote), identity, progress)
         if close_stream:
             remote.close()
@@ -126,7 +126,8 @@ def _copy(source: _Source, stream: Stream, producer_id: str, progress: Progress)
             f"{source.name} has {source.length} bytes, but {start} bytes are imported: it is not "
             "the same file any more. Use another --producer."
         )
-    source.check(start)
+    source.check(start, progress)
+    progress.begin("appending", done=start)
     position, messages = start, 0
     for part in source.parts(start):
         position += len(part)
@@ -149,8 +150,9 @@ class _Source:
         self._whole_lines = lines and grows
         self.length = file.seek(0, 2)
 
-    def identity(self) -> str:
-        return f"penstock-import-{digest(self._file)[:32]}"
+    def identity(self, progress: Progress) -> str:
+        progress.begin("reading")
+        return f"penstock-import-{digest(self._file, progress.bytes)[:32]}"
 
     def parts(self, start: int) -> Iterator[bytes]:
         position = start
@@ -174,15 +176,15 @@ class _Source:
             return [part]
         return [line for line in part.split(b"\n") if line.strip()]
 
-    def check(self, start: int) -> None:
+    def check(self, start: int, progress: Progress) -> None:
         """Raise InvalidJson for an invalid line, before anything is appended."""
         if not self._lines:
             return
-        number = 0
-        if start:
-            self._file.seek(0)
-            number = sum(1 for line in self._file if self._file.tell() <= start)
+        number = self._count_lines(start)
+        progress.begin("checking", done=start)
+        position = start
         for part in self.parts(start):
+            position += len(part)
             for line in part.removesuffix(b"\n").split(b"\n"):
                 number += 1
                 if line.strip():
@@ -193,3 +195,14 @@ class _Source:
                         raise InvalidJson(
                             f"{error.detail.rstrip('.')}. Nothing {more}was appended."
                         ) from None
+            progress.bytes(position)
+
+    def _count_lines(self, end: int) -> int:
+        """Return the number of lines before a position, which is the end of one."""
+        count = 0
+        self._file.seek(0)
+        while end > 0:
+            piece = self._file.read(min(REQUEST_BYTES, end))
+            count += piece.count(b"\n")
+            end -= len(piece)
+        return count

@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from penstock.cli.connection import Server, server_options
 from penstock.cli.system import broken_pipe_noticed, columns
 from penstock.cli.terminal import printable, styled
-from penstock.cli.text import aligned, size
+from penstock.cli.text import aligned, amount, size
 from penstock.errors import MethodNotAllowed, RouteNotFound, StreamNotFound
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.client.sync.client import Client
 
 Show = Callable[[Iterator["StreamInfo"]], Iterator[str]]
+
+LONG_COLUMNS = ("MESSAGES", "SIZE", "STATE", "CREATED", "CONTENT TYPE", "PATH")
+OMITTED_FIRST = ("CREATED", "CONTENT TYPE", "STATE")
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -88,7 +92,9 @@ def command(
 def _listing(client: Client, prefix: str, limit: int | None) -> Iterator[StreamInfo]:
     try:
         yield from client.list(prefix, limit=limit)
-    except (RouteNotFound, StreamNotFound, MethodNotAllowed):
+    except (RouteNotFound, StreamNotFound, MethodNotAllowed) as error:
+        if isinstance(error, RouteNotFound) and urlsplit(client.url).path:
+            raise
         raise click.ClickException(
             f"{client.url} cannot list its streams. Only Penstock servers can."
         ) from None
@@ -108,13 +114,12 @@ def _watch(
     while True:
         streams = {info.path: info for info in _listing(client, prefix, limit)}
         if redraw:
-            show: Show = _long if is_long else _short
-            lines = list(show(iter(streams.values())))
-            width = columns()
+            infos = iter(streams.values())
+            lines = _long(infos, width=columns()) if is_long else _short(infos)
             head = styled(
-                f"{len(streams)} streams on {client.url}  {time.strftime('%X')}", dim=True
+                f"{amount(len(streams), 'stream')} on {client.url}  {time.strftime('%X')}", dim=True
             )
-            click.echo(_HOME_AND_CLEAR + "\n".join([head, *(line[:width] for line in lines)]))
+            click.echo(_HOME_AND_CLEAR + "\n".join([head, *lines]))
         else:
             for mark, info in _changes(before, streams):
                 click.echo(_change_as_json(mark, info) if as_json else _change(mark, info, is_long))
@@ -155,8 +160,9 @@ def _short(streams: Iterator[StreamInfo]) -> Iterator[str]:
         yield printable(info.path)
 
 
-def _long(streams: Iterator[StreamInfo]) -> Iterator[str]:
-    rows = [("MESSAGES", "SIZE", "STATE", "CREATED", "CONTENT TYPE", "PATH")]
+def _long(streams: Iterator[StreamInfo], *, width: int | None = None) -> Iterator[str]:
+    """Yield a table. If it has to fit a width, it has fewer columns, and never half a path."""
+    rows = [LONG_COLUMNS]
     rows += [
         (
             f"{info.messages:,}",
@@ -168,7 +174,12 @@ def _long(streams: Iterator[StreamInfo]) -> Iterator[str]:
         )
         for info in streams
     ]
-    head, *rest = aligned(rows, right={0, 1})
+    columns = list(range(len(LONG_COLUMNS)))
+    for name in OMITTED_FIRST if width is not None else ():
+        if max(map(len, aligned([[row[n] for n in columns] for row in rows]))) <= (width or 0):
+            break
+        columns.remove(LONG_COLUMNS.index(name))
+    head, *rest = aligned([[row[n] for n in columns] for row in rows], right={0, 1})
     yield styled(head, bold=True)
     yield from rest
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.connection import Server, json_option, patient, server_options, stream_argument
+from penstock.cli.connection import (
+    Server,
+    json_option,
+    outage_notes,
+    patient,
+    server_options,
+    stream_argument,
+)
 from penstock.cli.producer_marks import seekable, stored_epoch
 from penstock.cli.terminal import Progress, printable
 from penstock.cli.text import size
@@ -134,6 +141,7 @@ class _Mirror:
             decode=False,
             stop_when_up_to_date=not follow,
             retry=None if follow else self._source.client.retry,
+            on_outage=outage_notes(progress.note) if follow else None,
         ) as batches:
             for batch in batches:
                 if self._generation is None:

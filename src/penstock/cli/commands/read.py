@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.connection import Server, server_options, stream_argument
+from penstock.cli.connection import Server, outage_notes, server_options, stream_argument
 from penstock.cli.formats import Message, compile_format
 from penstock.cli.system import broken_pipe_noticed
-from penstock.cli.terminal import printable
-from penstock.cli.values import offset_of
+from penstock.cli.terminal import note, printable
+from penstock.cli.values import file_checkpoint, offset_of
 from penstock.protocol.headers import is_json, is_text
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object with offset and message per message.",
+    help="Print one JSON object with offset and message per message; bytes that are not text are "
+    "in base64.",
 )
 @server_options
 def command(
@@ -74,7 +75,8 @@ def command(
     A JSON stream is printed one message per line, other streams byte for byte (on a terminal,
     without control characters). --tail, --count and --format apply to the messages of JSON streams
     and to the lines of others. Each batch is printed as it arrives. If the connection fails, the
-    read resumes where it stopped, so no message is lost or repeated.
+    read resumes where it stopped, so no message is lost or repeated. --follow waits for a server
+    that is gone, and says so on stderr.
 
     \b
     The fields of --format are those of kcat:
@@ -123,15 +125,14 @@ def _show_tail(stream: Stream, name: str, count: int, output: _Output) -> str | 
 def _show(
     stream: Stream, offset: str, output: _Output, *, follow: bool, checkpoint: str | None
 ) -> None:
-    from penstock.client.checkpoint import FileCheckpoint
-
     with stream.follow(
         offset,
         decode=False,
         stop_when_up_to_date=not follow,
-        checkpoint=FileCheckpoint(checkpoint) if checkpoint else None,
+        checkpoint=file_checkpoint(checkpoint) if checkpoint else None,
         # A follower waits for the server; a read to the end reports a failure.
         retry=None if follow else stream.client.retry,
+        on_outage=outage_notes(note) if follow else None,
     ) as batches:
         for batch in batches:
             output.batch(batch)
@@ -162,6 +163,7 @@ class _Output:
         self._is_terminal = sys.stdout.isatty()
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._json_stream = False
+        self._count = 0
 
     @property
     def is_full(self) -> bool:
@@ -191,7 +193,9 @@ class _Output:
     def _messages(self, messages: Iterator[Message]) -> None:
         parts = []
         for message in messages:
-            parts.append(self._form(message))
+            # The number is that in the output; a splitter counts from where it began to read.
+            parts.append(self._form(message._replace(number=self._count)))
+            self._count += 1
             if self._remaining is not None:
                 self._remaining -= 1
                 if self._remaining == 0:
@@ -207,10 +211,12 @@ class _Output:
 
         fields = {"offset": message.offset, "next_offset": message.next_offset}
         if self._json_stream:
-            value: object = msgspec.Raw(message.data)
-        else:
-            value = message.data.decode("utf-8", "replace")
-        return msgspec.json.encode({**fields, "message": value}) + b"\n"
+            return msgspec.json.encode({**fields, "message": msgspec.Raw(message.data)}) + b"\n"
+        try:
+            line = {"message": message.data.decode()}
+        except UnicodeDecodeError:
+            line = {"base64": base64.b64encode(message.data).decode()}
+        return msgspec.json.encode({**fields, **line}) + b"\n"
 
     def _put(self, data: bytes) -> None:
         if not data:

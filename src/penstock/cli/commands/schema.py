@@ -45,11 +45,16 @@ def set_(server: Server, stream: str, file: Path) -> None:
     have a "key_pattern", and "unknown_types": "refuse" refuses all other types.
     """
     from penstock.client.requests import Request
+    from penstock.errors import InvalidJson
 
     body = _content(file)
     with server.stream(stream) as remote:
         headers = {"Content-Type": "application/json"}
-        answer = remote.client.request(Request("PUT", _url(remote), headers, body=body))
+        try:
+            answer = remote.client.request(Request("PUT", _url(remote), headers, body=body))
+        except InvalidJson as error:
+            reason = (error.reason or error.detail).removeprefix("The body is not valid JSON: ")
+            raise InvalidJson(f"{file} is not valid JSON: {reason}") from None
     declared = json.loads(answer.body)
     refuses = declared.get("unknown_types") == "refuse"
     more = ", unknown types refused" if refuses else ""

@@ -11,6 +11,7 @@ import click
 from penstock.cli.connection import Server, json_option, server_options
 from penstock.cli.terminal import printable
 from penstock.cli.text import aligned
+from penstock.cli.values import Name
 
 if TYPE_CHECKING:
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command("create")
-@click.argument("id")
+@click.argument("id", type=Name())
 @click.option(
     "--pattern", metavar="GLOB", help="Pattern of the streams: orders/*, orders-*, jobs/**."
 )
@@ -90,7 +91,7 @@ def create(
 
 
 @command.command("show")
-@click.argument("id")
+@click.argument("id", type=Name())
 @json_option
 @server_options
 def show(server: Server, id: str, as_json: bool) -> None:
@@ -132,7 +133,7 @@ def ls(server: Server, prefix: str, as_json: bool) -> None:
 
 
 @command.command("add")
-@click.argument("id")
+@click.argument("id", type=Name())
 @click.argument("streams", nargs=-1, required=True)
 @server_options
 def add(server: Server, id: str, streams: tuple[str, ...]) -> None:
@@ -143,7 +144,7 @@ def add(server: Server, id: str, streams: tuple[str, ...]) -> None:
 
 
 @command.command("remove")
-@click.argument("id")
+@click.argument("id", type=Name())
 @click.argument("streams", nargs=-1, required=True)
 @server_options
 def remove(server: Server, id: str, streams: tuple[str, ...]) -> None:
@@ -173,7 +174,7 @@ def rotate_key(server: Server, as_json: bool) -> None:
 
 
 @command.command("rm")
-@click.argument("ids", nargs=-1, required=True)
+@click.argument("ids", nargs=-1, required=True, type=Name())
 @server_options
 def rm(server: Server, ids: tuple[str, ...]) -> None:
     """Delete the subscriptions IDS with their cursors. Their streams do not change."""

@@ -14,6 +14,7 @@ from penstock.cli.exits import NOT_FOUND
 from penstock.cli.system import broken_pipe_noticed, columns, stdin_bytes
 from penstock.cli.terminal import note, print_columns, printable, styled
 from penstock.cli.text import amount
+from penstock.cli.values import file_checkpoint
 
 if TYPE_CHECKING:
     from penstock.stp.client.sync.table import TableRows
@@ -221,11 +222,9 @@ def follow(
     server that does not stream is polled. Rows that contradict earlier ones are omitted and
     reported.
     """
-    from penstock.client.checkpoint import FileCheckpoint
-
     if checkpoint and count is not None:
         raise click.UsageError("--checkpoint and --count cannot be used together.")
-    position = FileCheckpoint(checkpoint) if checkpoint else None
+    position = file_checkpoint(checkpoint) if checkpoint else None
     with (
         server.table(table) as remote,
         broken_pipe_noticed(),

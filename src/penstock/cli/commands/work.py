@@ -14,6 +14,7 @@ from penstock.backoff import Backoff
 from penstock.cli.connection import PATIENT_ATTEMPTS_MAX, Server, server_options
 from penstock.cli.exits import FAILURE
 from penstock.cli.terminal import printable
+from penstock.cli.values import Name
 from penstock.errors import AlreadyClaimed, Fenced, NoPendingWork, StreamTrimmed
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ HEARTBEATS: Final = 3  # extensions of a lease before it would end
 
 
 @click.command("work")
-@click.argument("subscription")
+@click.argument("subscription", type=Name())
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND")
 @click.option(
     "--worker", metavar="NAME", help="Name of this worker.  [default: host name and process id]"

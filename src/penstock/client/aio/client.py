@@ -63,7 +63,7 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = http.checked_url(url)
         self.retry = retry or Retry()
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)

@@ -64,7 +64,7 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = http.checked_url(url)
         self.retry = retry or Retry()
         self._headers = http.fields(headers, token=token)
         self._params = http.fields(params)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.client.answers import Appended, Created, Head, Retention
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
+from penstock.client.endurance import OnOutage
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
 from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
@@ -232,9 +233,20 @@ class Stream:
         )
         return self.client.run(self._operations.read(options))
 
-    def read_json(self, offset: str = START, **options: Any) -> list[Any]:
-        """Read the messages of a JSON stream."""
-        return self.read(offset, **options).messages
+    def read_json(
+        self,
+        offset: str = START,
+        *,
+        until: str | None = None,
+        count: int | None = None,
+        message_type: Any = None,
+    ) -> list[Any]:
+        """Read the messages of a JSON stream. Raises ContentTypeMismatch if it holds anything
+        else."""
+        options = ReadOptions(
+            offset=offset, until=until, count=count, message_type=message_type, json_only=True
+        )
+        return self.client.run(self._operations.read(options)).messages
 
     def read_bytes(self, offset: str = START, **options: Any) -> bytes:
         return self.read(offset, decode=False, **options).data
@@ -272,6 +284,7 @@ class Stream:
         message_type: Any = None,
         retry: Retry | None = None,
         protocol_errors_max: int = 3,
+        on_outage: OnOutage | None = None,
     ) -> Follow:
         """Iterate over batches from `offset` on, existing and new, until the stream is closed.
 
@@ -290,6 +303,7 @@ class Stream:
             message_type=message_type,
             retry=retry,
             protocol_errors_max=protocol_errors_max,
+            on_outage=on_outage,
         )
         return Follow(self.client, self._operations.follow(options))
 

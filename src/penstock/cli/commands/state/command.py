@@ -6,13 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from penstock.cli import Failure
-from penstock.cli.commands.state.entities import Entity, entities, fetch, on_one_line, pages, text
+from penstock.cli.commands.state.entities import (
+    Entity,
+    check_events,
+    entities,
+    fetch,
+    object_text,
+    on_one_line,
+    pages,
+    text,
+)
 from penstock.cli.commands.state.watch import watch
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.exits import NOT_FOUND
-from penstock.cli.terminal import print_columns, printable, styled
+from penstock.cli.terminal import note, print_columns, printable, styled
 from penstock.cli.values import offset_of
 
 at_option: Callable[[Any], Any] = click.option(
@@ -52,12 +62,14 @@ command.add_command(watch)
 def get(server: Server, stream: str, type: str, key: str, at: str, as_json: bool) -> None:
     """Print the JSON value of one entity. The exit code is 3 if it does not exist."""
     with server.stream(stream) as remote:
-        answer = fetch(remote, {"type": type, "key": key, "offset": offset_of(at)})
-    values = answer["types"].get(type, {})
-    if key not in values:
-        raise Failure(f"There is no {type} {key!r} in the state of {stream}.", NOT_FOUND)
+        page = fetch(remote, {"type": type, "key": key, "offset": offset_of(at)})
+        values = page.types.get(type, {})
+        if key not in values:
+            check_events(remote, stream)
+            raise Failure(f"There is no {type} {key!r} in the state of {stream}.", NOT_FOUND)
     if as_json:
-        click.echo(text({**Entity(type, key, values[key])._asdict(), "offset": answer["offset"]}))
+        entity = Entity(type, key, values[key])
+        click.echo(object_text({**entity._asdict(), "offset": page.offset}))
     else:
         click.echo(text(values[key]))
 
@@ -78,13 +90,22 @@ def show(
     filters = {"type": type, "prefix": prefix}
     query = {name: value for name, value in filters.items() if value is not None}
     with server.stream(stream) as remote:
-        shown = entities(remote, offset_of(at), query)
-        if as_json:
-            for entity in shown:
-                click.echo(text(entity._asdict()))
-            return
-        rows = [(on_one_line(type), on_one_line(key), text(value)) for type, key, value in shown]
-    print_columns(("TYPE", "KEY", "VALUE"), rows)
+        is_empty = True
+        rows = []
+        for entity in entities(remote, offset_of(at), query):
+            is_empty = False
+            if as_json:
+                click.echo(object_text(entity._asdict()))
+            else:
+                name, key, value = entity
+                rows.append((on_one_line(name), on_one_line(key), text(value)))
+        if is_empty:
+            check_events(remote, stream)
+    if rows:
+        print_columns(("TYPE", "KEY", "VALUE"), rows)
+    elif is_empty:
+        what = "No entity matches" if query else "There are no entities"
+        note(f"{what} in the state of {stream}.")
 
 
 @command.command("history")
@@ -98,17 +119,20 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
     """List the changes of one entity, oldest first."""
     query = {"type": type, "key": key, "history": "true"}
     with server.stream(stream) as remote:
-        steps = [step for page in pages(remote, offset_of(at), query) for step in page["history"]]
+        steps = [step for page in pages(remote, offset_of(at), query) for step in page.history]
+        if not steps:
+            check_events(remote, stream)
+            raise Failure(f"There has been no {type} {key!r} in the state of {stream}.", NOT_FOUND)
     if as_json:
         for step in steps:
-            click.echo(text(step))
+            click.echo(object_text(step))
         return
     print_columns(
         ("OFFSET", "OPERATION", "VALUE"),
         [
             (
-                step["offset"],
-                step.get("operation") or step["control"],
+                msgspec.json.decode(step["offset"]),
+                msgspec.json.decode(step["operation"] if "operation" in step else step["control"]),
                 text(step["value"]) if "value" in step else "",
             )
             for step in steps
@@ -132,6 +156,8 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
             {(type, key): value for type, key, value in entities(remote, offset_of(at), {})}
             for at in (before, after)
         )
+        if not (old or new):
+            check_events(remote, stream)
     for entity in sorted(old.keys() | new.keys()):
         mark = "+" if entity not in old else "-" if entity not in new else "~"
         values = [text(state[entity]) for state in (old, new) if entity in state]
@@ -140,7 +166,10 @@ def diff(server: Server, stream: str, before: str, after: str, as_json: bool) ->
         if as_json:
             change = {"change": mark, "type": entity[0], "key": entity[1]}
             sides = {"old": old, "new": new}
-            click.echo(text({**change, **{k: s[entity] for k, s in sides.items() if entity in s}}))
+            values_by_side = {
+                side: state[entity] for side, state in sides.items() if entity in state
+            }
+            click.echo(object_text({**change, **values_by_side}))
         else:
             colour = {"+": "green", "-": "red", "~": "yellow"}[mark]
             line = f"{mark} {' '.join(map(on_one_line, entity))}  {' -> '.join(values)}"

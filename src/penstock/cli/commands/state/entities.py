@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+
+import msgspec
+
+from penstock.errors import NotStateStream
 
 if TYPE_CHECKING:
     from penstock.client.sync.stream import Stream
@@ -17,7 +21,16 @@ EntityId: TypeAlias = tuple[str, str]  # (type, key)
 class Entity(NamedTuple):
     type: str
     key: str
-    value: Any
+    value: msgspec.Raw
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of a state, or of the history of one entity."""
+
+    offset: str
+    next: str | None
+    types: dict[str, dict[str, msgspec.Raw]] = {}
+    history: list[dict[str, msgspec.Raw]] = []
 
 
 class Change(NamedTuple):
@@ -56,29 +69,66 @@ def entities(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Ent
         yield from page_entities(page)
 
 
-def page_entities(page: dict[str, Any]) -> Iterator[Entity]:
-    for type, values in page["types"].items():
+def page_entities(page: Page) -> Iterator[Entity]:
+    for type, values in page.types.items():
         for key, value in values.items():
             yield Entity(type, key, value)
 
 
-def pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+def pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Page]:
     """Yield every page of one state. The offset of the first page holds for all of them."""
     query = {**query, "offset": offset}
     while True:
         page = fetch(stream, query)
         yield page
-        if page["next"] is None:
+        if page.next is None:
             return
-        query = {**query, "offset": page["offset"], "after": page["next"]}
+        query = {**query, "offset": page.offset, "after": page.next}
 
 
-def fetch(stream: Stream, query: dict[str, str]) -> dict[str, Any]:
+def fetch(stream: Stream, query: dict[str, str]) -> Page:
     from penstock.client.requests import Request
+    from penstock.errors import ProtocolError
 
     url = stream.url.replace("/v1/stream/", "/v1/state/", 1)
-    page: dict[str, Any] = json.loads(stream.client.request(Request("GET", url, {}, query)).body)
-    return page
+    body = stream.client.request(Request("GET", url, {}, query)).body
+    try:
+        return msgspec.json.decode(body, type=Page)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(
+            f"The server's answer about a state cannot be decoded: {error}."
+        ) from None
+
+
+def check_events(stream: Stream, name: str) -> None:
+    """Raise NotStateStream if the stream has messages, but none of them is a state event.
+
+    It is for a state without entities. That of a declared stream is empty, too.
+    """
+    from penstock.client.requests import Request
+    from penstock.errors import InvalidEvent, SchemaNotFound
+    from penstock.state.events import parse
+
+    url = stream.url.replace("/v1/stream/", "/v1/schema/", 1)
+    try:
+        stream.client.request(Request("GET", url))
+        return
+    except SchemaNotFound:
+        pass
+    count = 0
+    for batch in stream.iter_batches(message_type=msgspec.Raw):
+        for message in batch.messages:
+            count += 1
+            try:
+                parse(bytes(message), strict_timestamp=False)
+                return
+            except InvalidEvent:
+                pass
+    if count:
+        raise NotStateStream(
+            f"{name} has no state: none of its messages is a state event. "
+            f"`penstock read {name}` prints them."
+        )
 
 
 def on_one_line(name: str) -> str:
@@ -87,4 +137,16 @@ def on_one_line(name: str) -> str:
 
 
 def text(value: Any) -> str:
+    """Return the JSON of a value on one line. Encoded JSON keeps the digits of its numbers if
+    Python cannot represent them."""
+    if isinstance(value, msgspec.Raw):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return msgspec.json.format(bytes(value), indent=-1).decode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def object_text(members: Mapping[str, Any]) -> str:
+    """Return the JSON object of members whose values may be encoded JSON."""
+    return "{" + ",".join(f"{text(name)}:{text(value)}" for name, value in members.items()) + "}"

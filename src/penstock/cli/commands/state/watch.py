@@ -4,14 +4,15 @@ line."""
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.commands.state.screen import Screen, output
-from penstock.cli.connection import Server, server_options, stream_argument
+from penstock.cli.connection import Server, outage_notes, server_options, stream_argument
 from penstock.cli.system import broken_pipe_noticed
-from penstock.cli.terminal import note
+from penstock.cli.terminal import has_cursor, note
 from penstock.cli.text import amount
 from penstock.cli.values import offset_of
 
@@ -80,7 +81,16 @@ def _live_state(
 ) -> LiveState:
     from penstock.state.live.sync.state import LiveState
 
-    return LiveState(remote, type=type, key=key, prefix=prefix, at=at, on_invalid=lambda _: None)
+    return LiveState(
+        remote,
+        type=type,
+        key=key,
+        prefix=prefix,
+        at=at,
+        on_invalid=lambda _: None,
+        # A note would be in the middle of a table.
+        on_outage=None if has_cursor(sys.stdout) else outage_notes(note),
+    )
 
 
 def _follow(state: LiveState, screen: Screen) -> None:

@@ -9,6 +9,7 @@ from typing import Self
 
 from penstock.client.aio.stream import AsyncStream
 from penstock.client.batches import Batch
+from penstock.client.endurance import OnOutage
 from penstock.errors import Gone, StreamClosed
 from penstock.protocol.offsets import START
 from penstock.state.live.aio.transaction import AsyncTransaction
@@ -47,6 +48,7 @@ class AsyncLiveState(LiveReader):
         key: str | None = None,
         prefix: str | None = None,
         at: str | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
         check_names(self.__class__, schema)
         check(bootstrap, on_reset, at)
@@ -56,6 +58,7 @@ class AsyncLiveState(LiveReader):
         self._schema = schema
         self._bootstrap = bootstrap
         self._at = at
+        self._on_outage = on_outage
         self._core = LiveCore(
             stream.url,
             backend or MemoryBackend(),
@@ -191,7 +194,9 @@ class AsyncLiveState(LiveReader):
         """Follow the stream; return false if it is closed, true to read from another position."""
         try:
             offset = self._core.next.offset
-            async with self._source().follow(offset, decode=False) as batches:
+            async with self._source().follow(
+                offset, decode=False, on_outage=self._on_outage
+            ) as batches:
                 async for batch in batches:
                     plan = await self._planned(batch)
                     await self._commit(plan)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Self
 
 from penstock.client.batches import Batch
+from penstock.client.endurance import OnOutage
 from penstock.client.flow import Done, Emit, Pause, advance
 from penstock.client.follow import Follower, FollowOptions
 from penstock.client.sync.client import Shell
@@ -43,7 +44,8 @@ class LiveState(LiveReader):
     looks up. `bootstrap="state"` starts from the state that a Penstock server has, if it has one,
     instead of from all events. `type`, and with it `key` or `prefix`, selects the entities that the
     state loads and holds. `at` starts from the state at that offset, as the server has it: `"now"`
-    is the current one. May be used by many threads.
+    is the current one. `on_outage` is called with the error when the connection is lost, and with
+    None when it is back. May be used by many threads.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class LiveState(LiveReader):
         key: str | None = None,
         prefix: str | None = None,
         at: str | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
         check_names(self.__class__, schema)
         check(bootstrap, on_reset, at)
@@ -70,6 +73,7 @@ class LiveState(LiveReader):
         self._schema = schema
         self._bootstrap = bootstrap
         self._at = at
+        self._on_outage = on_outage
         self._core = LiveCore(
             stream.url,
             backend or MemoryBackend(),
@@ -230,7 +234,8 @@ class LiveState(LiveReader):
 
     def _batches(self) -> Iterator[Batch]:
         """Yield the batches of `Stream.follow`, which `close` can end from another thread."""
-        options = FollowOptions(offset=self._core.next.offset, decode=False)
+        offset = self._core.next.offset
+        options = FollowOptions(offset=offset, decode=False, on_outage=self._on_outage)
         client = self._stream.client
         flow = Follower(self._core.source, options, client.retry).flow()
         shell = self._shell = Shell(client)
