@@ -21,7 +21,7 @@ from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.checkpoint import Checkpointer
 from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
 from penstock.log.disk.committer import Committed, Committer
-from penstock.log.disk.files import File, Files
+from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.reader import StreamReader
 from penstock.log.disk.recovery import Recovered, check_format, recover
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
@@ -56,7 +56,7 @@ class DiskStore:
         self._observer = observer
         self._files.check_system()
         self._files.make_folder(self._root)
-        self._lock: File = self._files.lock(self._root / "LOCK")
+        self._lock: Lock = self._files.lock(self._root / "LOCK")
         try:
             check_format(self._files, self._root)
             for folder in (self._root / "journal", self._folder.folder):
@@ -128,6 +128,7 @@ class DiskStore:
             self.stats,
             files=self._files,
             root=self._root,
+            lock=self._lock,
             sweep=sweep,
             on_broken=self._go_read_only,
             on_trimmed=self._segments.forget_some,

@@ -92,8 +92,7 @@ def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
     if not any(files.exists(root / mark) for mark in marks):
         raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file.")
     with ExitStack() as cleanup:
-        if files.exists(root / "LOCK"):
-            cleanup.callback(files.lock_shared(root / "LOCK").close)
+        cleanup.callback(files.lock_shared(root / "LOCK").close)
         catalog = cleanup.enter_context(_catalog(files, root / CATALOG_FILE))
         yield Folder(files, root, catalog, SegmentFolder(root / "segments"))
 
