@@ -86,7 +86,7 @@ def test_a_killed_server_leaves_a_clean_folder(tmp_path: Path) -> None:
 def test_a_stopped_server_leaves_a_clean_folder(stopped: Path) -> None:
     done = penstock("verify", stopped)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "(format 1, stopped cleanly)" in done.stdout
+    assert "(format 2, stopped cleanly)" in done.stdout
     assert "1 segment (1 block)" in done.stdout
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -135,3 +137,37 @@ def test_second_server_on_one_folder_is_refused(server: Server) -> None:
         running_server(data_dir=server.data_dir),
     ):
         pass
+
+
+def test_removing_the_lock_file_admits_no_second_server(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running_server(data_dir=folder) as server:
+        for _ in range(2):
+            (folder / "LOCK").unlink(missing_ok=True)
+            with (
+                pytest.raises(ServerDidNotStart, match="in use by another Penstock"),
+                running_server(data_dir=folder),
+            ):
+                pass
+        assert server.running
+        assert server.terminate() == 0
+    with running_server(data_dir=folder) as server:
+        assert (folder / "LOCK").read_text() == f"{server.pid}\n"
+
+
+@on_loop
+async def test_a_folder_that_was_moved_away_is_written_to_no_more() -> None:
+    """Its name may belong to another server by then, whose files must not be touched."""
+    with tempfile.TemporaryDirectory(prefix="penstock-moved-") as name:
+        folder = Path(name) / "data"
+        with running_server(data_dir=folder) as server:
+            client = await connect(server)
+            assert (await client.ask(put("/v1/stream/a"))).status == 201
+            folder.rename(Path(name) / "moved")
+            while (answer := await client.ask(get("/readyz"))).status == 200:
+                await asyncio.sleep(0.05)
+            assert b"was moved, removed or replaced" in answer.body
+            assert (await client.ask(put("/v1/stream/b"))).status == 503
+            await client.close()
+            with running_server(data_dir=folder) as other:
+                assert other.terminate() == 0

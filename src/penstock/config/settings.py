@@ -197,6 +197,12 @@ class Settings:
     checkpoint_interval_s: float = _STORE.seconds(
         limits.CHECKPOINT_INTERVAL_S, "Maximum time between two checkpoints."
     )
+    catalog_check_timeout_s: float = _STORE.seconds(
+        limits.CATALOG_CHECK_TIMEOUT_S,
+        "Maximum time of the check of the catalog that a start makes after an unclean stop. "
+        "0 means no check.",
+        minimum=0,
+    )
     segment_bytes_max: int = _STORE.size(
         limits.SEGMENT_BYTES_MAX, "Maximum size of a segment file."
     )

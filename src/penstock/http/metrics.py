@@ -139,6 +139,7 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     yield _counter("checkpoints", "Checkpoints made.", stats.checkpoints)
     yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
     yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)
+    yield _counter("catalog_repairs", "Catalogs whose indexes were rebuilt.", stats.catalog_repairs)
     yield _gauge(
         "tail_bytes", "Bytes of open streams that no segment file holds.", stats.memory_bytes
     )

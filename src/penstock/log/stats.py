@@ -37,6 +37,7 @@ class StoreStats:
         self.checkpoint_seconds = Histogram(SECONDS)
         self.memory_bytes = 0  # in the memory tails of all active streams
         self.replayed_records = 0
+        self.catalog_repairs = 0
 
 
 class EngineStats:

@@ -156,6 +156,8 @@ class Stream:
     """Number of durable producers, in memory or not: len(producers) <= producer_total."""
     stored_producers: bool = field(default=False, init=False)
     """Whether the catalog has any producer of this stream."""
+    checked_producers: bool = field(default=False, init=False)
+    """Whether the checksums of all producers in the catalog were seen to match."""
 
     # -- where the bytes are: segments, then memory, without a gap
     #    segments[-1].end == memory.start, if there are segments; memory.end == tail

@@ -48,7 +48,7 @@ def edit(folder: Path, statement: str) -> None:
 def test_a_cleanly_stopped_folder_is_clean(clean: Path) -> None:
     report = check(clean)
     assert (report.problems, report.notes) == ([], [])
-    assert (report.format, report.clean) == (1, True)
+    assert (report.format, report.clean) == (2, True)
     assert report.streams == 6
     assert report.messages == 400 + 40 + 3 + 1 + 1
     assert report.bytes == 400 * MESSAGE_BYTES + 40 * 7000 + 25 + 7 + MESSAGE_BYTES
@@ -231,10 +231,13 @@ def test_a_row_that_cannot_be_true_is_found(
             "its checksum",
         ),
         ("UPDATE segments SET length = 'x'", "row-damaged", "its checksum"),
-        ("INSERT INTO producers VALUES (999, 'p', 0, 0)", "row-stray", "there is no stream"),
+        ("INSERT INTO producers VALUES (999, 'p', 0, 0, 0)", "row-stray", "there is no stream"),
         ("INSERT INTO segments VALUES (999, 0, 0, 0, 0, 0, 0)", "row-stray", "there is no stream"),
         ("DELETE FROM producers", "producers-wrong", "the catalog has 0"),
-        ("UPDATE producers SET seq = 7", "row-inconsistent", "whose state is"),
+        ("UPDATE producers SET seq = 7", "producer-damaged", "its checksum"),
+        ("UPDATE producers SET epoch = epoch + 1", "producer-damaged", "its checksum"),
+        ("UPDATE producers SET producer_id = 'other'", "producer-damaged", "'other'"),
+        ("UPDATE producers SET crc = NULL", "producer-damaged", "its checksum"),
         ("UPDATE meta SET value = 2 WHERE key = 'next_id'", "catalog-damaged", "its checksum"),
         ("UPDATE meta SET value = 'x'", "catalog-damaged", "its checksum"),
         ("DROP TABLE producers", "catalog-damaged", "no such table"),
@@ -319,7 +322,7 @@ def test_a_format_file_that_is_gone_or_unreadable_is_found(
 
 
 def test_a_newer_format_is_refused(clean: Path) -> None:
-    (clean / "PENSTOCK").write_text('{"format": 2}')
+    (clean / "PENSTOCK").write_text('{"format": 3}')
     with pytest.raises(StoreTooNew):
         verify(clean)
 

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import Damaged
-from penstock.log.disk.catalog_rows import COLUMNS, WIDTH, Row, checksum, decode, encode
+from penstock.log.disk.catalog_rows import (
+    COLUMNS,
+    PRODUCER_TOTAL,
+    WIDTH,
+    Row,
+    checksum,
+    decode,
+    encode,
+)
 from penstock.log.disk.segment import SegmentInfo
 from penstock.log.stream import Deadline, StreamInfo
 from penstock.protocol.producer import ProducerState
@@ -45,13 +54,15 @@ CREATE TABLE IF NOT EXISTS producers (
   seq INTEGER NOT NULL, PRIMARY KEY (stream_id, producer_id)) WITHOUT ROWID;
 """
 
-# Columns that the first databases did not have.
+_PRODUCER_CRC = ("producers", "crc")
+# Columns that the first databases did not have, by table and name.
 ADDED = {
-    "fork_count": "INTEGER",
-    "fork_path": "TEXT",
-    "forks": "INTEGER NOT NULL DEFAULT 0",
-    "pinned": "INTEGER",
-    "earliest_ordinal": "INTEGER NOT NULL DEFAULT 0",
+    ("streams", "fork_count"): "INTEGER",
+    ("streams", "fork_path"): "TEXT",
+    ("streams", "forks"): "INTEGER NOT NULL DEFAULT 0",
+    ("streams", "pinned"): "INTEGER",
+    ("streams", "earliest_ordinal"): "INTEGER NOT NULL DEFAULT 0",
+    _PRODUCER_CRC: "INTEGER",
 }
 
 _INFO = (
@@ -67,13 +78,16 @@ SELECT {", ".join(f"value->>{i}" for i in range(WIDTH + 1))},
 FROM json_each(?1)"""
 _PUT_SEGMENTS = f"""INSERT OR REPLACE INTO segments
 SELECT {", ".join(f"value->>{i}" for i in range(7))} FROM json_each(?1)"""
-_PUT_PRODUCERS = f"""INSERT OR REPLACE INTO producers
-SELECT {", ".join(f"value->>{i}" for i in range(4))} FROM json_each(?1)"""
+_PUT_PRODUCERS = f"""INSERT OR REPLACE INTO producers (stream_id, producer_id, epoch, seq, crc)
+SELECT {", ".join(f"value->>{i}" for i in range(5))} FROM json_each(?1)"""
 _PUT_META = "INSERT OR REPLACE INTO meta SELECT value->>0, value->>1 FROM json_each(?)"
 _DROP_SEGMENTS = """DELETE FROM segments WHERE (stream_id, base) IN
 (SELECT value->>0, value->>1 FROM json_each(?))"""
 _OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id"))
 _META_CRC = "crc"
+_ROWS = f"SELECT {COLUMNS}, crc, inline FROM streams"
+_CACHE, _CHECK_CACHE = -8192, -65536
+"""Page caches in KiB; a check jumps between a table and its indexes."""
 ROWS_A_STATEMENT = 5000
 
 
@@ -111,6 +125,24 @@ class Changes(NamedTuple):
     """(stream id, base) of segments that were trimmed away."""
 
 
+class CatalogCheck(NamedTuple):
+    """The result of a check at a start: what was wrong, and whether new indexes have mended it."""
+
+    faults: list[str]
+    is_complete: bool
+    is_repaired: bool
+
+
+def producer_checksum(stream_id: int, producer_id: str, epoch: int, seq: int) -> int:
+    return zlib.crc32(repr((stream_id, producer_id, epoch, seq)).encode())
+
+
+def _producer_values(item: tuple[int, str, ProducerState]) -> list[int | str]:
+    stream_id, producer_id, state = item
+    crc = producer_checksum(stream_id, producer_id, *state)
+    return [stream_id, producer_id, *state, crc]
+
+
 def _meta_crc(items: Iterable[tuple[str, int | str]]) -> int:
     return zlib.crc32(repr(sorted(items)).encode())
 
@@ -127,7 +159,7 @@ class Catalog:
         self._reader, self._writer = _connect(f"{uri}?mode=rwc"), _connect(f"{uri}?mode=rwc")
         for connection in (self._reader, self._writer):
             connection.executescript(
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8192;"
+                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size={_CACHE};"
                 # On macOS a sync that empties the cache of the drive; nothing elsewhere.
                 "PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON;"
             )
@@ -153,37 +185,61 @@ class Catalog:
         # One transaction: a checkpoint may commit between the row and its segments.
         self._reader.execute("BEGIN")
         try:
-            row = self._reader.execute(
-                f"SELECT {COLUMNS}, crc, inline FROM streams WHERE {column} = ?", (value,)
-            ).fetchone()
+            row = self._reader.execute(f"{_ROWS} WHERE {column} = ?", (value,)).fetchone()
             if row is None:
                 return None
-            values, crc, inline = row[:WIDTH], row[WIDTH], row[WIDTH + 1]
+            inline = row[WIDTH + 1]
             # A stream that fits into its row has no files.
-            segments = self._segments(values[0]) if inline is None else ()
+            segments = self._segments(row[0]) if inline is None else ()
         finally:
             self._reader.execute("COMMIT")
-        if not isinstance(inline, bytes | None) or checksum(values, inline, segments) != crc:
+        # An altered index leads to the row of another path.
+        if not _is_sound(row, segments) or (column == "path" and row[1] != value):
             raise Damaged(
                 f"The catalog row of stream {row[1]!r} does not match its checksum. "
                 "Run `penstock verify` and restore from a backup."
             )
-        return decode(values, inline, segments)
+        return decode(row[:WIDTH], inline, segments)
 
     def _segments(self, stream_id: int) -> tuple[SegmentInfo, ...]:
-        rows = self._reader.execute(
-            "SELECT base, length, first_ordinal, open_ordinal, open_time_us, open_crc "
-            "FROM segments WHERE stream_id = ? ORDER BY base",
-            (stream_id,),
-        )
-        return tuple(SegmentInfo(*row) for row in rows)
+        return _segments(self._reader, stream_id)
 
     def producer(self, stream_id: int, producer_id: str) -> ProducerState | None:
         row = self._reader.execute(
-            "SELECT epoch, seq FROM producers WHERE stream_id = ? AND producer_id = ?",
+            "SELECT epoch, seq, crc FROM producers WHERE stream_id = ? AND producer_id = ?",
             (stream_id, producer_id),
         ).fetchone()
-        return None if row is None else ProducerState(*row)
+        if row is None:
+            return None
+        epoch, seq, crc = row
+        if producer_checksum(stream_id, producer_id, epoch, seq) != crc:
+            raise Damaged(
+                f"The catalog row of producer {producer_id!r} of stream {stream_id} does not match "
+                "its checksum. Run `penstock verify` and restore from a backup."
+            )
+        return ProducerState(epoch, seq)
+
+    def check_producers(self, stream_id: int) -> None:
+        """Raise Damaged unless all producers of a stream are there, each as it was written: one
+        whose id was altered would otherwise look like one that never wrote."""
+        # One transaction: a checkpoint may commit between the number and the rows.
+        self._reader.execute("BEGIN")
+        try:
+            total = self._reader.execute(
+                "SELECT producers FROM streams WHERE id = ?", (stream_id,)
+            ).fetchone()
+            rows = self._reader.execute(
+                "SELECT stream_id, producer_id, epoch, seq, crc FROM producers WHERE stream_id = ?",
+                (stream_id,),
+            ).fetchall()
+        finally:
+            self._reader.execute("COMMIT")
+        is_whole = all(producer_checksum(*row[:4]) == row[4] for row in rows)
+        if total is None or (len(rows),) != total or not is_whole:
+            raise Damaged(
+                f"The catalog does not have the producers of stream {stream_id} as they were "
+                "written. Run `penstock verify` and restore from a backup."
+            )
 
     def list_streams(
         self, prefix: str, after: str, limit: int, *, filed: bool = False
@@ -246,8 +302,40 @@ class Catalog:
         return set(self._writer.execute("SELECT stream_id, base FROM segments"))
 
     def integrity(self) -> list[str]:
-        rows = [row[0] for row in self._reader.execute("PRAGMA integrity_check")]
-        return [] if rows == ["ok"] else rows
+        """Return what is wrong with the database: its pages, or an index that does not agree with
+        its table."""
+        return _integrity(self._reader)
+
+    def check(self, *, timeout_s: float) -> CatalogCheck:
+        """Check the database, and build its indexes again if nothing else is damaged; a database
+        that stays damaged is left as it is. For a start, before the loop reads."""
+        writer, deadline = self._writer, time.monotonic() + timeout_s
+        writer.execute(f"PRAGMA cache_size={_CHECK_CACHE}")
+        writer.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+        try:
+            faults = _integrity(writer)
+        except sqlite3.OperationalError:
+            if time.monotonic() <= deadline:
+                raise
+            return CatalogCheck([], is_complete=False, is_repaired=False)
+        finally:
+            writer.set_progress_handler(None, 0)
+            writer.execute(f"PRAGMA cache_size={_CACHE}")
+        is_repaired = bool(faults) and self._rebuild_indexes()
+        return CatalogCheck(faults, is_complete=True, is_repaired=is_repaired)
+
+    def _rebuild_indexes(self) -> bool:
+        """Return whether new indexes leave a database without a fault; else nothing is changed."""
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            writer.execute("REINDEX")
+            is_sound = not _integrity(writer) and _are_rows_sound(writer)
+        except CATALOG_ERRORS:
+            is_sound = False
+        if writer.in_transaction:
+            writer.execute("COMMIT" if is_sound else "ROLLBACK")
+        return is_sound
 
     def totals(self) -> tuple[int, int]:
         """Return the number of streams, and of the bytes that they hold themselves."""
@@ -272,7 +360,7 @@ class Catalog:
             for start in range(0, len(changes.rows), ROWS_A_STATEMENT):
                 write(_PUT_STREAMS, encode(changes.rows[start : start + ROWS_A_STATEMENT]))
             write(_PUT_SEGMENTS, (json.dumps([[i, *info] for i, info in changes.segments]),))
-            write(_PUT_PRODUCERS, (json.dumps([[i, p, *s] for i, p, s in changes.producers]),))
+            write(_PUT_PRODUCERS, (json.dumps([*map(_producer_values, changes.producers)]),))
             write(_PUT_META, (json.dumps(list(changes.meta.items())),))
             meta = write("SELECT key, value FROM meta WHERE key != ?", (_META_CRC,)).fetchall()
             write(_PUT_META, (json.dumps([[_META_CRC, _meta_crc(meta)]]),))
@@ -288,19 +376,82 @@ class Catalog:
         self._reader.close()
 
 
+def _integrity(connection: sqlite3.Connection) -> list[str]:
+    # Not quick_check: it does not compare an index with its table, and most flipped bits of an
+    # index are found in no other way.
+    rows = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+    return [] if rows == ["ok"] else rows
+
+
+def _segments(connection: sqlite3.Connection, stream_id: int) -> tuple[SegmentInfo, ...]:
+    rows = connection.execute(
+        "SELECT base, length, first_ordinal, open_ordinal, open_time_us, open_crc "
+        "FROM segments WHERE stream_id = ? ORDER BY base",
+        (stream_id,),
+    )
+    return tuple(SegmentInfo(*row) for row in rows)
+
+
+def _is_sound(row: Sequence[Any], segments: tuple[SegmentInfo, ...]) -> bool:
+    """Whether a result of `_ROWS` matches its checksum."""
+    values, crc, inline = row[:WIDTH], row[WIDTH], row[WIDTH + 1]
+    return isinstance(inline, bytes | None) and checksum(values, inline, segments) == crc
+
+
+def _are_rows_sound(connection: sqlite3.Connection) -> bool:
+    """Whether all rows are there, each as it was written."""
+    producers = 0
+    for row in connection.execute(f"{_ROWS} NOT INDEXED"):
+        segments = _segments(connection, row[0]) if row[WIDTH + 1] is None else ()
+        if not _is_sound(row, segments):
+            return False
+        producers += row[PRODUCER_TOTAL]
+    for row in connection.execute("SELECT stream_id, producer_id, epoch, seq, crc FROM producers"):
+        if producer_checksum(*row[:4]) != row[4]:
+            return False
+        producers -= 1
+    return producers == 0
+
+
 def _connect(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30)
 
 
-def _missing(connection: sqlite3.Connection) -> list[str]:
-    existing = {row[1] for row in connection.execute("PRAGMA table_info(streams)")}
-    return [column for column in ADDED if column not in existing]
+def _missing(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return (table, column) of what a database of an earlier version lacks."""
+    columns = {
+        table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        for table in ("streams", "producers")
+    }
+    # A table that is not there at all is not of an earlier version: the first query fails.
+    return [
+        (table, column)
+        for table, column in ADDED
+        if columns[table] and column not in columns[table]
+    ]
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     connection.executescript(SCHEMA)
-    for column in _missing(connection):
-        connection.execute(f"ALTER TABLE streams ADD COLUMN {column} {ADDED[column]}")
+    missing = _missing(connection)
+    if not missing:
+        return
+    # One transaction: a database has the column only if every row has its checksum.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for table, column in missing:
+            kind = ADDED[table, column]
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+        if _PRODUCER_CRC in missing:
+            connection.create_function("producer_checksum", 4, producer_checksum)
+            connection.execute(
+                "UPDATE producers SET crc = producer_checksum(stream_id, producer_id, epoch, seq)"
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def settle(path: Path) -> None:

@@ -28,6 +28,8 @@ _PLAIN = 17
 """Columns that every stream uses; the others are about forks and trims."""
 _UNUSED = (None, None, None, None, 0, 0, None, 0)
 WIDTH = _PLAIN + len(_UNUSED)
+PRODUCER_TOTAL = 14
+"""The column with the number of a stream's producers."""
 
 
 class Row(NamedTuple):

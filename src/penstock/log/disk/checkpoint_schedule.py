@@ -16,7 +16,7 @@ from pathlib import Path
 from penstock.config.settings import Settings
 from penstock.log.disk.catalog import CatalogError, is_catalog_full
 from penstock.log.disk.checkpoint import Checkpointer, Plan, Result, plan_stream
-from penstock.log.disk.files import Files, is_disk_full
+from penstock.log.disk.files import Files, Lock, is_disk_full
 from penstock.log.disk.journal import JournalBroken
 from penstock.log.disk.segment import SegmentInfo
 from penstock.log.stats import StoreStats
@@ -51,6 +51,7 @@ class CheckpointSchedule:
         *,
         files: Files,
         root: Path,
+        lock: Lock,
         sweep: bool,
         on_broken: Callable[[str], None],
         on_trimmed: Callable[[int, tuple[SegmentInfo, ...]], None],
@@ -61,6 +62,7 @@ class CheckpointSchedule:
         self._stats = stats
         self._files = files
         self._root = root
+        self._lock = lock
         self._sweep = sweep
         self._on_broken = on_broken
         self._on_trimmed = on_trimmed
@@ -126,6 +128,7 @@ class CheckpointSchedule:
                 await asyncio.wait_for(self._due.wait(), CHECK_INTERVAL_S)
             except TimeoutError:
                 pass
+            self._check_folder()
             self._check_space()
             is_old = time.monotonic() - last >= self._settings.checkpoint_interval_s
             is_due = self._due.is_set() or (is_old and bool(self._dirty or self._deleted))
@@ -216,6 +219,15 @@ class CheckpointSchedule:
             self._is_broken = True
             self._on_broken(
                 f"A checkpoint failed ({error}). Check the disk and restart the server."
+            )
+
+    def _check_folder(self) -> None:
+        """Stop writing when the folder was moved or removed: another server may have its name."""
+        if not self._is_broken and not self._lock.is_current():
+            self._is_broken = True
+            self._on_broken(
+                f"The data folder {self._root} was moved, removed or replaced while the server "
+                "uses it. Put it back and restart the server."
             )
 
     def _check_space(self) -> None:

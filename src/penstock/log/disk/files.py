@@ -99,6 +99,31 @@ class File:
             self._fd = -1
 
 
+class Lock:
+    """A data folder that this process holds until `close`."""
+
+    __slots__ = ("_fds", "_folder", "path")
+
+    def __init__(self, path: Path, folder: int, file: int | None) -> None:
+        self.path = path
+        self._folder = os.fstat(folder)
+        self._fds = [folder] if file is None else [file, folder]
+
+    def add(self, fd: int) -> None:
+        self._fds.insert(0, fd)
+
+    def is_current(self) -> bool:
+        """Whether the name of the folder still stands for the folder that is held."""
+        try:
+            return os.path.samestat(os.stat(self.path.parent), self._folder)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
 class Files:
     """The real file system."""
 
@@ -184,34 +209,34 @@ class Files:
         self.rename(temporary, path)
         self.sync_folder(path.parent)
 
-    def lock(self, path: Path) -> File:
-        """Hold `path` for this process alone until the file is closed."""
+    def lock(self, path: Path) -> Lock:
+        """Hold the folder of `path`, and `path` itself, for this process alone."""
+        folder = _lock_folder(path, fcntl.LOCK_EX)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        lock = Lock(path, folder, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = _lock_holder(fd)
-            os.close(fd)
-            raise StoreLocked(
-                f"{path.parent} is in use by another Penstock (process {holder}). "
-                "Stop it first, or choose another --data-dir."
-            ) from None
+            lock.close()
+            raise _in_use(path, fcntl.LOCK_EX) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        return File(path, fd)
+        return lock
 
-    def lock_shared(self, path: Path) -> File:
+    def lock_shared(self, path: Path) -> Lock:
         """Keep others from taking `path` with `lock`, and change nothing in it."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        lock = Lock(path, _lock_folder(path, fcntl.LOCK_SH), None)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return lock  # the lock of the folder is enough
+        lock.add(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            holder = _lock_holder(fd)
-            os.close(fd)
-            raise StoreLocked(
-                f"{path.parent} is in use by Penstock (process {holder}). Stop it first."
-            ) from None
-        return File(path, fd)
+            lock.close()
+            raise _in_use(path, fcntl.LOCK_SH) from None
+        return lock
 
     @contextmanager
     def copied(self, paths: Sequence[Path]) -> Iterator[Path]:
@@ -223,8 +248,33 @@ class Files:
             yield Path(folder)
 
 
-def _lock_holder(fd: int) -> str:
-    return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+def _lock_folder(path: Path, mode: int) -> int:
+    """Lock the folder of `path` itself, so that removing `path` admits nobody; return its
+    descriptor."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise _in_use(path, mode) from None
+    except OSError:
+        pass  # a file system without locks of folders, such as NFS: that of the file has to do
+    return fd
+
+
+def _in_use(path: Path, mode: int) -> StoreLocked:
+    try:
+        holder = path.read_text(encoding="utf-8", errors="replace")[:32].strip() or "unknown"
+    except OSError:
+        holder = "unknown"
+    if mode == fcntl.LOCK_SH:
+        return StoreLocked(
+            f"{path.parent} is in use by Penstock (process {holder}). Stop it first."
+        )
+    return StoreLocked(
+        f"{path.parent} is in use by another Penstock (process {holder}). "
+        "Stop it first, or choose another --data-dir."
+    )
 
 
 @cache

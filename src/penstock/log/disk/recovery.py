@@ -34,12 +34,12 @@ from penstock.log.records import (
 )
 from penstock.log.stream import Stream
 
-FORMAT = 1
+FORMAT = 2
 FORMAT_FILE = "PENSTOCK"
 
 
 def check_format(files: Files, root: Path) -> None:
-    """Write the format file of a new folder; refuse a folder made by a newer Penstock."""
+    """Write the format file of a new or older folder; refuse that of a newer Penstock."""
     path = root / FORMAT_FILE
     if not files.exists(path):
         if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
@@ -51,7 +51,10 @@ def check_format(files: Files, root: Path) -> None:
             path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
         )
         return
-    read_format(files, root)
+    content = read_format(files, root)
+    if content["format"] != FORMAT:
+        # Before anything else changes: an earlier Penstock cannot write to what this one leaves.
+        files.write_text(path, json.dumps({**content, "format": FORMAT}) + "\n")
 
 
 def read_format(files: Files, root: Path) -> dict[str, object]:

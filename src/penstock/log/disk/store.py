@@ -14,14 +14,14 @@ from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
-from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
+from penstock.errors import DiskFull, Overloaded, PenstockError, StoreDamaged, StoreReadOnly
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog, Changes, as_damage
 from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.checkpoint import Checkpointer
 from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
 from penstock.log.disk.committer import Committed, Committer
-from penstock.log.disk.files import File, Files
+from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.reader import StreamReader
 from penstock.log.disk.recovery import Recovered, check_format, recover
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
@@ -56,7 +56,7 @@ class DiskStore:
         self._observer = observer
         self._files.check_system()
         self._files.make_folder(self._root)
-        self._lock: File = self._files.lock(self._root / "LOCK")
+        self._lock: Lock = self._files.lock(self._root / "LOCK")
         try:
             check_format(self._files, self._root)
             for folder in (self._root / "journal", self._folder.folder):
@@ -67,6 +67,8 @@ class DiskStore:
             try:
                 with as_damage():
                     is_clean = bool(self._catalog.meta().get("clean", 1))
+                    if not is_clean:
+                        self._check_catalog()
                     recovered = recover(self._files, self._root, self._catalog, self._folder)
                 self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
             except BaseException:
@@ -93,6 +95,34 @@ class DiskStore:
     def open_catalog(self) -> Catalog:
         """Open the catalog. A method of its own, so that tests can make catalog commits fail."""
         return Catalog(self._root / CATALOG_FILE)
+
+    def _check_catalog(self) -> None:
+        """Check the catalog after an unclean stop; StoreDamaged if new indexes do not mend it."""
+        timeout_s = self._settings.catalog_check_timeout_s
+        if not timeout_s:
+            return
+        check = self._catalog.check(timeout_s=timeout_s)
+        if not check.is_complete:
+            log.warning(
+                "The check of the catalog was ended after %g s (catalog_check_timeout_s). "
+                "Run `penstock verify` at the next stop.",
+                timeout_s,
+            )
+        if not check.faults:
+            return
+        if not check.is_repaired:
+            raise StoreDamaged(
+                f"{CATALOG_FILE} is damaged ({check.faults[0]!a}). Nothing was changed. Run "
+                "`penstock verify` to see what is affected, and restore the data folder from a "
+                "backup."
+            )
+        self.stats.catalog_repairs += 1
+        log.warning(
+            "The indexes of %s were damaged (%a) and were built again; no row was lost. "
+            "Check the disk.",
+            CATALOG_FILE,
+            check.faults[0],
+        )
 
     def _start_writing(self, recovered: Recovered, *, sweep: bool) -> None:
         settings = self._settings
@@ -128,6 +158,7 @@ class DiskStore:
             self.stats,
             files=self._files,
             root=self._root,
+            lock=self._lock,
             sweep=sweep,
             on_broken=self._go_read_only,
             on_trimmed=self._segments.forget_some,
@@ -233,7 +264,12 @@ class DiskStore:
         if not stream.stored_producers:
             return None
         with as_damage():
-            return self._catalog.producer(stream.id, producer_id)
+            state = self._catalog.producer(stream.id, producer_id)
+            if state is None and not stream.checked_producers:
+                # Once while the stream is in memory: with a full table this takes milliseconds.
+                self._catalog.check_producers(stream.id)
+                stream.checked_producers = True
+        return state
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         return self._reader.read_now(stream, start, end)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import StoreError
-from penstock.log.disk.catalog import CATALOG_ERRORS, Catalog, settle
+from penstock.log.disk.catalog import CATALOG_ERRORS, Catalog, producer_checksum, settle
 from penstock.log.disk.files import Files
 from penstock.log.disk.recovery import FORMAT_FILE
 from penstock.log.disk.segment import SegmentFolder
@@ -66,6 +66,13 @@ class CatalogView(Catalog):
         """Yield (stream id, producers by the row, producers in the table) where they differ."""
         yield from self._reader.execute(_WRONG_PRODUCERS)
 
+    def damaged_producers(self) -> Iterator[tuple[int, str]]:
+        """Yield (stream id, producer id) of rows that do not match their checksum."""
+        rows = self._reader.execute("SELECT stream_id, producer_id, epoch, seq, crc FROM producers")
+        for row in rows:
+            if producer_checksum(*row[:4]) != row[4]:
+                yield row[0], row[1]
+
     def strays(self) -> Iterator[tuple[str, int]]:
         """Yield (table, stream id) of rows that belong to no stream."""
         yield from self._reader.execute(_STRAYS)
@@ -92,8 +99,7 @@ def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
     if not any(files.exists(root / mark) for mark in marks):
         raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file.")
     with ExitStack() as cleanup:
-        if files.exists(root / "LOCK"):
-            cleanup.callback(files.lock_shared(root / "LOCK").close)
+        cleanup.callback(files.lock_shared(root / "LOCK").close)
         catalog = cleanup.enter_context(_catalog(files, root / CATALOG_FILE))
         yield Folder(files, root, catalog, SegmentFolder(root / "segments"))
 

@@ -134,7 +134,10 @@ class StreamsCheck:
                 f"{self._journal.last_lsn}"
             )
         if row.closed_by is not None:
-            state = self._folder.catalog.producer(row.id, row.closed_by.id)
+            try:
+                state = self._folder.catalog.producer(row.id, row.closed_by.id)
+            except Damaged:
+                return  # reported with the producers
             if not row.closed or state != row.closed_by[1:]:
                 yield f"it was closed by {row.closed_by}, whose state is {state}"
 
@@ -188,6 +191,9 @@ class StreamsCheck:
         for stream_id, claimed, count in catalog.wrong_producers():
             what = f"it claims {claimed} producers, the catalog has {count}"
             self._wrong("producers-wrong", stream_id, None, what)
+        for stream_id, producer_id in catalog.damaged_producers():
+            what = f"the row of producer {producer_id!r} does not match its checksum"
+            self._wrong("producer-damaged", stream_id, None, what)
         for table, stream_id in catalog.strays():
             self._wrong("row-stray", stream_id, None, f"{table} has rows, but there is no stream")
 
