@@ -120,13 +120,14 @@ class FakeSink:
     @property
     def events(self) -> list[tuple[str, str]]:
         """All events as (type, data), parsed as a browser would."""
-        found = []
+        events = []
         for block in b"".join(self.frames).decode().split("\n\n")[:-1]:
             lines = [line.split(":", 1) for line in block.split("\n")]
-            kind = next(value.strip() for name, value in lines if name == "event")
+            kind = next((value.strip() for name, value in lines if name == "event"), "message")
             data = [value.removeprefix(" ") for name, value in lines if name == "data"]
-            found.append((kind, "\n".join(data)))
-        return found
+            if data:
+                events.append((kind, "\n".join(data)))
+        return events
 
     @property
     def data(self) -> list[str]:

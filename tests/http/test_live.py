@@ -185,6 +185,70 @@ async def test_sse_of_bytes_is_base64_and_says_so(client: Client) -> None:
 
 
 @with_app()
+async def test_sse_in_base64_is_byte_for_byte_what_a_catch_up_read_returns(client: Client) -> None:
+    parts = [b"a\rb\r\nc\n", b"\r", b"\n", b"\xff \xe2", b"\x82\xac", b"end\r"]
+    await client.put("a", parts[0], content_type=TEXT)
+    plain = await client.sse("a")
+    sinks = [await client.sse("a", query="sse=base64")]
+    for part in parts[1:]:
+        await client.post("a", part, content_type=TEXT)
+        sinks.append(await client.sse("a", query="sse=base64"))
+    read = await client.get("a", "offset=-1")
+    assert read.body == b"".join(parts)
+    for sink in sinks:
+        assert sink.headers["stream-sse-data-encoding"] == "base64"
+        assert b"".join(map(base64.b64decode, sink.data)) == read.body
+        assert sink.controls[-1]["streamNextOffset"] == read.offset
+    assert [base64.b64decode(data) for data in sinks[0].data] == parts, "nothing is held back"
+    assert "stream-sse-data-encoding" not in plain.headers
+
+
+@with_app()
+async def test_sse_of_json_in_base64_is_the_array_of_a_catch_up_read(client: Client) -> None:
+    await client.put("a", b'[{"n": 1}, "\xe2\x82\xac"]', content_type=JSON)
+    sink = await client.sse("a", query="sse=base64")
+    assert base64.b64decode(sink.data[0]) == (await client.get("a")).body
+    await client.post("a", b"[2, 3]", content_type=JSON)
+    assert json.loads(base64.b64decode(sink.data[1])) == [2, 3]
+
+
+@with_app()
+async def test_sse_as_messages_omits_the_type_of_data_events_only(client: Client) -> None:
+    for path, kind, body in (("t", TEXT, b"x"), ("j", JSON, b"[1]"), ("b", "", b"\x00")):
+        content_type = kind or "application/octet-stream"
+        await client.put(path, body, content_type=content_type)
+        typed = await client.sse(path)
+        sink = await client.sse(path, query="sse=message")
+        await client.post(path, body, content_type=content_type)
+        assert [kind for kind, _ in sink.events] == ["message", "control"] * 2
+        assert [data for kind, data in sink.events if kind == "message"] == typed.data
+    both = await client.sse("t", query="sse=message,base64")
+    assert both.events[0] == ("message", base64.b64encode(b"xx").decode())
+
+
+@with_app()
+async def test_readers_of_one_form_share_a_channel(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    await client.put("b")
+    sinks = [await client.sse("a", query=query) for query in ("", "sse=base64", "sse=base64")]
+    bytes_sinks = [await client.sse("b", query=query) for query in ("", "sse=base64")]
+    assert client.engine.stats.watchers == 3, "bytes are always base64"
+    await client.post("a", b"x", content_type=TEXT)
+    assert sinks[1].frames[-1] is sinks[2].frames[-1]
+    for sink in (*sinks, *bytes_sinks):
+        sink.body.detach()
+    assert idle(client)
+
+
+@with_app()
+async def test_a_form_of_events_needs_events(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    for query in ("sse=base64", "live=long-poll&offset=now&sse=message", "live=sse&offset=-1&sse="):
+        answer = await client.get("a", query)
+        assert (answer.status, answer.json()["code"]) == (400, "invalid-parameter")
+
+
+@with_app()
 async def test_sse_ends_with_the_stream(client: Client) -> None:
     await client.put("a", content_type=TEXT)
     sink = await client.sse("a")

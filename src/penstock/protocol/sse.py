@@ -8,30 +8,52 @@ buffering are the transport's business.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.errors import InvalidParameter
+
 _LF, _CR = b"\n\r"
-_HEAD = b"event: data\n"
 _END = b"\n\n"
 _encode = msgspec.json.Encoder().encode
 
+DATA: Final = b"event: data\n"
+"""How a data event begins, unless its reader asked for messages."""
+MESSAGE: Final = b""
+"""How a data event begins that has the default type, which browsers pass to `onmessage`."""
 
-def data_json(wire: bytes) -> bytes:
+
+class SseForm(NamedTuple):
+    """The form of the data events that a reader has asked for.
+
+    `base64` codes text and JSON as bytes are coded; `message` omits the type of the event.
+    """
+
+    base64: bool = False
+    message: bool = False
+
+
+PLAIN: Final = SseForm()
+
+
+def parse_form(text: str) -> SseForm:
+    """Return the form that a comma-separated list of words describes."""
+    words = text.split(",")
+    if not set(words) <= {"base64", "message"}:
+        raise InvalidParameter("`sse` is base64, message, or both with a comma between them.")
+    return SseForm("base64" in words, "message" in words)
+
+
+def data_json(wire: bytes, *, head: bytes = DATA) -> bytes:
     """One event with a JSON array, a message a line, from framed messages."""
     if not wire:
-        return _HEAD + b"data:[\ndata:]\n\n"
+        return head + b"data:[\ndata:]\n\n"
     # Framing guarantees that the only line ends are those between messages, and no CR at all.
-    return b"".join(
-        (
-            b"event: data\ndata:[\ndata:",
-            wire[:-2].replace(b"\n", b"\ndata:"),
-            b"\ndata:]\n\n",
-        )
-    )
+    return b"".join((head, b"data:[\ndata:", wire[:-2].replace(b"\n", b"\ndata:"), b"\ndata:]\n\n"))
 
 
-def data_text(data: bytes) -> bytes:
+def data_text(data: bytes, *, head: bytes = DATA) -> bytes:
     """One event with a line of data for each line of the text.
 
     CR, LF and CRLF all end a line, as they do for the parser, so no text can end the event or
@@ -41,14 +63,14 @@ def data_text(data: bytes) -> bytes:
         data = data.decode("utf-8", "replace").encode()
     if _CR in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    lines = b"\n" + data
-    lines = lines.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
-    return b"event: data" + lines + _END
+    first = b"data: " if data.startswith(b" ") else b"data:"
+    lines = data.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
+    return b"".join((head, first, lines, _END))
 
 
-def data_binary(data: bytes) -> bytes:
+def data_binary(data: bytes, *, head: bytes = DATA) -> bytes:
     """One event with the bytes in base64, on one line."""
-    return _HEAD + b"data:" + b2a_base64(data, newline=False) + _END
+    return b"".join((head, b"data:", b2a_base64(data, newline=False), _END))
 
 
 def control(offset: str, *, cursor: str | None, up_to_date: bool, closed: bool) -> bytes:

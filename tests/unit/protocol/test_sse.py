@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from penstock.errors import InvalidParameter
 from penstock.protocol import json_mode, sse
+from penstock.protocol.sse import SseForm
 
 TEXTS = st.lists(
     st.sampled_from(
@@ -89,6 +91,32 @@ def test_json_messages_are_lines_of_one_array() -> None:
         == b'event: data\ndata:[\ndata:{"k":"v"},\ndata:{"k":"w"}\ndata:]\n\n'
     )
     assert sse.data_json(b"") == b"event: data\ndata:[\ndata:]\n\n"
+
+
+def test_message_events_have_no_type() -> None:
+    assert sse.data_text(b" a\nb", head=sse.MESSAGE) == b"data:  a\ndata:b\n\n"
+    assert sse.data_json(b"1,\n", head=sse.MESSAGE) == b"data:[\ndata:1\ndata:]\n\n"
+    assert sse.data_json(b"", head=sse.MESSAGE) == b"data:[\ndata:]\n\n"
+    assert sse.data_binary(b"\x00", head=sse.MESSAGE) == b"data:AA==\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("base64", SseForm(base64=True)),
+        ("message", SseForm(message=True)),
+        ("base64,message", SseForm(base64=True, message=True)),
+        ("message,base64", SseForm(base64=True, message=True)),
+    ],
+)
+def test_the_form_of_events(text: str, form: SseForm) -> None:
+    assert sse.parse_form(text) == form
+
+
+@pytest.mark.parametrize("text", ["", "base64,", "Base64", "text", "base64, message", "message;"])
+def test_another_form_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="base64, message"):
+        sse.parse_form(text)
 
 
 VALUES = st.recursive(

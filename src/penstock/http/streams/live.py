@@ -15,9 +15,10 @@ from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
 from penstock.http.live.channel import Channel, Channels
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams.read import Answer, Reads
-from penstock.http.streams.sse import SseEncoder, SseReader
+from penstock.http.streams.sse import SseEncoder, SseReader, form_of
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
+from penstock.protocol.sse import PLAIN, SseForm
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -89,14 +90,16 @@ class Live:
             headers.append((b"stream-cursor", cursor.encode()))
         return Response(204, headers)
 
-    def events(self, stream: Stream, offset: str, client_cursor: str | None) -> Answer:
+    def events(
+        self, stream: Stream, offset: str, client_cursor: str | None, form: SseForm = PLAIN
+    ) -> Answer:
         """Return an SSE response; the transport attaches its reader after sending the head."""
         if self._channels.draining:
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
-            return self._events_later(stream, offset, client_cursor)
-        return self._events(stream, position, client_cursor)
+            return self._events_later(stream, offset, client_cursor, form)
+        return self._events(stream, position, client_cursor, form)
 
     def attached(self, reader: SseReader) -> None:
         """Add a reader to the channel of its stream, and start its time limit."""
@@ -109,7 +112,7 @@ class Live:
             reader.finish()
             return
         reader.stream = stream
-        channel = reader.channel = self._channel(stream)
+        channel = reader.channel = self._channel(stream, reader.form)
         loop = asyncio.get_running_loop()
         reader.deadline = loop.time() + self._settings.sse_timeout_s
         self._deadlines.append(reader)
@@ -131,7 +134,7 @@ class Live:
             self._sweeper = None
 
     async def _wait(self, stream: Stream) -> None:
-        channel = self._channel(stream)
+        channel = self._channel(stream, form_of(stream, PLAIN))
         future = channel.wait()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._settings.long_poll_timeout_s, _resolve, future)
@@ -144,18 +147,21 @@ class Live:
             channel.stop_waiting(future)
 
     async def _events_later(
-        self, stream: Stream, offset: str, client_cursor: str | None
+        self, stream: Stream, offset: str, client_cursor: str | None, form: SseForm
     ) -> Response:
         position = await self._engine.position(stream, offset)
-        return self._events(stream, position, client_cursor)
+        return self._events(stream, position, client_cursor, form)
 
-    def _events(self, stream: Stream, position: int, client_cursor: str | None) -> Response:
+    def _events(
+        self, stream: Stream, position: int, client_cursor: str | None, form: SseForm
+    ) -> Response:
+        form = form_of(stream, form)
         headers: Headers = [
             (b"content-type", b"text/event-stream"),
             NO_CACHE,
             (b"x-accel-buffering", b"no"),
         ]
-        if not (stream.is_text or stream.is_json):
+        if form.base64:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         if stream.closed and position == stream.tail:
             headers += [
@@ -164,8 +170,8 @@ class Live:
                 CLOSED,
             ]
         cursor = int(self._first_cursor(client_cursor))
-        reader = SseReader(self, stream, position, 0 if cursor <= self.cursor(0) else cursor)
-        return Response(200, headers, reader)
+        floor = 0 if cursor <= self.cursor(0) else cursor
+        return Response(200, headers, SseReader(self, stream, position, floor, form))
 
     def _reload(self, stream: Stream) -> Stream:
         """Return the stream's current object: an idle stream may leave memory during a wait."""
@@ -174,11 +180,12 @@ class Live:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
         return current
 
-    def _channel(self, stream: Stream) -> Channel[SseReader]:
-        channel = self._channels.get(stream.id)
+    def _channel(self, stream: Stream, form: SseForm) -> Channel[SseReader]:
+        key = (stream.id, form)
+        channel = self._channels.get(key)
         if channel is None:
-            encoder = SseEncoder(self._engine, self._traffic, stream, cursor=self.cursor)
-            channel = self._channels.open(stream.id, stream, encoder)
+            encoder = SseEncoder(self._engine, self._traffic, stream, form, cursor=self.cursor)
+            channel = self._channels.open(key, stream, encoder)
         return channel
 
     def _sweep(self) -> None:

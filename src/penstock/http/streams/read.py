@@ -18,6 +18,7 @@ from penstock.http.message import Body, Headers, Request, Response
 from penstock.http.query import parse_count, parse_query
 from penstock.protocol import etag
 from penstock.protocol.offsets import NOW, START
+from penstock.protocol.sse import PLAIN, parse_form
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -34,7 +35,7 @@ STALE_S = 300
 Answer = Response | Coroutine[Any, Any, Response]
 
 
-_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes"})
+_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes", "sse"})
 _BOUNDS = ("until", "count", "splits")
 
 
@@ -56,6 +57,11 @@ class ReadModes:
                 "`offset` is empty; leave it out to read from the start, or use -1 or now."
             )
         live = query.get("live")
+        form = PLAIN
+        if "sse" in query:
+            if live != "sse":
+                raise InvalidParameter("`sse` is the form of events; it needs `live=sse`.")
+            form = parse_form(query["sse"])
         if live is None:
             # In every mode a read restarts the stream's TTL, also one that ends in a 304.
             return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
@@ -69,7 +75,7 @@ class ReadModes:
         stream = self._engine.find(path, touch=True)
         cursor = query.get("cursor")
         if live == "sse":
-            return self._live.events(stream, offset, cursor)
+            return self._live.events(stream, offset, cursor, form)
         return self._live.long_poll(stream, request, offset, cursor)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import StreamTrimmed
-from penstock.http.bodies import read_range
+from penstock.http.bodies import read_range, whole
 from penstock.http.live.channel import Frame, Progress
 from penstock.http.live.response import LiveReader
 from penstock.http.message import Sink
 from penstock.protocol import sse
+from penstock.protocol.sse import SseForm
 
 if TYPE_CHECKING:
     from penstock.http.streams.live import Live
@@ -31,12 +32,15 @@ PUBLISH_BYTES_MAX: Final = 1024 * 1024
 class SseReader(LiveReader):
     """One SSE response, at a position of its stream."""
 
-    __slots__ = ("cursor", "deadline", "held", "live", "position", "stream")
+    __slots__ = ("cursor", "deadline", "form", "held", "live", "position", "stream")
 
-    def __init__(self, live: Live, stream: Stream, position: int, cursor: int) -> None:
+    def __init__(
+        self, live: Live, stream: Stream, position: int, cursor: int, form: SseForm
+    ) -> None:
         super().__init__()
         self.live = live
         self.stream = stream
+        self.form = form
         # Everything up to `position` was written; `held` are the bytes after it that wait for the
         # rest of a character. For joined readers the encoder has both.
         self.position = position
@@ -50,8 +54,10 @@ class SseReader(LiveReader):
 
 
 class SseEncoder:
-    """The events of one stream. `cursor` returns the current cursor, and never one below its
-    argument."""
+    """The events of one stream in one form.
+
+    `cursor` returns the current cursor, and never one below its argument.
+    """
 
     __slots__ = (
         "_ahead",
@@ -59,6 +65,7 @@ class SseEncoder:
         "_data",
         "_engine",
         "_held",
+        "_holds",
         "_sent",
         "_stream",
         "_traffic",
@@ -66,14 +73,21 @@ class SseEncoder:
     )
 
     def __init__(
-        self, engine: Engine, traffic: Traffic, stream: Stream, *, cursor: Callable[[int], int]
+        self,
+        engine: Engine,
+        traffic: Traffic,
+        stream: Stream,
+        form: SseForm,
+        *,
+        cursor: Callable[[int], int],
     ) -> None:
         self.publish_bytes_max = PUBLISH_BYTES_MAX
         self._engine = engine
         self._traffic = traffic
         self._stream = stream
         self._cursor = cursor
-        self._data = _data_event(stream)
+        self._data = _data_event(stream, form)
+        self._holds = stream.is_text and not form.base64
         self._ahead: dict[SseReader, None] = {}  # readers whose cursor was ahead of the clock
         # Joined readers have everything up to `_sent`. `_held` are the bytes between that and the
         # tail: the start of a character whose rest is yet to come.
@@ -165,7 +179,7 @@ class SseEncoder:
 
     def _split(self, wire: bytes, closed: bool) -> tuple[bytes, bytes]:
         """Return the bytes that can be sent, and those that have to wait for more."""
-        if closed or not self._stream.is_text:
+        if closed or not self._holds:
             return wire, b""
         cut = text_end(wire)
         return wire[:cut], wire[cut:]
@@ -187,7 +201,14 @@ def text_end(data: bytes) -> int:
     return len(data) - len(tail) + sse.text_cut(tail, len(tail))
 
 
-def _data_event(stream: Stream) -> Callable[[bytes], bytes]:
-    if stream.is_json:
-        return sse.data_json
-    return sse.data_text if stream.is_text else sse.data_binary
+def form_of(stream: Stream, form: SseForm) -> SseForm:
+    """Return the form in which readers of `stream` get its data: bytes are always base64."""
+    return form if stream.is_text or stream.is_json else form._replace(base64=True)
+
+
+def _data_event(stream: Stream, form: SseForm) -> Callable[[bytes], bytes]:
+    head = sse.MESSAGE if form.message else sse.DATA
+    if form.base64:
+        return lambda wire: sse.data_binary(whole(stream, wire), head=head)
+    encode = sse.data_json if stream.is_json else sse.data_text
+    return lambda wire: encode(wire, head=head)
