@@ -26,7 +26,8 @@ PenstockError
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
-├── BodyTooLarge 413 · UriTooLong 414 · UnsupportedType 415 · HeadersTooLarge 431
+├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── UnsupportedType 415 · UnsupportedCoding 415
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
 │   └── InvalidRow · InvalidTable
@@ -419,6 +420,10 @@ class UriTooLong(PenstockError):
 
 class UnsupportedType(PenstockError):
     status, code, title = 415, "unsupported-media-type", "Unsupported media type"
+
+
+class UnsupportedCoding(PenstockError):
+    status, code, title = 415, "unsupported-content-encoding", "Unsupported content encoding"
 
 
 # -- 422: the content was read and is not acceptable

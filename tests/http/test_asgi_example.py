@@ -140,6 +140,36 @@ async def test_body_limit_holds_for_announced_and_for_chunked_bodies(announced: 
         await connection.close()
 
 
+TOKEN = "Authorization: Bearer secret\r\n"
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize("mounted", [False, True])
+@on_loop
+async def test_a_trailer_does_not_count_as_a_header(mounted: bool, pause: bool) -> None:
+    streams = penstock.asgi(memory=True, auth_token="secret")
+    outer = FastAPI()
+    outer.mount("/x", streams)
+    prefix = "/x" if mounted else ""
+    async with running(outer if mounted else streams) as client:
+        url = f"{prefix}/v1/stream/a"
+        headers = {"authorization": "Bearer secret", **JSON}
+        assert (await client.put(url, headers=headers)).status_code == 201
+        attempt = chunked(url, b"1", trailers=TOKEN)
+        connection = await raw(client)
+        # Either the App has the request before the trailers arrive, or all is there at once.
+        await connection.send(attempt[: attempt.index(b"\r\n\r\n") + 4] if pause else attempt)
+        assert (await connection.answer()).status == 401
+        await connection.close()
+        closing = chunked(url, b"[1]", trailers="Stream-Closed: true\r\n")
+        own = b"Host: test\r\n" + TOKEN.encode() + b"Content-Type: application/json\r\n"
+        connection = await raw(client)
+        await connection.send(closing.replace(b"Host: test\r\n", own))
+        answer = await connection.answer()
+        assert (answer.status, "stream-closed" in answer.headers) == (204, False)
+        await connection.close()
+
+
 @on_loop
 async def test_body_that_does_not_come_gets_408() -> None:
     async with running(penstock.asgi(memory=True, body_timeout_s=0.05)) as client:

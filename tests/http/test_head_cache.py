@@ -134,6 +134,16 @@ async def test_a_known_head_with_less_or_more_behind_it_goes_through_the_parser(
         assert server.table.heads.matched == 1
 
 
+@on_loop
+async def test_headers_after_an_empty_line_do_not_become_the_headers_of_another_line() -> None:
+    async with counting() as server:
+        client = await server.connect()
+        assert (await client.ask(b"\r\n" + get("/a"))).status == 200
+        answer = await client.ask(b"DELETE /b HTTP/1.1\r\n" + get("/a"))
+        assert answer.status == 400
+        assert [request.method for request in server.app.requests] == ["GET"]
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [

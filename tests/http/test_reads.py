@@ -6,13 +6,14 @@ import gzip
 import json
 import zlib
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import zstandard
 
 from penstock.http.compression import HELD_BYTES_MAX, Compressor, choose_coding
 from penstock.http.message import RangeBody
-from tests.helpers.app import Client, finish, with_app
+from tests.helpers.app import Client, finish, run_with_app, settings_of, with_app
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -119,6 +120,57 @@ async def test_etags_save_the_body_and_change_with_data_and_closing(client: Clie
     closed = await client.get("a", if_none_match=etag)
     assert (closed.status, closed.headers["stream-closed"]) == (200, "true")
     assert closed.headers["etag"] != etag
+
+
+@with_app()
+async def test_what_is_read_with_credentials_is_for_no_shared_cache(client: Client) -> None:
+    await client.put("a", b"hello", content_type=TEXT)
+    etag = (await client.get("a")).headers["etag"]
+    for headers in (
+        {"authorization": "Basic eDp5"},
+        {"cookie": "session=1"},
+        {"cookie": "session=1", "if_none_match": etag},
+    ):
+        read = await client.get("a", **headers)
+        assert read.headers["cache-control"] == CACHED.replace("public", "private")
+        polled = await client.get("a", "offset=-1&live=long-poll", **headers)
+        assert polled.headers["cache-control"].startswith("private, ")
+    assert (await client.get("a")).headers["cache-control"] == CACHED
+
+
+@pytest.mark.parametrize(
+    ("content_type", "sandboxed"),
+    [
+        ("text/html", True),
+        ("TEXT/HTML; charset=utf-8", True),
+        ("application/xhtml+xml", True),
+        ("image/svg+xml", True),
+        ("text/xml", True),
+        ("application/rss+xml", True),
+        ("multipart/related", True),
+        ("application/x-unheard-of", True),
+        ("text/plain; charset=utf-8", False),
+        ("application/json", False),
+        ("application/vnd.api+json", False),
+        ("application/octet-stream", False),
+        ("application/pdf", False),
+    ],
+)
+def test_what_a_browser_might_run_is_a_page_without_scripts(
+    content_type: str, sandboxed: bool, tmp_path: Path
+) -> None:
+    async def test(client: Client) -> None:
+        await client.put("a", b"[1]", content_type=content_type)
+        for answer in (
+            await client.get("a"),
+            await client.get("a", "offset=now"),
+            await client.get("a", "offset=-1&live=long-poll"),
+            await client.head("a"),
+        ):
+            policy = answer.headers.get("content-security-policy")
+            assert policy == ("sandbox" if sandboxed else None)
+
+    run_with_app(test, settings_of("memory", tmp_path))
 
 
 @with_app(chunk_bytes=1000)

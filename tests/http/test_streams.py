@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.helpers.app import Client, with_app
+from tests.helpers.app import Client, run_with_app, settings_of, with_app
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -185,6 +187,42 @@ async def test_head_describes_without_a_body(client: Client) -> None:
     head = await client.head("at")
     assert head.headers["stream-expires-at"].startswith("2099-01-01T00:00:00")
     assert head.headers["stream-closed"] == "true"
+
+
+@with_app(chunk_bytes=1000)
+async def test_head_has_the_tag_of_the_whole_stream(client: Client) -> None:
+    await client.put("a", b"abc", content_type=TEXT)
+    tag = (await client.head("a")).headers["etag"]
+    assert tag == (await client.get("a")).headers["etag"]
+    same = await client.send("HEAD", "/v1/stream/a", if_none_match=tag)
+    assert (same.status, same.headers["etag"]) == (304, tag)
+    assert same.offset == (await client.head("a")).offset
+    tags = [tag]
+    await client.post("a", b"x" * 2000, content_type=TEXT)
+    tags.append((await client.head("a")).headers["etag"])
+    assert (await client.get("a")).headers["etag"] not in tags, "it ends after a chunk"
+    await client.post("a", stream_closed="true")
+    tags.append((await client.head("a")).headers["etag"])
+    assert len(set(tags)) == 3
+    assert (await client.send("HEAD", "/v1/stream/a", if_none_match=tag)).status == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, zstd", "aws-chunked"])
+def test_a_body_in_a_coding_is_refused(method: str, coding: str, tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.put("a", content_type=TEXT)
+        answer = await client.send(
+            method, "/v1/stream/a", b"\x1f\x8b", content_type=TEXT, content_encoding=coding
+        )
+        assert (answer.status, answer.json()["code"]) == (415, "unsupported-content-encoding")
+        assert answer.headers["accept-encoding"] == "identity"
+        assert client.app.traffic.errors == {"unsupported-content-encoding": 1}
+        assert (await client.get("a")).body == b""
+        plain = await client.post("a", b"x", content_type=TEXT, content_encoding="Identity")
+        assert plain.status == 204
+
+    run_with_app(test, settings_of("memory", tmp_path))
 
 
 @with_app()

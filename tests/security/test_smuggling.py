@@ -75,6 +75,13 @@ REFUSED = {
     "NUL in the path": raw(b"GET /a\0b HTTP/1.1", TEST),
     "bytes above 127 in the path": raw(b"GET /\xc3\xa9 HTTP/1.1", TEST),
     "space in the path": raw(b"GET /a b HTTP/1.1", TEST),
+    "two spaces before the path": raw(b"GET  / HTTP/1.1", TEST),
+    "two spaces after the path": raw(b"GET /  HTTP/1.1", TEST),
+    "space before the method": raw(b" GET / HTTP/1.1", TEST),
+    "tab for a space": raw(b"GET\t/ HTTP/1.1", TEST),
+    "space after the version": raw(b"GET / HTTP/1.1 ", TEST),
+    "another protocol": raw(b"GET / RTSP/1.0", TEST),
+    "yet another protocol": raw(b"SOURCE / ICE/1.0", TEST),
 }
 
 
@@ -115,6 +122,18 @@ async def test_answers_before_a_bad_request_are_still_given() -> None:
         client = await server.connect()
         await client.send(get("/a") + get("/b") + REFUSED["two lengths"])
         assert [(await client.answer()).status for _ in range(3)] == [200, 200, 400]
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "first", [get("/a"), chunked("/a", b"\n0\r\n\r\n", b"GET / HTTP/1.1\r\n", trailers="X: y\r\n")]
+)
+@on_loop
+async def test_the_line_of_a_pipelined_request_is_checked_too(first: bytes) -> None:
+    async with native() as server:
+        client = await server.connect()
+        await client.send(first + b"\r\n" + REFUSED["two spaces before the path"])
+        assert [(await client.answer()).status for _ in range(2)] == [200, 400]
         assert await client.rest() == b""
 
 

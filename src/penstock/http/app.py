@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
-from penstock.errors import BodyTooLarge, PenstockError, RateLimited, Unauthorized
+from penstock.errors import (
+    BodyTooLarge,
+    PenstockError,
+    RateLimited,
+    Unauthorized,
+    UnsupportedCoding,
+)
 from penstock.http.compression import Compressor
 from penstock.http.dialect import Dialect, Services
 from penstock.http.guard import Guard, preflight
@@ -36,7 +42,10 @@ if TYPE_CHECKING:
 # hand-over dominates the latency of an append.
 SWITCH_INTERVAL_S = 0.0005
 
-_GUARDED = {error.status: error.code for error in (Unauthorized, RateLimited, BodyTooLarge)}
+_GUARDED = {
+    error.status: error.code
+    for error in (Unauthorized, RateLimited, BodyTooLarge, UnsupportedCoding)
+}
 
 
 async def open_app(settings: Settings) -> App:
@@ -95,7 +104,8 @@ class App:
         self._router = Router(routes, path_bytes_max=settings.path_bytes_max)
 
     def refuse(self, head: Request) -> Response | None:
-        """Return the response to a request that needs no body: preflight, 401, 404, 405, 413, 429.
+        """Return the response to a request that needs no body: preflight, 401, 404, 405, 413, 415,
+        429.
 
         None lets the request in.
         """

@@ -1,4 +1,5 @@
-"""Which requests are let in, and the headers for browsers: bearer token, rate limit, size, CORS.
+"""Which requests are let in, and the headers for browsers: bearer token, rate limit, size and
+coding of the body, CORS.
 
 Knows requests and settings; knows nothing of streams or of sockets.
 """
@@ -10,7 +11,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.errors import BodyTooLarge, PenstockError, RateLimited, Unauthorized
+from penstock.errors import (
+    BodyTooLarge,
+    PenstockError,
+    RateLimited,
+    Unauthorized,
+    UnsupportedCoding,
+)
 from penstock.http.message import Headers, Request, Response
 from penstock.http.problems import problem
 
@@ -79,7 +86,7 @@ class Guard:
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
     def refuse(self, head: Request, *, public: bool = False) -> Response | None:
-        """Return a preflight response, 401, 429 or 413; None lets the request in.
+        """Return a preflight response, 401, 429, 413 or 415; None lets the request in.
 
         A `public` request needs no token.
         """
@@ -94,6 +101,8 @@ class Guard:
             # Digits only: the native parser guarantees it, a server in front of ASGI may not.
             if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
                 raise too_large(self._body_bytes_max)
+            if b"content-encoding" in head.headers:
+                _check_coding(head.headers[b"content-encoding"])
         except PenstockError as error:
             return problem(error)
         return None
@@ -108,6 +117,15 @@ class Guard:
                 "Send the server's token as `Authorization: Bearer <token>`.",
                 WWW_Authenticate='Bearer realm="penstock"',
             )
+
+
+def _check_coding(value: bytes) -> None:
+    """Refuse a body in a coding: stored as it is, no reader would know of the coding."""
+    if value.strip().lower() not in (b"", b"identity"):
+        raise UnsupportedCoding(
+            "The server does not decode bodies; send the data itself, without Content-Encoding.",
+            Accept_Encoding="identity",
+        )
 
 
 def too_large(body_bytes_max: int) -> BodyTooLarge:

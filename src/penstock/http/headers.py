@@ -5,12 +5,13 @@ Knows requests, streams and acknowledgements as values; knows no sockets and no 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadRequest, InvalidOffset, InvalidUrl
 from penstock.log.stream import SUCCESSOR
 from penstock.protocol import etag
-from penstock.protocol.headers import Producer, parse_producer, parse_stream_seq
+from penstock.protocol.headers import Producer, media_type, parse_producer, parse_stream_seq
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.protocol.outbound import parse_url
 
@@ -25,9 +26,15 @@ UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
 NO_STORE: Final = (b"cache-control", b"no-store")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
 JSON_TYPE: Final = (b"content-type", b"application/json")
+SANDBOX: Final = (b"content-security-policy", b"sandbox")
 VARY: Final = (b"vary", b"Accept-Encoding")
 # The content type of a table is negotiated as well.
 VARY_TABLE: Final = (b"vary", b"Accept, Accept-Encoding")
+
+# What browsers show, or hand to a viewer of its own, and never run.
+_INERT = frozenset(
+    f"application/{name}" for name in ("octet-stream", "json", "ndjson", "x-ndjson", "pdf")
+) | frozenset(f"text/{name}" for name in ("plain", "csv", "tab-separated-values", "markdown"))
 
 
 def header_text(headers: dict[bytes, bytes], name: bytes) -> str | None:
@@ -43,6 +50,26 @@ def header_block(headers: Headers) -> bytes | None:
     if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
         return None
     return block
+
+
+# What a stream's bytes are, and who may keep them.
+
+
+@functools.lru_cache(maxsize=1024)
+def content_headers(content_type: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Return Content-Type, and for every type that a browser might run (HTML, SVG, XML, and what it
+    does not know) the header that makes it a page without scripts, forms and origin."""
+    header = (b"content-type", content_type.encode("latin-1"))
+    media = media_type(content_type)
+    is_inert = media in _INERT or media.endswith("+json")
+    return (header,) if is_inert else (header, SANDBOX)
+
+
+def is_personal(request: Request) -> bool:
+    """Whether the response may be for this client alone: it has sent credentials, if only for a
+    proxy on the way."""
+    headers = request.headers
+    return b"authorization" in headers or b"cookie" in headers
 
 
 # What an append says of itself.

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi.events import send_events, wait_for_disconnect
+from penstock.http.asgi.trailers import drop_trailers
 from penstock.http.guard import fixed_headers, too_large
 from penstock.http.headers import header_block
 from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
@@ -57,6 +58,7 @@ class AsgiApp:
         self._starting = asyncio.Lock()
         self._stopped = False
         self._receive_bytes = 0
+        drop_trailers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -82,6 +84,7 @@ class AsgiApp:
         async with self._starting:
             if self._app is not None:
                 return
+            drop_trailers()
             shorten_switch_interval()
             self._app = await open_app(self.settings)
             self._stopped = False
@@ -107,9 +110,10 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Before anything waits: some servers go on adding to the headers while the body arrives.
+        root, request = _request(scope)
         if self._app is None and not self._stopped:
             await self.startup()
-        root, request = _request(scope)
         app = self._app
         if app is None:
             stopping = problem(ShuttingDown("The server is stopping; retry shortly."))

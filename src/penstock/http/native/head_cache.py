@@ -87,10 +87,11 @@ class HeadCache:
         return request
 
     def add(self, data: bytes, request: NativeRequest | None) -> None:
-        """Add the head and the block of `request`, the last one in `data`, which began with a head.
+        """Add the head and the block of `request`, the last one in `data`, if that is all of it.
 
-        The lengths add up only where `data` is one head and one body. Other requests before this
-        one, or a blank line, would make it longer.
+        The lengths add up only where `data` is one head and one body: other requests before this
+        one would make it longer. An empty line before the head would not, so the first line has to
+        be the one that `match` knows.
         """
         if request is None or request.refusal is not None:
             return
@@ -101,7 +102,10 @@ class HeadCache:
             return
         if any(name in headers for name in _PARSED):
             return
-        block = data[data.index(b"\r\n") + 2 : end]
+        line = _LINE.match(data, 0, self._line_bytes_max)
+        if line is None:
+            return
+        block = data[line.end() : end]
         if block not in self._blocks:
             if len(self._blocks) >= ENTRIES_MAX:
                 self._blocks.clear()

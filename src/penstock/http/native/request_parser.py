@@ -1,10 +1,13 @@
 """Bytes in, complete requests out: httptools plus the strictness and the limits it lacks.
 
-Knows HTTP/1.1 syntax; knows no sockets, no clock and no responses but refusals.
+Input goes to httptools in pieces that never reach beyond one head or one body, so that it is known
+where each request begins. Knows HTTP/1.1 syntax; knows no sockets, no clock and no responses but
+refusals.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
 
 # httptools reports no positions, so input goes to it in slices: every count below is exact to
-# within one slice, and a slice bounds how many pipelined requests one call can produce.
+# within one slice.
 SLICE_BYTES = 16 * 1024
 # Chunk extensions and trailers, which are not used, may have this many bytes per body; each chunk
 # may have in addition the few bytes of its size line and line ends.
@@ -38,6 +41,11 @@ CHUNKS_JOIN = 256
 SKIP_BYTES_MAX = 64 * 1024
 
 IDLE, HEAD, BODY = 0, 1, 2
+
+_END = b"\r\n\r\n"
+# httptools also accepts more than one space, and other protocols than HTTP.
+_LINE = re.compile(rb"[!-~]+ [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
+_LINE_ENDS = re.compile(rb"[\r\n]*")  # between two requests; httptools skips them as well
 
 
 class Stopped(Exception):
@@ -74,11 +82,11 @@ class RequestParser:
     __slots__ = (
         "_body_bytes",
         "_chunks",
-        "_completed",
         "_fault",
         "_frames",
         "_headers",
         "_limits",
+        "_line",
         "_parser",
         "_pieces",
         "_raw_bytes",
@@ -86,6 +94,8 @@ class RequestParser:
         "_repeats",
         "_request",
         "_slice_bytes",
+        "_starts",
+        "_tail",
         "_upgrade",
         "_url",
         "begun",
@@ -124,7 +134,9 @@ class RequestParser:
         self._frames = 0
         self._raw_bytes = 0
         self._slice_bytes = 0
-        self._completed = 0
+        self._starts = False  # the next piece is the first of a request
+        self._line: bytes | None = None  # the part of a request line that has been received
+        self._tail = b""  # the last bytes of the input before this
         self._upgrade: bytes | None = None
         self._fault: PenstockError | None = None
 
@@ -169,33 +181,74 @@ class RequestParser:
         the connection, which must then be closed.
         """
         self.last = None
-        if self.finished:
-            self.truncated = True
-            return b""
-        if len(data) <= SLICE_BYTES:
-            self._feed(data)
-            return b""
-        view = memoryview(data)
-        at = 0
-        while at < len(data) and not self.finished:
+        at, size = 0, len(data)
+        while at < size and not self.finished:
             if len(self.ready) > ready_max:
                 return data[at:]
-            plain = self._request is not None and not self.chunked
-            end = len(data) if plain else at + SLICE_BYTES
-            if plain:
-                # The body may end inside; what follows it must come in slices again. `plain` says
-                # that there is a request, which mypy does not follow.
-                length = int(self._request.headers[b"content-length"])  # type: ignore[union-attr]
-                end = min(end, at + max(length - self._body_bytes, 1))
-            self._feed(view[at:end])
+            line = None
+            if self._request is None and self._headers is None:
+                line = _LINE.match(data, at)
+                if line is None:
+                    line_ends = _LINE_ENDS.match(data, at)
+                    assert line_ends is not None  # it may be empty
+                    at = line_ends.end()
+                    if at == size:
+                        break
+                self._line = b"" if line is None else None
+                self._starts = True
+                self.begun += 1
+            if line is None:
+                end = self._piece_end(data, at)
+            else:
+                end = self._blank_line(data, at, line.end() - 2)
+            self._feed(data if end - at == size else memoryview(data)[at:end])
             at = end
-        if at < len(data):
+        if at < size:
             self.truncated = True
+        self._tail = data[-3:] if size >= 3 else (self._tail + data)[-3:]
         return b""
+
+    def _piece_end(self, data: bytes, at: int) -> int:
+        """Return where the next piece ends: at the latest with the head or the body that it is of,
+        and for all but plain bodies after one slice."""
+        request = self._request
+        if request is None:
+            if self._line is not None:
+                self._check_line(data, at)
+            return self._blank_line(data, at, at if self._starts else max(at - 3, 0))
+        if not self.chunked:
+            # Refused bodies are counted too, so there is always something that remains.
+            length = int(request.headers[b"content-length"])
+            return min(len(data), at + length - self._body_bytes)
+        if at >= 4 and data.startswith(_END, at - 4):
+            # No body ends without a chunk of size 0 and the empty line after it.
+            last = data.find(b"\n0", at - 1, at + SLICE_BYTES)
+            return self._blank_line(data, at, last if last >= 0 else at + SLICE_BYTES)
+        return self._blank_line(data, at, max(at - 3, 0))
+
+    def _blank_line(self, data: bytes, at: int, start: int) -> int:
+        """Return the end of the first empty line after `start`, within one slice from `at`."""
+        if at == 0 and not self._starts:
+            index = (self._tail + data[:3]).find(_END)
+            if index >= 0:
+                return index + 4 - len(self._tail)
+        limit = at + SLICE_BYTES
+        index = data.find(_END, start, limit)
+        return min(limit, len(data)) if index < 0 else index + 4
+
+    def _check_line(self, data: bytes, at: int) -> None:
+        """Check a request line that may come in several pieces, as soon as it is whole."""
+        assert self._line is not None
+        end = data.find(b"\n", at, at + SLICE_BYTES) + 1
+        self._line += data[at : end or at + SLICE_BYTES]
+        if not end:
+            return
+        if _LINE.fullmatch(self._line) is None:
+            self._fail(BadRequest("The request line must be `METHOD /path HTTP/1.1`, exactly."))
+        self._line = None
 
     def _feed(self, data: bytes | memoryview) -> None:
         self._slice_bytes = len(data)
-        self._completed = 0
         try:
             while True:
                 try:
@@ -255,6 +308,7 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         head, self._upgrade = self._upgrade, None
         if head is not None:
+            self._starts = True
             self._parser.feed_data(head)
 
     # Callbacks of httptools, in the order in which they come
@@ -262,12 +316,13 @@ class RequestParser:
     def on_message_begin(self) -> None:
         if self.finished:
             raise Stopped
-        self.begun += 1
+        if not self._starts:
+            self._refuse_input(BadRequest("A request begins inside another."))
+        self._starts = False
         self._headers = {}
         self._url = b""
         self._repeats = 0
-        # The slice is added when it is done; it does not count when other requests share it.
-        self._raw_bytes = -self._slice_bytes if self._completed else 0
+        self._raw_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
@@ -370,7 +425,6 @@ class RequestParser:
             self._chunks.clear()
 
     def on_message_complete(self) -> None:
-        self._completed += 1
         request = self._request
         if request is None:
             return  # the head of an upgrade, parsed again in a moment

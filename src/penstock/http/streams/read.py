@@ -13,7 +13,17 @@ from penstock.errors import InvalidOffset, InvalidParameter
 from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
 from penstock.http.compression import EncodedBody, encode
 from penstock.http.documents import document
-from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE, VARY, has_tag, weak
+from penstock.http.headers import (
+    CLOSED,
+    NO_CACHE,
+    NO_STORE,
+    UP_TO_DATE,
+    VARY,
+    content_headers,
+    has_tag,
+    is_personal,
+    weak,
+)
 from penstock.http.message import Body, Headers, Request, Response
 from penstock.http.query import parse_count, parse_query
 from penstock.http.streams.yjs import start_after_snapshot
@@ -83,7 +93,7 @@ class ReadModes:
 class Reads:
     """Catch-up reads."""
 
-    __slots__ = ("_clock", "_compressor", "_engine", "_scope", "_settings", "_traffic")
+    __slots__ = ("_clock", "_compressor", "_engine", "_is_private", "_settings", "_traffic")
 
     def __init__(
         self,
@@ -99,7 +109,7 @@ class Reads:
         self._compressor = compressor
         self._traffic = traffic
         self._clock = clock
-        self._scope = "private" if settings.auth_token else "public"
+        self._is_private = bool(settings.auth_token)
 
     def catch_up(self, stream: Stream, request: Request, query: dict[str, str]) -> Answer:
         if "splits" in query:
@@ -138,7 +148,7 @@ class Reads:
     ) -> Answer:
         """Return the range [start, end) as 200, or 304 for a client that has it already."""
         tag = etag.make(stream.id, start, end, stream.closed and end == stream.tail)
-        headers = self._headers(stream, start, end)
+        headers = self._headers(stream, start, end, request)
         if cursor is not None:
             headers.append((b"stream-cursor", cursor.encode()))
         size = end - start
@@ -150,7 +160,7 @@ class Reads:
         if has_tag(request, tag):
             headers.append((b"etag", tag.encode()))
             return Response(304, headers)
-        headers.append((b"content-type", stream.config.content_type.encode("latin-1")))
+        headers += content_headers(stream.config.content_type)
         wire = None
         if end - start <= SMALL_BYTES_MAX:
             wire = self._engine.read_now(stream, start, end) if end > start else b""
@@ -161,7 +171,7 @@ class Reads:
         packed = encode(coding, whole(stream, wire))
         return self._packed(headers, tag, coding, packed, packed)
 
-    def _headers(self, stream: Stream, start: int, end: int) -> Headers:
+    def _headers(self, stream: Stream, start: int, end: int, request: Request) -> Headers:
         headers: Headers = [(b"stream-next-offset", self._engine.token(stream, end).encode())]
         at_tail = end == stream.tail
         if at_tail:
@@ -172,10 +182,12 @@ class Reads:
             # "Nothing here yet" is no chunk: cached for a minute it would hide appends and closure.
             headers.append(NO_CACHE)
         else:
-            headers.append((b"cache-control", self._cache_control(stream)))
+            is_private = self._is_private or is_personal(request)
+            scope = "private" if is_private else "public"
+            headers.append((b"cache-control", self._cache_control(stream, scope)))
         return headers
 
-    def _cache_control(self, stream: Stream) -> bytes:
+    def _cache_control(self, stream: Stream, scope: str) -> bytes:
         age = MAX_AGE_S
         config = stream.config
         if config.ttl_s is not None:
@@ -184,8 +196,8 @@ class Reads:
             remaining_s = (config.expires_at_us - self._clock.now_us()) // 1_000_000
             age = min(age, max(0, remaining_s))
         if age < MAX_AGE_S:  # a cache must not outlive the stream
-            return f"{self._scope}, max-age={age}".encode()
-        return f"{self._scope}, max-age={age}, stale-while-revalidate={STALE_S}".encode()
+            return f"{scope}, max-age={age}".encode()
+        return f"{scope}, max-age={age}, stale-while-revalidate={STALE_S}".encode()
 
     def _plain(
         self,
@@ -234,7 +246,7 @@ class Reads:
     def _now(self, stream: Stream) -> Response:
         """Return the empty response at the tail: never cached, since the tail moves."""
         headers: Headers = [
-            (b"content-type", stream.config.content_type.encode("latin-1")),
+            *content_headers(stream.config.content_type),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             UP_TO_DATE,
             NO_STORE,

@@ -19,7 +19,9 @@ from penstock.http.headers import (
     NO_STORE,
     append_headers,
     closed_headers,
+    content_headers,
     expected_offset,
+    has_tag,
     header_text,
     location,
     producer_from,
@@ -28,6 +30,7 @@ from penstock.http.headers import (
 from penstock.http.message import Headers, Later, Request, Response
 from penstock.http.router import parse_source
 from penstock.log.requests import Append, Appended, Created, Fork
+from penstock.protocol import etag
 from penstock.protocol.headers import (
     format_expires_at,
     normalize_content_type,
@@ -115,10 +118,13 @@ class Streams:
     def head(self, path: str, request: Request) -> Response:
         stream = self._engine.find(path, touch=False)
         config = stream.config
+        # The tag of the read that returns all there is. A read of a long stream ends earlier, and
+        # has another.
+        tag = etag.make(stream.id, stream.earliest, stream.tail, stream.closed)
         headers: Headers = [
-            (b"content-type", config.content_type.encode("latin-1")),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             (b"stream-earliest-offset", self._engine.earliest(stream).offset.encode()),
+            (b"etag", tag.encode()),
             NO_STORE,
         ]
         if config.ttl_s is not None:
@@ -127,7 +133,9 @@ class Streams:
             headers.append((b"stream-expires-at", format_expires_at(config.expires_at_us).encode()))
         if stream.closed:
             headers.extend(closed_headers(stream))
-        return Response(200, headers)
+        if has_tag(request, tag):
+            return Response(304, headers)
+        return Response(200, [*content_headers(config.content_type), *headers])
 
     def delete(self, path: str, request: Request) -> Later:
         return Later(self._engine.delete(path), self._deleted)
