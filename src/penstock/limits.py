@@ -179,7 +179,9 @@ FOLLOW_ROW_BYTES_MAX: Final = MIB  # Length of a row of another server.
 
 # -- Subscriptions
 SUBSCRIPTIONS_MAX: Final = 100_000  # Subscriptions of a server.
-SUBSCRIPTION_STREAMS_MAX: Final = 100_000  # Streams that a new subscription is linked to.
+SUBSCRIPTION_STREAMS_MAX: Final = 100_000  # Streams that a subscription is linked to.
+# Streams that one request names: they are written in one step. A pattern may match more.
+SUBSCRIPTION_NAMES_MAX: Final = 1000
 SUBSCRIPTION_ID_BYTES_MAX: Final = 256  # Length of a subscription id.
 SUBSCRIPTION_BYTES_MAX: Final = MIB  # Size of a subscription document. A large one lists streams.
 SUBSCRIPTION_TEXT_BYTES_MAX: Final = 4096  # Length of a description or of the name of a worker.

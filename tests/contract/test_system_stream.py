@@ -281,3 +281,29 @@ def test_whoever_waits_sees_memory_as_it_was(tmp_path: Path) -> None:
         await engine.stop()
 
     asyncio.run(test())
+
+
+def test_what_rests_on_a_change_that_fails_is_told_of_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        fault = Fault()
+        settings = small_settings(tmp_path)
+        engine = await start(settings, files=FaultFiles(fault), make=FaultStore)
+        memory = Memory(engine)
+        await memory.stream.ensure()
+        await memory.put("a", 1)
+        fault.strike_next("write", errno.ENOSPC)
+        changed = memory.put("a", 2)
+        plain = memory.stream.write([event("b", 1)])
+        with pytest.raises(DiskFull):
+            await memory.stream.caught_up()
+        assert (memory.values, memory.stream.undone) == ({"a": 1}, 1)
+        await memory.stream.caught_up()  # Nothing is queued that memory could lose.
+        assert all(isinstance(each.exception(), DiskFull) for each in (changed, plain))
+        fault.strike_next("write", errno.ENOSPC)
+        plain = memory.stream.write([event("b", 2)])
+        await memory.stream.caught_up()  # It has no undo: its owner writes it again.
+        assert isinstance(plain.exception(), DiskFull)
+        assert memory.stream.undone == 1
+        await engine.stop()
+
+    asyncio.run(test())

@@ -99,3 +99,20 @@ def test_changes_that_fail_together_are_all_undone(tmp_path: Path) -> None:
         await _check(registry, engine, indexer)
 
     _run(tmp_path, test)
+
+
+def test_a_repeat_is_not_confirmed_before_the_first_is_written(tmp_path: Path) -> None:
+    async def test(engine: Engine, indexer: StateIndexer, fault: Fault) -> None:
+        registry = Registry(engine, indexer)
+        await registry.put(FIRST)
+        for change in (registry.put, registry.remove):
+            entry = MIRROR if change == registry.put else FIRST
+            fault.strike_next("write", errno.ENOSPC)
+            first = asyncio.ensure_future(change(entry))
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(change(entry))
+            results = await asyncio.gather(first, second, return_exceptions=True)
+            assert [type(each) for each in results] == [DiskFull, DiskFull]
+            await _check(registry, engine, indexer)
+
+    _run(tmp_path, test)

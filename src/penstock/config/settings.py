@@ -247,7 +247,13 @@ class Settings:
     )
     subscription_streams_max: int = _SUBSCRIPTIONS.count(
         limits.SUBSCRIPTION_STREAMS_MAX,
-        "Maximum number of streams that a new subscription matches or names.",
+        "Maximum number of streams of a subscription: those that its pattern matches when it is "
+        "created, and those that are named.",
+    )
+    subscription_names_max: int = _SUBSCRIPTIONS.count(
+        limits.SUBSCRIPTION_NAMES_MAX,
+        "Maximum number of streams that one request names. Further ones are added by further "
+        "requests.",
     )
     subscription_bytes_max: int = _SUBSCRIPTIONS.size(
         limits.SUBSCRIPTION_BYTES_MAX, "Maximum size of a subscription document."

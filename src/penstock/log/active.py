@@ -23,6 +23,8 @@ EVICT_REGULARLY = 20_000
 """Streams examined by the regular eviction: after a checkpoint many become clean at once."""
 DEADLINES_SLACK = 1024
 """Number of deadlines of evicted streams that may pile up before they are removed."""
+LOOK_AGAIN_US = 1_000_000
+"""Time until a stream is examined again whose deadline has passed, but which is not gone."""
 
 
 class ActiveStreams:
@@ -116,6 +118,10 @@ class ActiveStreams:
         previous = stream.previous
         if previous is not None and not previous.deleted:
             self._by_path[previous.path] = previous
+            deadline = self.deadline(previous)
+            if deadline is not None:
+                # It was dropped if it passed while the other stream was at the path.
+                self._schedule(deadline, previous)
         self._stats.active_streams = len(self._by_path)
 
     def _evict(self, examined_max: int) -> None:
@@ -176,18 +182,24 @@ class ActiveStreams:
             self._store.touched(stream)
 
     def take_expired(self, now_us: int, limit: int) -> list[Stream]:
-        """Return active streams that have expired. Deadlines that slid are queued again."""
+        """Return active streams that have expired.
+
+        A deadline stays queued until its stream is gone: the end of a stream may fail, and the
+        deadline of one that is used slides.
+        """
         expired: list[Stream] = []
         while self._deadlines and self._deadlines[0][0] <= now_us and len(expired) < limit:
             _, stream_id, path = heapq.heappop(self._deadlines)
             stream = self._by_path.get(path)
-            if stream is None or stream.id != stream_id or stream.deleting:
+            if stream is None or stream.id != stream_id or stream.is_gone:
                 continue
-            if self.is_expired(stream, now_us):
-                expired.append(stream)
-            else:
-                later = max(self.deadline(stream) or 0, now_us + 1_000_000)
-                heapq.heappush(self._deadlines, (later, stream_id, path))
+            later = now_us + LOOK_AGAIN_US
+            if not stream.deleting:
+                if self.is_expired(stream, now_us):
+                    expired.append(stream)
+                else:
+                    later = max(self.deadline(stream) or 0, later)
+            heapq.heappush(self._deadlines, (later, stream_id, path))
         return expired
 
     # -- listing

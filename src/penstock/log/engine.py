@@ -284,6 +284,12 @@ class Engine:
         """Stop calling `listener`; no error if it does not listen."""
         self._commits.unlisten(listener)
 
+    def listen_to_failures(self, listener: Listener) -> None:
+        """Call `listener` with every batch that cannot be written. It is called after the streams
+        are as before the batch, and before anybody else runs who could see what was decided on
+        it."""
+        self._commits.listen_to_failures(listener)
+
     def watch(self, stream: Stream, watcher: Watcher) -> None:
         stream.watchers[watcher] = None
         self.stats.watchers += 1

@@ -236,6 +236,7 @@ class DeleteMutation(Mutation):
 
     def committed(self, stats: EngineStats) -> None:
         stats.deletes += 1
+        stats.expired += self.expired
         for each in self.ended:
             each.landed()
 

@@ -7,7 +7,7 @@ mean is the owner's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from penstock.protocol.retention import FOREVER
 
 if TYPE_CHECKING:
     from penstock.log.engine import Engine
+    from penstock.log.mutations import Mutation
     from penstock.log.stream import Stream
 
 PIECE_BYTES: Final = 256 * 1024
@@ -36,8 +37,12 @@ class SystemStream:
     """One server-owned stream. `prepare` completes its creation, with meta values for example.
 
     An owner changes its memory and calls `write` in the same step, so that the events have the
-    order of the changes. If a write fails, its `undo` puts memory back; when several fail, the last
-    is undone first. An undo must leave alone what somebody has changed since.
+    order of the changes. If a write fails, its `undo` puts memory back before anybody can see that
+    it failed; when several fail, the last is undone first. An undo must leave alone what somebody
+    has changed since.
+
+    Whoever answers a request from memory without a write of its own calls `caught_up` first: what
+    it has seen may not be durable yet.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class SystemStream:
         self._creation: asyncio.Future[None] | None = None
         self._last: asyncio.Future[Appended] | None = None
         self._undos: dict[asyncio.Future[Appended], Undo] = {}
+        self.undone = 0
+        """The number of changes that were undone."""
 
     # -- reading
 
@@ -119,29 +126,49 @@ class SystemStream:
             appended = self._last = self._engine.append(self.path, request)
         except PenstockError as error:
             if undo is not None:
+                self.undone += 1
                 undo()
             refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
         if undo is not None:
+            if not self._undos:
+                self._engine.listen_to_failures(self._undo_failed)
             self._undos[appended] = undo
-            # Before the shield, so that whoever waits sees memory as it was.
+            # Before the shield: memory is settled when its owner goes on.
             appended.add_done_callback(self._settle)
         return asyncio.shield(appended)
 
     async def caught_up(self) -> None:
-        """Wait for what is queued now: then memory, as it is now, is what a crash would leave."""
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
+        """Wait for what is queued now: then memory, as it is now, is what a crash would leave.
+
+        If a change that memory has now fails and is undone, its error is raised: an answer that
+        rests on it would be false.
+        """
+        last, change = self._last, next(reversed(self._undos), None)
+        queued = {each for each in (last, change) if each is not None and not each.done()}
+        if queued:
+            await asyncio.wait(queued)
+        # What is queued behind a write that fails fails with it, so that the last tells of all.
+        if change is not None and _has_failed(change):
+            change.result()
+
+    def _undo_failed(self, batch: Sequence[Mutation]) -> None:
+        for mutation in reversed(batch):
+            if mutation.future is not None:
+                self._undo(mutation.future)
 
     def _settle(self, appended: asyncio.Future[Appended]) -> None:
-        if not _has_failed(appended):
+        if _has_failed(appended):
+            self._undo(appended)  # It failed before it was part of a batch.
+        else:
             self._undos.pop(appended, None)
-            return
-        # Writes fail together: the last change is undone first.
-        failures = [each for each in self._undos if each.done() and _has_failed(each)]
-        for each in reversed(failures):
-            self._undos.pop(each)()
+
+    def _undo(self, appended: asyncio.Future[Any]) -> None:
+        undo = self._undos.pop(appended, None)
+        if undo is not None:
+            self.undone += 1
+            undo()
 
 
 def _has_failed(future: asyncio.Future[Any]) -> bool:

@@ -142,7 +142,8 @@ def parse_members(streams: list[str], path_bytes_max: int, streams_max: int) -> 
     """Return paths in canonical form, sorted and without duplicates: equal for equal sets."""
     if len(streams) > streams_max:
         raise InvalidSubscription(
-            f"`streams` names {len(streams)} streams; at most {streams_max} are allowed at a time."
+            f"`streams` names {len(streams)} streams; at most {streams_max} are allowed at a time. "
+            "Add the others in further requests, or use a pattern."
         )
     return tuple(sorted({parse_member(text, path_bytes_max) for text in streams}))
 

@@ -53,9 +53,10 @@ class AckedPosition(NamedTuple):
 
 class Subscription:
     """`pending` has the paths with something after their cursor. It is updated with every append
-    and ack, so that nobody has to go through all links."""
+    and ack, so that nobody has to go through all links. `unsettled` counts the steps of its wake
+    that are being written and are undone if that fails: no wake is issued meanwhile."""
 
-    __slots__ = ("deleted", "links", "pending", "row", "wake")
+    __slots__ = ("deleted", "links", "pending", "row", "unsettled", "wake")
 
     def __init__(self, row: Row, wake: Wake = IDLE) -> None:
         self.row = row
@@ -63,6 +64,7 @@ class Subscription:
         self.wake = wake
         self.pending: dict[str, None] = {}
         self.deleted = False
+        self.unsettled = 0
 
     @property
     def id(self) -> str:

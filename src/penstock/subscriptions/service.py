@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
+import msgspec
 
 from penstock.errors import (
     EgressRefused,
@@ -29,13 +29,8 @@ from penstock.protocol.subscription import RESERVED, WEBHOOK, Config
 from penstock.protocol.wakes import Delete, Wake
 from penstock.subscriptions.keys import Key, Keys
 from penstock.subscriptions.model import Link, Row, Subscription, view
-from penstock.subscriptions.store import (
-    SubscriptionStore,
-    end_row,
-    link_row,
-    rows_of,
-    subscription_row,
-)
+from penstock.subscriptions.slices import in_slices
+from penstock.subscriptions.store import SubscriptionStore, end_row, link_row
 from penstock.subscriptions.wakes import Wakes
 from penstock.subscriptions.webhooks import PREFIX
 from penstock.subscriptions.workers import Workers
@@ -67,7 +62,7 @@ class Subscriptions:
         self.workers = Workers(engine, self.store, self.wakes)
         self.matching = self.wakes.matching
         self.webhooks = self.wakes.webhooks
-        self._busy: dict[str, asyncio.Future[None]] = {}
+        self._busy: dict[str, asyncio.Future[Any]] = {}
         self._loading: asyncio.Task[None] | None = None
         self._scans: set[asyncio.Task[None]] = set()
 
@@ -101,7 +96,7 @@ class Subscriptions:
         """Notice what was appended and not acked while nobody listened; then resume the wakes."""
         wakes = [(each, each.wake) for each in subscriptions]
         for subscription in subscriptions:
-            for path, link in list(subscription.links.items()):
+            async for path, link in in_slices(list(subscription.links.items())):
                 if link.explicit:
                     self.wakes.look(subscription, path)
         for prefix in _prefixes(subscriptions):
@@ -143,10 +138,11 @@ class Subscriptions:
     # -- the resource
 
     async def put(self, id: str, config: Config, base: str) -> tuple[Subscription, bool]:
-        """Create a subscription unless it exists; return it, and whether it is new."""
-        await self.ready()
-        while id in self._busy:
-            await asyncio.shield(self._busy[id])
+        """Create a subscription unless it exists; return it, and whether it is new.
+
+        `base` is the URL of this server as the client knows it.
+        """
+        await self._settled(id)
         existing = self.all.get(id)
         if existing is not None:
             if existing.config.hash != config.hash:
@@ -154,9 +150,7 @@ class Subscriptions:
                     f"The subscription {id!r} exists with another configuration; delete it first, "
                     "or use another id."
                 )
-            if base and base != existing.row.base:
-                # The server has another URL now, and wakes have to name it.
-                await self._replace_row(existing, replace(existing.row, base=base))
+            await self.store.caught_up()
             return existing, False
         self._check(config)
         busy = self._busy[id] = asyncio.get_running_loop().create_future()
@@ -168,14 +162,11 @@ class Subscriptions:
             del self._busy[id]
             busy.set_result(None)
 
-    async def _replace_row(self, subscription: Subscription, row: Row) -> None:
-        before, subscription.row = subscription.row, row
-
-        def undo() -> None:
-            if subscription.row is row:
-                subscription.row = before
-
-        await self.store.write([subscription_row(subscription)], undo=undo)
+    async def _settled(self, id: str) -> None:
+        """Wait while a subscription is being created or deleted."""
+        await self.ready()
+        while id in self._busy:
+            await asyncio.wait([self._busy[id]])
 
     def _check(self, config: Config) -> None:
         if len(self.all) + len(self._busy) >= self._settings.subscriptions_max:
@@ -205,12 +196,15 @@ class Subscriptions:
         try:
             if row.config.pattern is not None:
                 await self._link_existing(subscription, row.config.pattern)
+            tails = await self._tails(row.config.streams)
             for path in row.config.streams:
-                self._link(subscription, path)
-            # In one step from here: no append is missed, and none before is replayed.
-            self.all[row.id] = subscription
-            self.matching.add(subscription)
-            written = self.store.write(rows_of(subscription), undo=lambda: self._drop(subscription))
+                _link(subscription, path, tails)
+            with self.store.drafting():
+                rows = await self.store.draft(subscription)
+                # In one step from here: no append is missed, and none before is replayed.
+                self.all[row.id] = subscription
+                self.matching.add(subscription)
+                written = self.store.write(rows, undo=lambda: self._drop(subscription))
         finally:
             self.matching.stop_recording(changed)
         for path in changed:
@@ -237,17 +231,14 @@ class Subscriptions:
             yield page
             after = page[-1].path
 
-    def _link(self, subscription: Subscription, path: str) -> None:
-        """Link a stream explicitly, at its tail; a cursor that exists stays."""
-        existing = subscription.links.get(path)
-        stream = self.wakes.find(path)
-        if existing is not None:
-            link = Link(existing.stream, existing.position, True)
-        elif stream is not None:
-            link = Link(stream.id, stream.tail, True)
-        else:
-            link = Link(explicit=True)
-        subscription.links[path] = link
+    async def _tails(self, paths: Iterable[str]) -> dict[str, Link]:
+        """Return explicit links to the streams that exist at these paths, at their tails."""
+        tails: dict[str, Link] = {}
+        async for path in in_slices(paths):
+            stream = self.wakes.find(path)
+            if stream is not None:
+                tails[path] = Link(stream.id, stream.tail, True)
+        return tails
 
     async def rotate_key(self) -> Key:
         """Replace the key that webhooks are signed with; return the next one."""
@@ -256,7 +247,7 @@ class Subscriptions:
         return await self.keys.rotate()
 
     async def get(self, id: str) -> Subscription:
-        await self.ready()
+        await self._settled(id)
         subscription = self.all.get(id)
         if subscription is None:
             raise SubscriptionNotFound(
@@ -265,29 +256,34 @@ class Subscriptions:
         return subscription
 
     async def delete(self, id: str) -> None:
-        await self.ready()
-        while id in self._busy:
-            await asyncio.shield(self._busy[id])
+        await self._settled(id)
         subscription = self.all.get(id)
         if subscription is None:
             return
         wake = subscription.wake
         self._drop(subscription)
-        await self.store.write(
+        written = self.store.write(
             [end_row(subscription)], undo=lambda: self._revive(subscription, wake)
         )
+        if not written.done():
+            # Until then nobody can tell whether the subscription is there.
+            self._busy[id] = written
+            written.add_done_callback(lambda done: self._deleted(id, done))
+        await asyncio.shield(written)
+
+    def _deleted(self, id: str, written: asyncio.Future[Any]) -> None:
+        del self._busy[id]
+        if not written.cancelled():
+            written.exception()  # Whoever asked for it may have gone.
 
     def _drop(self, subscription: Subscription) -> None:
-        if self.all.get(subscription.id) is subscription:
-            del self.all[subscription.id]
-            self.matching.remove(subscription)
+        del self.all[subscription.id]
+        self.matching.remove(subscription)
         self.wakes.advance(subscription, Delete())
         subscription.deleted = True
 
     def _revive(self, subscription: Subscription, wake: Wake) -> None:
         """Take back a deletion that could not be written."""
-        if subscription.id in self.all:
-            return  # Another one was created in its place, and its rows replace this one's.
         subscription.deleted = False
         self.all[subscription.id] = subscription
         self.matching.add(subscription)
@@ -296,20 +292,42 @@ class Subscriptions:
 
     # -- membership
 
-    async def add_members(self, id: str, paths: Iterable[str]) -> None:
-        """Link streams explicitly."""
+    async def add_members(self, id: str, paths: Collection[str]) -> None:
+        """Link streams explicitly, at their tails."""
         subscription = await self.get(id)
-        for path in paths:
-            if path == subscription.config.wake_stream:
-                raise InvalidSubscription("A subscription cannot be woken by its own wake stream.")
-        before: dict[str, Link | None] = {}
-        for path in paths:
-            existing = subscription.links.get(path)
-            if existing is None or not existing.explicit:
-                before[path] = existing
-                self._link(subscription, path)
-                self.matching.join(subscription, path)
+        if subscription.config.wake_stream in paths:
+            raise InvalidSubscription("A subscription cannot be woken by its own wake stream.")
+        changed: set[str] = set()
+        self.matching.record(changed)
+        try:
+            tails = await self._tails(paths)
+            # Again: that took time. In one step from here.
+            subscription = await self.get(id)
+            before = self._join(subscription, paths, tails)
+        finally:
+            self.matching.stop_recording(changed)
+        for path in changed.intersection(before):
+            self.wakes.look(subscription, path)
         await self._write_links(subscription, before)
+
+    def _join(
+        self, subscription: Subscription, paths: Collection[str], tails: Mapping[str, Link]
+    ) -> dict[str, Link | None]:
+        """Link the paths that are not linked explicitly; return the links that they had before."""
+        links = subscription.links
+        before = {
+            path: links.get(path) for path in paths if path not in links or not links[path].explicit
+        }
+        streams_max = self._settings.subscription_streams_max
+        if len(links) + sum(link is None for link in before.values()) > streams_max:
+            raise TooManySubscriptions(
+                f"{subscription.id!r} would have more streams than subscription_streams_max "
+                f"allows ({streams_max}); use another subscription for some of them."
+            )
+        for path in before:
+            _link(subscription, path, tails)
+            self.matching.join(subscription, path)
+        return before
 
     async def remove_member(self, id: str, *paths: str) -> None:
         """Remove the explicit link to the first of these paths that has one."""
@@ -317,6 +335,7 @@ class Subscriptions:
         links = subscription.links
         path = next((each for each in paths if each in links and links[each].explicit), None)
         if path is None:
+            await self.store.caught_up()
             return
         existing = links[path]
         self.matching.leave(subscription, path)
@@ -332,6 +351,7 @@ class Subscriptions:
     ) -> None:
         """Write the links that have changed; put back those of `before` if that fails."""
         if not before:
+            await self.store.caught_up()
             return
         after = {path: subscription.links.get(path) for path in before}
 
@@ -355,15 +375,30 @@ class Subscriptions:
 
     # -- documents
 
-    def show(self, subscription: Subscription, base: str, *, links: bool = True) -> dict[str, Any]:
+    async def show(self, subscription: Subscription, base: str) -> dict[str, Any]:
         """Return the document of a subscription; `base` is this server's URL for the reader."""
         self.matching.catch_up(subscription)
-        acked = {
-            path: self._acked_offset(subscription, path, link)
-            for path, link in subscription.links.items()
-            if links
-        }
-        return describe(subscription, self.keys.active, base or subscription.row.base, acked)
+        # Encoded in slices: it may have very many streams.
+        streams: list[bytes] = []
+        async for path, link in in_slices(list(subscription.links.items())):
+            entry = {
+                "path": path,
+                "link_type": "explicit" if link.explicit else "glob",
+                "acked_offset": self._acked_offset(subscription, path, link),
+            }
+            streams.append(msgspec.json.encode(entry))
+        listing = msgspec.Raw(b"[%b]" % b",".join(streams))
+        return self._describe(subscription, base, listing)
+
+    def summary(self, subscription: Subscription, base: str) -> dict[str, Any]:
+        """Return the document of a subscription with the number of its streams."""
+        self.matching.catch_up(subscription)
+        return self._describe(subscription, base, len(subscription.links))
+
+    def _describe(
+        self, subscription: Subscription, base: str, streams: msgspec.Raw | int
+    ) -> dict[str, Any]:
+        return describe(subscription, self.keys.active, base or subscription.row.base, streams)
 
     def _acked_offset(self, subscription: Subscription, path: str, link: Link) -> str:
         if link.stream:
@@ -374,12 +409,12 @@ class Subscriptions:
 
 
 def describe(
-    subscription: Subscription, key: Key | None, base: str, acked: Mapping[str, str]
+    subscription: Subscription, key: Key | None, base: str, streams: msgspec.Raw | int
 ) -> dict[str, Any]:
     """Return a subscription as the protocol describes it.
 
-    `key` signs its webhooks; `acked` has the offsets of the links that are to be shown. The members
-    after `description` are an extension of the protocol.
+    `key` signs its webhooks; `streams` are its links as JSON, or their number. The members after
+    `description` are an extension of the protocol.
     """
     config, wake = subscription.config, subscription.wake
     webhook = None
@@ -395,14 +430,7 @@ def describe(
         "subscription_id": subscription.id,
         "type": config.type,
         "pattern": config.pattern,
-        "streams": [
-            {
-                "path": path,
-                "link_type": "explicit" if subscription.links[path].explicit else "glob",
-                "acked_offset": offset,
-            }
-            for path, offset in acked.items()
-        ],
+        "streams": streams,
         "webhook": webhook,
         "wake_stream": config.wake_stream,
         "lease_ttl_ms": config.lease_ttl_ms,
@@ -415,6 +443,15 @@ def describe(
         "attempts": wake.attempts,
         "next_attempt_at": format_expires_at(wake.retry_us) if wake.retry_us else None,
     }
+
+
+def _link(subscription: Subscription, path: str, tails: Mapping[str, Link]) -> None:
+    """Link a stream explicitly, at its tail; a cursor that exists stays."""
+    existing = subscription.links.get(path)
+    if existing is None:
+        subscription.links[path] = tails.get(path, Link(explicit=True))
+    else:
+        subscription.links[path] = Link(existing.stream, existing.position, True)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -35,8 +36,16 @@ ROWS_PER_APPEND: Final = 500
 SUBSCRIPTION: Final = "subscription"
 WAKE: Final = "wake"
 LINK: Final = "link"
+DRAFT: Final = "draft"
 
 _log = logging.getLogger("penstock.subscriptions")
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """Some links of a subscription whose own row has not been written yet: it may never be."""
+
+    created_us: int
+    links: dict[str, Link]
 
 
 class SubscriptionStore:
@@ -49,12 +58,18 @@ class SubscriptionStore:
         self._rewritten_from = 0
         self._rewritten_bytes = 0
         self._rewriting: asyncio.Task[None] | None = None
+        self._drafts = 0
         self.all: dict[str, Subscription] = {}
         self.secret = b""
 
     @property
     def exists(self) -> bool:
         return self._stream.exists
+
+    @property
+    def undone(self) -> int:
+        """The number of changes that could not be written and were undone."""
+        return self._stream.undone
 
     # -- reading
 
@@ -64,9 +79,10 @@ class SubscriptionStore:
         self.secret = stream.meta.get(SECRET, b"")
         self._rewritten_from = stream.earliest
         subscriptions: dict[str, Subscription] = {}
+        drafts: dict[str, Draft] = {}
         async for events in self._stream.pieces():
             for event in events:
-                _apply(subscriptions, event)
+                _apply(subscriptions, drafts, event)
         self.all = subscriptions
 
     def meta(self, name: str) -> bytes | None:
@@ -79,10 +95,12 @@ class SubscriptionStore:
         await self._stream.ensure()
 
     async def _prepare(self, stream: Stream) -> None:
-        self.secret = self.secret or stream.meta.get(SECRET, b"")
-        if not self.secret:
-            self.secret = secrets.token_bytes(32)
-            await self._stream.set_meta(SECRET, self.secret)
+        secret = stream.meta.get(SECRET, b"")
+        if not secret:
+            secret = secrets.token_bytes(32)
+            # Durable before it is used: after a restart nobody could tell its tokens from others.
+            await self._stream.set_meta(SECRET, secret)
+        self.secret = secret
 
     def set_meta(self, name: str, value: bytes) -> asyncio.Future[None]:
         return self._stream.set_meta(name, value)
@@ -91,13 +109,36 @@ class SubscriptionStore:
         """Queue rows; the future is done when they are durable, or have failed and are undone."""
         return self._stream.write(events, undo=undo)
 
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """Keep the stream from being rewritten between drafts and the row that they belong to."""
+        self._drafts += 1
+        try:
+            yield
+        finally:
+            self._drafts -= 1
+
+    async def draft(self, subscription: Subscription) -> list[Event]:
+        """Return the rows that create a subscription, all at once.
+
+        If it has very many links they are written here, some at a time: they count when the rows
+        are written.
+        """
+        if len(subscription.links) <= ROWS_PER_APPEND:
+            return rows_of(subscription)
+        links = iter(list(subscription.links.items()))
+        while some := dict(itertools.islice(links, ROWS_PER_APPEND)):
+            draft = Draft(created_us=subscription.row.created_us, links=some)
+            await self.write([_row(DRAFT, subscription.id, draft)])
+        return [subscription_row(subscription), wake_row(subscription)]
+
     async def caught_up(self) -> None:
-        """Wait for what is queued now: then memory, as it is now, is what a crash would leave."""
+        """Wait until memory, as it is now, is what a crash would leave; raise if it is undone."""
         await self._stream.caught_up()
 
     def rewrite_if_long(self) -> None:
         """Start the stream again with the current rows, if most of it is history."""
-        if self._rewriting is not None and not self._rewriting.done():
+        if self._drafts or (self._rewriting is not None and not self._rewriting.done()):
             return
         stream = self._stream.find()
         start = self._engine.pending(stream).tail
@@ -169,8 +210,15 @@ def _row(kind: str, key: str, value: msgspec.Struct | None) -> Event:
     return event
 
 
-def _apply(subscriptions: dict[str, Subscription], event: Event) -> None:
+def _apply(subscriptions: dict[str, Subscription], drafts: dict[str, Draft], event: Event) -> None:
     kind, key, value = event["type"], event["key"], event.get("value")
+    if kind == DRAFT:
+        draft = msgspec.convert(value, Draft)
+        if key in drafts and drafts[key].created_us == draft.created_us:
+            drafts[key].links.update(draft.links)
+        else:
+            drafts[key] = draft
+        return
     if kind == SUBSCRIPTION:
         if value is None:
             subscriptions.pop(key, None)
@@ -181,6 +229,9 @@ def _apply(subscriptions: dict[str, Subscription], event: Event) -> None:
             existing.row = row
         else:
             subscriptions[key] = Subscription(row)
+            links = drafts.pop(key, None)
+            if links is not None and links.created_us == row.created_us:
+                subscriptions[key].links.update(links.links)
         return
     path, _, id = key.partition(" ") if kind == LINK else ("", "", key)
     subscription = subscriptions.get(id)

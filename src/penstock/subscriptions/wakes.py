@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +27,8 @@ from penstock.protocol.wakes import (
     Deadline,
     Effect,
     Event,
+    Extend,
+    Finish,
     Issue,
     News,
     Phase,
@@ -108,27 +110,40 @@ class Wakes:
 
     def commit(
         self, subscription: Subscription, event: Event, acks: Iterable[AckedPosition] = ()
-    ) -> tuple[Step, Awaitable[object]]:
+    ) -> tuple[Step, asyncio.Future[Any]]:
         """Take a step that a worker asks for, with its acks.
 
-        The second value is done when the step is durable, and the worker is answered after that. If
-        the step cannot be written, memory is put back and the error is raised there. A step that is
-        refused has nothing to wait for.
+        The future is done when the step is durable, and the worker is answered after that. If the
+        step cannot be written, memory is put back and the error is raised there. A step that is
+        refused has nothing to wait for. The next wake is issued when the step is durable: it would
+        take the place of the one that a worker has if the step failed.
         """
         before = subscription.wake
         moves = self._ack(subscription, acks)
         self.matching.catch_up(subscription)
         step = self._step(subscription, event)
+        undo = self._undo(subscription, before, step.wake, moves)
         if step.refusal is not None:
+            if moves:
+                undo()
             self._carry_out({subscription: step.effects})
             nothing = asyncio.get_running_loop().create_future()
             nothing.set_result(None)
             return step, nothing
         rows = [link_row(subscription, path) for path in moves]
-        undo = self._undo(subscription, before, step.wake, moves)
+        subscription.unsettled += 1
         written = self._store.write([*rows, wake_row(subscription)], undo=undo)
-        written.add_done_callback(self._rewrite_if_long)
-        return step, written
+        written.add_done_callback(partial(self._settled, subscription, len(moves)))
+        # A worker that goes away cancels its own future only.
+        return step, asyncio.shield(written)
+
+    def _settled(self, subscription: Subscription, acks: int, written: asyncio.Future[Any]) -> None:
+        subscription.unsettled -= 1
+        if not written.cancelled() and written.exception() is None:
+            self.counts["acks"] += acks
+            self._store.rewrite_if_long()
+        if not subscription.unsettled and not subscription.deleted:
+            self.advance(subscription, News())
 
     def restore(self, subscription: Subscription, wake: Wake) -> None:
         """Put a wake back after a change that could not be written."""
@@ -181,7 +196,6 @@ class Wakes:
                 if subscription.links.get(path) is move.after:
                     subscription.restore_link(path, move.before)
                     self.look(subscription, path)
-            self.advance(subscription, News())
 
         return undo
 
@@ -208,7 +222,7 @@ class Wakes:
             return
         effects: dict[Subscription, tuple[Effect, ...]] = {}
         for subscription in due:
-            if not subscription.deleted:
+            if not subscription.deleted and not subscription.unsettled:
                 step = self._step(subscription, Issue(new_wake_id()))
                 if step.effects:
                     effects[subscription] = step.effects
@@ -308,16 +322,12 @@ class Wakes:
             if error is None:
                 if not saved.done():
                     saved.set_result(None)
-                self._rewrite_if_long(future)
+                self._store.rewrite_if_long()
             elif not self._closed:
                 _log.warning("cannot write the wakes of subscriptions: %s", error)
                 self._later(lambda: self._save(alive, paths, saved))
 
         written.add_done_callback(done)
-
-    def _rewrite_if_long(self, written: asyncio.Future[Any]) -> None:
-        if not written.cancelled() and written.exception() is None:
-            self._store.rewrite_if_long()
 
     def _later(self, call: Callable[[], None]) -> None:
         if not self._closed:
@@ -328,13 +338,26 @@ class Wakes:
     # -- cursors
 
     def finish_call(
-        self, subscription: Subscription, event: Event, acks: Iterable[AckedPosition]
+        self, subscription: Subscription, event: Extend | Finish, acks: Sequence[AckedPosition]
     ) -> None:
-        """Take over what a webhook has answered; it is written until it is durable."""
-        moves = self._ack(subscription, acks)
-        self.matching.catch_up(subscription)
-        self._step(subscription, event)
-        self.save([subscription], moves)
+        """Take over what a webhook has answered.
+
+        If that cannot be written, the wake is as it was before the answer, and it is tried again
+        until the wake is over.
+        """
+        _, written = self.commit(subscription, event, acks)
+
+        def done(future: asyncio.Future[Any]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if error is not None and not self._closed:
+                _log.warning("cannot write the answer of a webhook: %s", error)
+                self._later(again)
+
+        def again() -> None:
+            if subscription.wake.wake_id == event.wake_id and not subscription.deleted:
+                self.finish_call(subscription, event, acks)
+
+        written.add_done_callback(done)
 
     def _ack(self, subscription: Subscription, acks: Iterable[AckedPosition]) -> dict[str, _Move]:
         """Advance cursors; return the links that have changed, by path."""
@@ -351,7 +374,6 @@ class Wakes:
                 moves[ack.path] = _Move(first, moved)
             if stream.tail <= subscription.position(stream):
                 self.matching.settled(subscription, ack.path)
-        self.counts["acks"] += len(moves)
         return moves
 
     def look(self, subscription: Subscription, path: str) -> None:

@@ -50,7 +50,6 @@ class Workers:
             )
         if step.refusal is Refusal.NO_WORK:
             raise NoPendingWork("Everything is acked; wait for the next wake.")
-        wakes.counts["claims"] += 1
         answer = {
             "wake_id": wake.wake_id,
             "generation": wake.generation,
@@ -59,6 +58,7 @@ class Workers:
             "lease_ttl_ms": subscription.config.lease_ttl_ms,
         }
         await durable
+        wakes.counts["claims"] += 1
         return answer
 
     async def callback(self, subscription: Subscription, token: str, report: Report) -> bool:
@@ -75,9 +75,9 @@ class Workers:
         """Take a wake back from a worker that has not finished it."""
         _check_kind(subscription, PULL_WAKE)
         self._fence(subscription, token, report)
-        self._wakes.counts["releases"] += 1
         _, durable = self._wakes.commit(subscription, Finish(report.wake_id))
         await durable
+        self._wakes.counts["releases"] += 1
 
     async def _report(self, subscription: Subscription, token: str, report: Report) -> bool:
         self._fence(subscription, token, report)

@@ -6,7 +6,8 @@ Parses documents and renders responses; the service decides.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from penstock.errors import (
@@ -14,6 +15,8 @@ from penstock.errors import (
     InvalidPath,
     InvalidSubscription,
     MethodNotAllowed,
+    Overloaded,
+    PenstockError,
     RouteNotFound,
     SubscriptionError,
 )
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 LIST = b"/v1/stream/__ds/subscriptions"
 PREFIX = LIST + b"/"
 LIMIT_DEFAULT = 100
+SHOWN_MAX = 5
+"""How often a document is rendered again because a change that it shows was undone."""
 
 _OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
 _REPORT = '{"wake_id": …, "generation": …, "acks": [{"stream": …, "offset": …}], "done": …}'
@@ -142,14 +147,17 @@ class SubscriptionResource:
         config = parse_config(
             parts.body,
             path_bytes_max=self._settings.path_bytes_max,
-            streams_max=self._settings.subscription_streams_max,
+            streams_max=self._settings.subscription_names_max,
         )
         subscription, created = await self._service.put(id, config, parts.base)
-        return document(self._service.show(subscription, parts.base), 201 if created else 200)
+        shown = await self._seen(lambda: self._service.show(subscription, parts.base))
+        return document(shown, 201 if created else 200)
 
     async def _show(self, id: str, parts: Parts) -> Response:
-        subscription = await self._service.get(id)
-        return document(self._service.show(subscription, parts.base))
+        async def show() -> dict[str, Any]:
+            return await self._service.show(await self._service.get(id), parts.base)
+
+        return document(await self._seen(show))
 
     async def _delete(self, id: str) -> Response:
         await self._service.delete(id)
@@ -162,17 +170,14 @@ class SubscriptionResource:
             limit = parse_count("limit", query["limit"], maximum=self._settings.list_limit_max)
         await self._service.ready()
         prefix, after = query.get("prefix", ""), query.get("after", "")
-        subscriptions = self._service.all
-        ids = sorted(id for id in subscriptions if id > after and id.startswith(prefix))
-        page = [
-            {
-                **self._service.show(subscriptions[id], parts.base, links=False),
-                "streams": len(subscriptions[id].links),
-            }
-            for id in ids[:limit]
-        ]
-        last = ids[limit - 1] if len(ids) > limit else None
-        return document({"subscriptions": page, "next": last})
+
+        async def show() -> dict[str, Any]:
+            subscriptions = self._service.all
+            ids = sorted(id for id in subscriptions if id > after and id.startswith(prefix))
+            page = [self._service.summary(subscriptions[id], parts.base) for id in ids[:limit]]
+            return {"subscriptions": page, "next": ids[limit - 1] if len(ids) > limit else None}
+
+        return document(await self._seen(show))
 
     # Its streams
 
@@ -182,7 +187,7 @@ class SubscriptionResource:
             raise InvalidSubscription("`streams` is empty; name at least one stream.")
         settings = self._settings
         paths = parse_members(
-            members.streams, settings.path_bytes_max, settings.subscription_streams_max
+            members.streams, settings.path_bytes_max, settings.subscription_names_max
         )
         await self._service.add_members(id, paths)
         return Response(204)
@@ -234,24 +239,34 @@ class SubscriptionResource:
         authorization = request.headers.get(b"authorization", b"")
         return Parts(request.body, authorization, server_url(request, self._public_url))
 
+    async def _seen(self, show: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return what `show` returns, once all of it is durable: anew if some of it is undone."""
+        store = self._service.store
+        for _ in range(SHOWN_MAX):
+            undone = store.undone
+            shown = await show()
+            with suppress(PenstockError):
+                await store.caught_up()
+            if store.undone == undone:
+                return shown
+        raise Overloaded("Changes of subscriptions cannot be written. Try again.", Retry_After="1")
+
     async def _durable(self, answer: Awaitable[Response]) -> Response:
-        """Return the response once everything that it shows, a refusal too, is durable."""
-        response = await _rendered(answer)
-        await self._service.store.caught_up()
-        return response
+        """Return the response, with errors of subscriptions as plain JSON, as the protocol says.
 
-
-async def _rendered(answer: Awaitable[Response]) -> Response:
-    """Return the response, with errors of subscriptions as plain JSON, as the protocol says."""
-    try:
-        return await answer
-    except SubscriptionError as error:
-        response = problem(error)
-        response.headers = [
-            (name, b"application/json" if name == b"content-type" else value)
-            for name, value in response.headers
-        ]
-        return response
+        A refusal rests on memory: it waits until that is durable, and if it is undone instead, the
+        error of the write that failed is raised.
+        """
+        try:
+            return await answer
+        except SubscriptionError as error:
+            await self._service.store.caught_up()
+            response = problem(error)
+            response.headers = [
+                (name, b"application/json" if name == b"content-type" else value)
+                for name, value in response.headers
+            ]
+            return response
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.errors import PenstockError
 from penstock.log.active import ActiveStreams
@@ -18,7 +18,8 @@ from penstock.log.stream import Stream
 log = logging.getLogger("penstock.log")
 
 Listener = Callable[[Sequence[Mutation]], None]
-"""Called with every batch when it is durable and applied, before its futures are resolved."""
+"""Called with every batch when it is durable and applied, or has failed and is undone, before its
+futures are resolved."""
 
 
 CHECKS_INVARIANTS = bool(os.environ.get("CHECK_PENSTOCK_INVARIANTS"))
@@ -33,6 +34,7 @@ class Commits:
         self._streams = streams
         self._stats = stats
         self._listeners: dict[Listener, None] = {}
+        self._failure_listeners: dict[Listener, None] = {}
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every batch from now on, after those that listen already."""
@@ -40,6 +42,10 @@ class Commits:
 
     def unlisten(self, listener: Listener) -> None:
         self._listeners.pop(listener, None)
+
+    def listen_to_failures(self, listener: Listener) -> None:
+        """Call `listener` with every batch that fails from now on."""
+        self._failure_listeners[listener] = None
 
     def committed(self, batch: Sequence[Mutation]) -> None:
         stats = self._stats
@@ -54,18 +60,15 @@ class Commits:
             wire = b"".join([append.payload for append in appends])
             for watcher in list(stream.watchers):
                 watcher.advanced(appends[0].start, stream.tail, wire, stream.closed)
-        for listener in list(self._listeners):
-            try:
-                listener(batch)
-            except Exception:
-                # The batch is durable: its writers get their answer, and others their call.
-                log.exception("A listener failed on a committed batch.")
+        # The batch is durable: its writers get their answer whatever a listener does.
+        _call(self._listeners, batch, "A listener failed on a committed batch.")
         if CHECKS_INVARIANTS:
             check_invariants(batch)
 
     def failed(self, batch: Sequence[Mutation], error: PenstockError) -> None:
         for mutation in reversed(batch):
             mutation.undo(self._streams)
+        _call(self._failure_listeners, batch, "A listener failed on a batch that failed.")
         if CHECKS_INVARIANTS:
             check_invariants(batch)
 
@@ -76,6 +79,14 @@ class Commits:
         self._stats.watchers -= len(watchers)
         for watcher in watchers:
             watcher.ended()
+
+
+def _call(listeners: Iterable[Listener], batch: Sequence[Mutation], failure: str) -> None:
+    for listener in list(listeners):
+        try:
+            listener(batch)
+        except Exception:
+            log.exception(failure)
 
 
 def check_invariants(batch: Sequence[Mutation]) -> None:

@@ -25,7 +25,6 @@ def expire_stream(context: Context, stream: Stream) -> None:
     """End a stream whose time is over."""
     if stream.deleting or stream.deleted or context.is_stopping:
         return
-    context.stats.expired += 1
     future = _end(context, stream, context.clock.now_us(), expired=True)
     future.add_done_callback(_ignore)
 

@@ -128,6 +128,7 @@ class Registry:
         """Add or replace an entry, durably; return False if it was the same before."""
         before = self._entries(_kind(entry)).get(entry.key)
         if before == entry:
+            await self._stream.caught_up()  # It may have been put in this moment.
             return False
         await self._write(_kind(entry), entry.key, entry)
         return True
@@ -136,6 +137,8 @@ class Registry:
         """Remove an entry, durably; do nothing if there is none."""
         if entry.key in self._entries(_kind(entry)):
             await self._write(_kind(entry), entry.key, None)
+        else:
+            await self._stream.caught_up()
 
     def save_last_notified(self) -> asyncio.Future[None]:
         """Make the last SeqNos that were sent to listeners durable."""
