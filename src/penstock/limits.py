@@ -52,6 +52,8 @@ TABLE_VERSION_MAX: Final = 2**31 - 1  # Largest version of a table's schema.
 TABLES_PER_STREAM_MAX: Final = 1000  # Tables on one stream. Each shows another type.
 TABLE_IDLE_S: Final = 20  # Time without a new row after which a table read ends.
 TABLE_TIMEOUT_S: Final = 60  # Duration of a table read. The client resumes with another.
+# Keys of tables in memory, of about 200 bytes each, to tell an insert from an update.
+TABLE_KEYS_MAX: Final = 200_000
 TABLE_CACHE_BYTES: Final = 128 * MIB  # Size of the cache of encoded table rows.
 
 # -- Bodies and chunks

@@ -58,7 +58,7 @@ def test_what_cannot_be_followed_is_said_in_a_line(here: Cli) -> None:
     for surl, reason in [
         ("junk", "not an absolute https URL"),
         ("https://10.0.0.1/t", "not a public address"),
-        ("http://192.0.2.1/t", "loopback only"),
+        ("http://192.0.2.1/t", "plain http does not go"),
     ]:
         code, error = here.failed("stp", "follow", surl, "--into", "x")
         assert code != 0

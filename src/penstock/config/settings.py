@@ -81,6 +81,10 @@ class Settings:
     table_cache_bytes: int = _READ.size(
         limits.TABLE_CACHE_BYTES, "Size of the cache of encoded table rows.", minimum=0
     )
+    table_keys_max: int = _READ.count(
+        limits.TABLE_KEYS_MAX,
+        "Keys of tables in memory, to tell inserts from updates. The index has the others.",
+    )
     chunk_bytes: int = _READ.size(
         limits.CHUNK_BYTES,
         "Maximum bytes in the response to one read, unless a single message is larger.",
@@ -280,6 +284,11 @@ class Settings:
     )
     egress_networks: tuple[str, ...] = _EGRESS.networks(
         "Private networks that the server may connect to.", common=True
+    )
+    egress_http: bool = _EGRESS.switch(
+        False,
+        "Allow plain http to the private networks of egress_networks. Tokens are readable there.",
+        common=True,
     )
     egress_connect_timeout_s: float = _EGRESS.seconds(
         limits.EGRESS_CONNECT_TIMEOUT_S, "Maximum time to resolve a host name and connect to it."
