@@ -162,6 +162,12 @@ def table_metrics(
     yield _counter("table_rows_written", "Rows written to tables.", tables.rows_written)
     yield _counter("table_refused", "Appends refused because of a table.", checks.refused)
     yield _counter("table_resets", "Resets turned into deletes.", checks.resets)
+    yield _gauge("table_keys", "Keys of tables held in memory.", tables.live_keys.keys)
+    yield _counter(
+        "table_keys_unknown",
+        "Rows written as updates because the index was too slow.",
+        tables.live_keys.unknown,
+    )
     yield _gauge("table_cache_bytes", "Bytes of encoded rows kept.", cache.size)
     yield _labelled(
         CounterMetricFamily,
