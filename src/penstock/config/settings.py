@@ -349,6 +349,22 @@ class Settings:
         limits.NOTIFY_LISTENERS_PER_PEER_MAX,
         "Maximum number of NURLs on one host that are notified of changes.",
     )
+    notify_follow: bool = _STP.switch(
+        True,
+        "Follow a table of a peer as soon as a Notify names it. Otherwise operators decide.",
+        common=True,
+    )
+    notify_waiting_s: float = _STP.seconds(
+        limits.NOTIFY_WAITING_S,
+        "Time that a NURL waits for a table that is not there yet. A repeated Notify renews it.",
+    )
+    notify_waiting_max: int = _STP.count(
+        limits.NOTIFY_WAITING_MAX, "Maximum number of NURLs that wait for a table."
+    )
+    notify_waiting_per_peer_max: int = _STP.count(
+        limits.NOTIFY_WAITING_PER_PEER_MAX,
+        "Maximum number of NURLs on one host that wait for a table.",
+    )
     notify_per_peer_max: int = _STP.count(
         limits.NOTIFY_PER_PEER_MAX, "Maximum number of Notify requests to one host at a time."
     )

@@ -188,11 +188,12 @@ def peer_metrics(hub: NotifyHub) -> Iterator[Metric]:
     yield _gauge(
         "stp_notifies_pending", "NURLs being told, or to be tried again.", notifier.pending
     )
+    listeners = Counter[str](listener.state for listener in hub.registry.listeners.values())
     yield _by_state(
         "stp_listeners",
-        "NURLs that are told of changes.",
-        Counter(listener.state for listener in hub.registry.listeners.values()),
-        ("active", "given-up"),
+        "NURLs that are told of changes, or wait for a table.",
+        listeners + Counter(waiting=len(hub.registry.waiting)),
+        ("active", "given-up", "waiting"),
     )
     followers = hub.mirrors.followers.values()
     yield _by_state(
