@@ -31,7 +31,7 @@ def event(number: int) -> str:
     seconds = number % 86_400
     moment = f"2026-01-08T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"
     return (
-        f'{{"headers":{{"timestamp":"{moment}","operation":"upsert"}},"type":"{SCHEMA}",'
+        f'{{"headers":{{"timestamp":"{moment}","operation":"insert"}},"type":"{SCHEMA}",'
         f'"key":"endpoint-{number % KEYS}","value":"https://provider.example/fhir/r4/{number}"}}'
     )
 

@@ -107,7 +107,9 @@ class Egress:
         certificates: ssl.SSLContext | None = None,
     ) -> None:
         self._settings = settings
-        self.policy = Policy(parse_networks(settings.egress_networks), settings.development)
+        self.policy = Policy(
+            parse_networks(settings.egress_networks), settings.development, settings.egress_http
+        )
         self._resolver = resolver
         self._certificates = certificates
         self._slots = asyncio.Semaphore(settings.egress_connections_max)

@@ -266,6 +266,10 @@ class FollowNotFound(PenstockError):
     status, code, title = 404, "follow-not-found", "The table follows nothing"
 
 
+class NurlNotFound(PenstockError):
+    status, code, title = 404, "nurl-not-found", "No such Notify URL was advertised"
+
+
 class TableNotFound(PenstockError):
     status, code, title = 404, "table-not-found", "Table not found"
 

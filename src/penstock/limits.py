@@ -57,6 +57,8 @@ TABLE_VERSION_MAX: Final = 2**31 - 1  # Largest version of a table's schema.
 TABLES_PER_STREAM_MAX: Final = 1000  # Tables on one stream. Each shows another type.
 TABLE_IDLE_S: Final = 20  # Time without a new row after which a table read ends.
 TABLE_TIMEOUT_S: Final = 60  # Duration of a table read. The client resumes with another.
+# Keys of tables in memory, of about 200 bytes each, to tell an insert from an update.
+TABLE_KEYS_MAX: Final = 200_000
 TABLE_CACHE_BYTES: Final = 128 * MIB  # Size of the cache of encoded table rows.
 
 # -- Bodies and chunks
@@ -166,6 +168,10 @@ NOTIFY_BYTES_MAX: Final = 64 * KIB  # Size of a Notify form.
 NOTIFY_URLS_MAX: Final = 32  # URLs in a Notify form.
 NOTIFY_LISTENERS_MAX: Final = 10_000  # NURLs that are notified of changes.
 NOTIFY_LISTENERS_PER_PEER_MAX: Final = 2000  # NURLs on one host that are notified of changes.
+NOTIFY_WAITING_MAX: Final = 1000  # NURLs that wait for a table.
+NOTIFY_WAITING_PER_PEER_MAX: Final = 100  # NURLs on one host that wait for a table.
+NOTIFY_WAITING_S: Final = 7 * 24 * 3600  # Time that a NURL waits for a table.
+NOTIFY_SEND_MAX: Final = 100  # NURLs that one request sends a Notify to.
 NOTIFY_PER_PEER_MAX: Final = 8  # Notify requests to one host at a time.
 NOTIFY_ATTEMPTS_MAX: Final = 12  # Consecutive failures that remove a NURL: about 25 minutes.
 NOTIFY_RETRY_S: Final = 1  # Wait before the second attempt. It doubles.

@@ -58,12 +58,34 @@ def test_what_cannot_be_followed_is_said_in_a_line(here: Cli) -> None:
     for surl, reason in [
         ("junk", "not an absolute https URL"),
         ("https://10.0.0.1/t", "not a public address"),
-        ("http://192.0.2.1/t", "loopback only"),
+        ("http://192.0.2.1/t", "plain http does not go"),
     ]:
         code, error = here.failed("stp", "follow", surl, "--into", "x")
         assert code != 0
         assert reason in error
         assert error.count("\n") == 1
+
+
+def test_advertised_nurls_are_listed_used_and_forgotten(here: Cli) -> None:
+    assert here.ok("stp", "nurls") == "No peer has advertised such a Notify URL.\n"
+    with running_server(memory=True, args=FLAGS) as peer:
+        nurl = f"{peer.url}/v1/notify/matches"
+        here.ok("notify", "hub", f"match={nurl}", "--surl", f"{peer.url}/v1/table/patients")
+        (shown,) = here.json("stp", "nurls", "--event", "match")
+        assert (shown["nurl"], shown["state"]) == (nurl, "waiting")
+        assert shown["source"] == f"{peer.url}/v1/table/patients"
+        head, line = here.ok("stp", "nurls").splitlines()
+        assert head.split() == ["NURL", "EVENT", "STATE", "TABLE", "SOURCE"]
+        assert "hub/match or hub" in line
+        assert here.ok("stp", "notify", "matches", "--event", "match") == f"notified {nurl}\n"
+        code, error = here.failed("stp", "notify", "matches")
+        assert (code, "--event" in error) == (2, True)
+    code, error = here.failed("stp", "notify", "matches", "--nurl", nurl)
+    assert code == 1
+    assert error.startswith(f"{nurl}: ")
+    assert here.ok("stp", "forget", "--nurl", nurl) == "1 removed\n"
+    code, error = here.failed("stp", "forget", "--nurl", nurl)
+    assert (code, error.count("\n")) == (3, 1)
 
 
 def _rows(table: Table) -> list[Row]:

@@ -94,8 +94,60 @@ def test_plain_http_goes_to_loopback_and_only_in_development(
 
 def test_an_allowed_network_is_still_not_spoken_to_in_plain_http() -> None:
     policy = Policy(parse_networks(["10.0.0.0/8"]), development=True)
-    with pytest.raises(EgressRefused, match="loopback only"):
+    with pytest.raises(EgressRefused, match="egress_http"):
         policy.check_address(ip_address("10.0.0.1"), parse_url("http://a.example"))
+
+
+ALL = ["0.0.0.0/0", "::/0"]
+
+
+@pytest.mark.parametrize(
+    ("networks", "allowed", "refused"),
+    [
+        (["10.0.0.0/8"], "10.1.2.3", "11.0.0.1 172.16.0.1 127.0.0.1 ::ffff:10.1.2.3"),
+        (["192.168.0.0/16", "fd00::/8"], "192.168.1.5 fd12::1", "fc00::1 10.0.0.1 fe80::1"),
+        (["127.0.0.0/8"], "127.0.0.1", "::1 8.8.8.8 ::ffff:127.0.0.1"),
+        (["100.64.0.0/10"], "100.64.0.1", "100.100.100.200"),
+        (["64:ff9b::/96"], "", "64:ff9b::10.0.0.1 64:ff9b::8.8.8.8 64:ff9b::127.0.0.1"),
+        (["64:ff9b::/96", "10.0.0.0/8"], "64:ff9b::10.0.0.1", "64:ff9b::192.168.0.1"),
+        # Not even a network that holds them all: they are public, or trust whoever asks.
+        (ALL, "10.0.0.1 172.16.0.1 192.168.0.1 fd12::1", "8.8.8.8 1.1.1.1 2606:4700::1111"),
+        (ALL, "127.0.0.1 ::1", "169.254.169.254 100.100.100.200 168.63.129.16 192.0.0.192 0.0.0.0"),
+        (ALL, "::ffff:10.0.0.1", "fd00:ec2::254 fd20:ce::254 fe80::1 ::ffff:169.254.169.254"),
+        (ALL, "", "64:ff9b::a9fe:a9fe 2002:a9fe:a9fe::1"),
+    ],
+)
+def test_plain_http_goes_to_private_networks_that_are_named(
+    networks: list[str], allowed: str, refused: str
+) -> None:
+    target = parse_url("http://a.example")
+    policy = Policy(parse_networks(networks), http=True)
+    policy.check_url(target)
+    for text in allowed.split():
+        policy.check_address(ip_address(text), target)
+    for text in [*refused.split(), *(text for text in PUBLIC)]:
+        with pytest.raises(EgressRefused, match="plain http"):
+            policy.check_address(ip_address(text), target)
+    for text in (*allowed.split(), *refused.split()):
+        with pytest.raises(EgressRefused, match="plain http"):
+            Policy(parse_networks(networks)).check_address(ip_address(text), target)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_plain_http_without_a_network_goes_nowhere(text: str) -> None:
+    policy, target = Policy(http=True), parse_url("http://a.example")
+    with pytest.raises(EgressRefused, match="egress_networks"):
+        policy.check_url(target)
+    with pytest.raises(EgressRefused, match="egress_networks"):
+        policy.check_address(ip_address(text), target)
+
+
+def test_a_literal_address_is_judged_with_its_url() -> None:
+    policy = Policy(parse_networks(["192.168.0.0/16"]), http=True)
+    policy.check_url(parse_url("http://192.168.0.7:4437/v1/table/t"))
+    for url in ("http://10.0.0.1:4437/", "http://169.254.169.254/", "http://8.8.8.8/"):
+        with pytest.raises(EgressRefused, match="plain http"):
+            policy.check_url(parse_url(url))
 
 
 @pytest.mark.parametrize(

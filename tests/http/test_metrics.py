@@ -177,6 +177,8 @@ NAMES = [
     "table_rows_written_total",
     "table_refused_total",
     "table_resets_total",
+    "table_keys",
+    "table_keys_unknown_total",
     "table_cache_bytes",
     "table_blocks_total",
 ]

@@ -13,7 +13,6 @@ import httpx
 from tests.helpers.server import Server, running_server
 
 QUICK = [
-    "--development",
     *("--notify-retry", "0.02", "--notify-retry-max", "0.1", "--notify-attempts-max", "100000"),
     *("--follow-retry", "0.02", "--follow-retry-max", "0.1"),
     *("--disk-reserve-bytes", "0", "--journal-file-bytes", "1MiB"),
@@ -24,9 +23,11 @@ ROUNDS_MAX = 600
 class Peer:
     """A server with a folder and a port of its own, which outlive its processes."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, *flags: str, trusts: tuple[str, ...] = ("--development",)
+    ) -> None:
         self._folder = folder
-        self._flags = flags
+        self._flags = (*trusts, *flags)
         self._processes = ExitStack()
         self._server: Server
         self.port = 0

@@ -66,6 +66,32 @@ def test_provider_and_hub_exchange_their_endpoints(tmp_path: Path) -> None:
         assert hub.metric("stp_notifies_total") >= 1
 
 
+def test_two_servers_in_a_private_network_exchange_over_plain_http(tmp_path: Path) -> None:
+    """As in a LAN: no certificates and no development mode, a network that is named, and peers by
+    address."""
+    lan = ("--egress-networks", "127.0.0.0/8", "--egress-http", "--stp-peers", "127.0.0.1")
+    with (
+        Peer(tmp_path / "provider", *TOLD_ONLY, trusts=lan) as provider,
+        Peer(tmp_path / "hub", *TOLD_ONLY, trusts=lan) as hub,
+    ):
+        provider.table("manifest")
+        hub.table("hub/endpoints")
+        introduce(provider, hub)
+        provider.put("manifest", "fhir_read", "https://prov.example/fhir/read")
+        hub.put("hub/endpoints", "fhir_write", "https://hub.example/fhir/write")
+        until(lambda: are_equal(provider, hub))
+        assert hub.state(mirror(provider, "manifest")) == {
+            "fhir_read": "https://prov.example/fhir/read"
+        }
+        for surl in ("http://169.254.169.254/t", "http://[::1]:4437/t", "http://10.0.0.1/t"):
+            refused = hub.send("PUT", "/v1/follow/x", 403, json={"surl": surl}).json()
+            assert refused["code"] == "egress-refused"
+    closed = ("--egress-networks", "127.0.0.0/8", "--stp-peers", "127.0.0.1")
+    with Peer(tmp_path / "closed", trusts=closed) as peer:
+        form = {"surl": "http://127.0.0.1:4437/v1/table/t"}
+        assert "egress_http" in peer.send("POST", "/v1/notify/x", 403, data=form).json()["detail"]
+
+
 def test_either_is_killed_again_and_again_and_they_end_equal(tmp_path: Path) -> None:
     """Every row arrives once and in order: position and rows are one commit."""
     chance = random.Random(7)

@@ -50,6 +50,20 @@ async def test_a_server_that_streams_is_read_as_it_sends() -> None:
 
 
 @run
+async def test_a_mirror_writes_inserts_updates_and_deletes() -> None:
+    first = once(rows("+ a 1", "+ a 2", "- a", "+ a 3", "+ b 1"))
+    second = once(rows("+ b 2", "+ a 3", "- b", "+ b 2", start=6))
+    async with node() as hub, source(first, second, once()) as origin:
+        await hub.follow("m", origin.surl)
+        await until(lambda: hub.status("m").seqno == 9)
+        events = (await hub.client.get("/v1/stream/m")).json()
+        assert [f"{event['headers']['operation']} {event['key']}" for event in events] == [
+            "insert a", "update a", "delete a", "insert a", "insert b",
+            "update b", "delete b", "insert b",
+        ]  # fmt: skip
+
+
+@run
 async def test_the_table_is_declared_as_its_source_describes_itself() -> None:
     kind = "text/sequence; charset=utf-8; schema=endpoint_manifest; version=7; escape=backslash"
     async with node() as hub, source(once(rows("+ a x\\ty"), type=kind)) as origin:

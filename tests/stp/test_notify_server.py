@@ -33,6 +33,7 @@ async def test_a_handshake_registers_a_listener_who_is_told() -> None:
                 "event": "manifest_nurl",
                 "state": "active",
                 "reason": "",
+                "source": "",
             }
         }
         assert peer.requests == []  # there is nothing to tell yet
@@ -72,7 +73,7 @@ async def test_what_means_nothing_here_is_ignored_and_says_so() -> None:
         )
         assert got.status_code == 202
         ignored = got.json()["ignored"]
-        assert ignored["match"] == "no table here is meant by it"
+        assert got.json()["waiting"] == {"match": ["none"]}
         assert ignored["surl"] == "there is no such table here"
         assert "Junk" in ignored
         assert "followed_by" not in got.json()

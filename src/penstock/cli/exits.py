@@ -28,6 +28,7 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.SchemaNotFound, NOT_FOUND),
     (errors.TableNotFound, NOT_FOUND),
     (errors.FollowNotFound, NOT_FOUND),
+    (errors.NurlNotFound, NOT_FOUND),
     (errors.SubscriptionNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
     (errors.DataLost, NOT_FOUND),

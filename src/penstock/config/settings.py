@@ -81,6 +81,10 @@ class Settings:
     table_cache_bytes: int = _READ.size(
         limits.TABLE_CACHE_BYTES, "Size of the cache of encoded table rows.", minimum=0
     )
+    table_keys_max: int = _READ.count(
+        limits.TABLE_KEYS_MAX,
+        "Keys of tables in memory, to tell inserts from updates. The index has the others.",
+    )
     chunk_bytes: int = _READ.size(
         limits.CHUNK_BYTES,
         "Maximum bytes in the response to one read, unless a single message is larger.",
@@ -300,6 +304,11 @@ class Settings:
     egress_networks: tuple[str, ...] = _EGRESS.networks(
         "Private networks that the server may connect to.", common=True
     )
+    egress_http: bool = _EGRESS.switch(
+        False,
+        "Allow plain http to the private networks of egress_networks. Tokens are readable there.",
+        common=True,
+    )
     egress_connect_timeout_s: float = _EGRESS.seconds(
         limits.EGRESS_CONNECT_TIMEOUT_S, "Maximum time to resolve a host name and connect to it."
     )
@@ -358,6 +367,22 @@ class Settings:
     notify_listeners_per_peer_max: int = _STP.count(
         limits.NOTIFY_LISTENERS_PER_PEER_MAX,
         "Maximum number of NURLs on one host that are notified of changes.",
+    )
+    notify_follow: bool = _STP.switch(
+        True,
+        "Follow a table of a peer as soon as a Notify names it. Otherwise operators decide.",
+        common=True,
+    )
+    notify_waiting_s: float = _STP.seconds(
+        limits.NOTIFY_WAITING_S,
+        "Time that a NURL waits for a table that is not there yet. A repeated Notify renews it.",
+    )
+    notify_waiting_max: int = _STP.count(
+        limits.NOTIFY_WAITING_MAX, "Maximum number of NURLs that wait for a table."
+    )
+    notify_waiting_per_peer_max: int = _STP.count(
+        limits.NOTIFY_WAITING_PER_PEER_MAX,
+        "Maximum number of NURLs on one host that wait for a table.",
     )
     notify_per_peer_max: int = _STP.count(
         limits.NOTIFY_PER_PEER_MAX, "Maximum number of Notify requests to one host at a time."

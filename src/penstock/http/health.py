@@ -31,6 +31,7 @@ _INDEX = {
     "tables": "/v1/table/{path}?since_id=&timeout=&view=",
     "notify": "/v1/notify/{name}",
     "follow": "/v1/follow/{path}",
+    "nurls": "/v1/nurls",
     "subscriptions": "/v1/stream/__ds/subscriptions/{id}",
     "keys": "/v1/stream/__ds/jwks.json",
     "health": "/healthz",

@@ -165,6 +165,12 @@ def table_metrics(
     yield _counter("table_rows_written", "Rows written to tables.", tables.rows_written)
     yield _counter("table_refused", "Appends refused because of a table.", checks.refused)
     yield _counter("table_resets", "Resets turned into deletes.", checks.resets)
+    yield _gauge("table_keys", "Keys of tables held in memory.", tables.live_keys.keys)
+    yield _counter(
+        "table_keys_unknown",
+        "Rows written as updates because the index was too slow.",
+        tables.live_keys.unknown,
+    )
     yield _gauge("table_cache_bytes", "Bytes of encoded rows kept.", cache.size)
     yield _labelled(
         CounterMetricFamily,
@@ -185,11 +191,12 @@ def peer_metrics(hub: NotifyHub) -> Iterator[Metric]:
     yield _gauge(
         "stp_notifies_pending", "NURLs being told, or to be tried again.", notifier.pending
     )
+    listeners = Counter[str](listener.state for listener in hub.registry.listeners.values())
     yield _by_state(
         "stp_listeners",
-        "NURLs that are told of changes.",
-        Counter(listener.state for listener in hub.registry.listeners.values()),
-        ("active", "given-up"),
+        "NURLs that are told of changes, or wait for a table.",
+        listeners + Counter(waiting=len(hub.registry.waiting)),
+        ("active", "given-up", "waiting"),
     )
     followers = hub.mirrors.followers.values()
     yield _by_state(

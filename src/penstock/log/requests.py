@@ -17,6 +17,8 @@ class Writer(Enum):
     """The author of an append. No request from outside can name the server."""
 
     ANYBODY = "anybody"
+    TABLE = "table"
+    """Rows that were written to a table: its check knows their spelling."""
     SERVER = "server"
 
 
@@ -73,6 +75,8 @@ class Proposal(NamedTuple):
     """The messages in wire shape; empty for a close that appends nothing."""
     messages: int
     writer: Writer
+    earliest: int = 0
+    """The pending position of the earliest message that is retained."""
 
     @property
     def is_by_server(self) -> bool:

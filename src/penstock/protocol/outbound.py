@@ -55,6 +55,12 @@ _REFUSED_V6: Final = tuple(
     )
 )
 _LOOPBACK: Final = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+# Services of a cloud or of this machine that trust whoever reaches them, and speak plain http.
+_METADATA: Final[tuple[Network, ...]] = (
+    *(IPv4Network(text) for text in ("169.254.0.0/16", "168.63.129.16/32", "192.0.0.192/32")),
+    *(IPv4Network(text) for text in ("100.100.100.200/32", "0.0.0.0/8")),
+    *(IPv6Network(text) for text in ("fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128")),
+)
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _COMPATIBLE: Final = IPv6Network("::/96")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
@@ -130,44 +136,55 @@ def _host(host: str, shown: str) -> str:
 
 
 class Policy(NamedTuple):
-    """The exceptions of the settings: networks that are not public, and loopback for
-    development."""
+    """The exceptions of the settings: networks that are not public, plain http to them, and
+    loopback for development."""
 
     networks: tuple[Network, ...] = ()
     development: bool = False
+    http: bool = False
 
     def check_url(self, target: Target) -> None:
         """Refuse a URL that is not allowed whatever its host resolves to."""
         literal = _literal(target.host)
-        if target.scheme == "http":
-            # A name that may be loopback passes here: its addresses are checked later.
-            if not self.development:
-                raise EgressRefused(
-                    f"{target.origin} is plain http; only https is used, "
-                    "or http to loopback with --development."
-                )
-            if literal is not None and not is_loopback(literal):
-                raise EgressRefused(f"{target.origin}: plain http goes to loopback only.")
+        # A name whose addresses may be allowed passes here: they are checked later.
+        allows_http = self.development or (self.http and self.networks)
+        if target.scheme == "http" and not allows_http:
+            raise EgressRefused(
+                f"{target.origin} is plain http; only https is used. egress_networks with "
+                "egress_http allows http within private networks, --development to loopback."
+            )
         if literal is not None:
             self.check_address(literal, target)
 
     def check_address(self, address: Address, target: Target) -> None:
-        """Refuse an address that is not public, or not loopback for plain http."""
-        if target.scheme == "http" and not (self.development and is_loopback(address)):
-            raise EgressRefused(f"{target.origin} is {address}: plain http goes to loopback only.")
+        """Refuse an address that is not public, or for plain http one that the settings do not
+        name."""
+        if target.scheme == "http" and not self._allows_http(address):
+            raise EgressRefused(
+                f"{target.origin} is {address}, where plain http does not go. It goes to private "
+                "networks that egress_networks names, with egress_http, and to loopback with "
+                "--development; never to the metadata services of clouds."
+            )
         if not self._allows(address):
             raise EgressRefused(
                 f"{target.origin} is {address}, which is not a public address; "
                 "egress_networks can allow its network."
             )
 
+    def _allows_http(self, address: Address) -> bool:
+        """Whether plain http may go to an address: it is in a private network that the settings
+        name, and so is the IPv4 address that it leads to."""
+        if self.development and is_loopback(address):
+            return True
+        if not self.http or is_public(address) or not _is_in(address, self.networks):
+            return False
+        inner = _embedded(address)
+        return not _is_in(address, _METADATA) and (inner is None or self._allows_http(inner))
+
     def _allows(self, address: Address) -> bool:
         if self.development and is_loopback(address):
             return True
-        inside = any(
-            network.version == address.version and address in network for network in self.networks
-        )
-        if not inside and not is_public(address):
+        if not _is_in(address, self.networks) and not is_public(address):
             return False
         inner = _embedded(address)
         return inner is None or self._allows(inner)
@@ -178,7 +195,11 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_loopback(address: Address) -> bool:
-    return any(network.version == address.version and address in network for network in _LOOPBACK)
+    return _is_in(address, _LOOPBACK)
+
+
+def _is_in(address: Address, networks: Iterable[Network]) -> bool:
+    return any(network.version == address.version and address in network for network in networks)
 
 
 def is_public(address: Address) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,19 +30,23 @@ _HOUR_WIDTH: Final = len("2026-01-31T00")
 _SHAPE: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _PARTS: Final = re.compile(r"(.{10}).(.{8})(\.\d+)?(.*)")
 
+Set = Literal["insert", "update"]
+"""The operations of a `+` row. Readers apply both alike."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def event_json(
-    type: str, change: Change, *, timestamp: str, codec: Codec, operation: str = ""
+    type: str, change: Change, *, timestamp: str, codec: Codec, operation: Set = "insert"
 ) -> bytes:
-    """Return the change event of a row as JSON; raise InvalidRow for a bad record."""
-    operation = operation or ("upsert" if change.action == "+" else "delete")
+    """Return the change event of a row as JSON; raise InvalidRow for a bad record.
+
+    `operation` is that of a `+` row.
+    """
     try:
-        head = _HEAD % (
-            _encode(timestamp), operation.encode(), _encode(type), _encode(change.key)
-        )  # fmt: skip
+        name = "delete" if change.action == "-" else operation
+        head = _HEAD % (_encode(timestamp), name.encode(), _encode(type), _encode(change.key))
         if change.action == "-":
             return head + b"}"
         value = _encode(change.record) if codec == "text" else json_value(change.record)

@@ -41,6 +41,11 @@ class Notice(NamedTuple):
     ignored: tuple[str, ...]
 
 
+def is_event(name: str) -> bool:
+    """Whether a parameter of a Notify can be an event type."""
+    return name != SURL and _EVENT.fullmatch(name) is not None
+
+
 def check_form_type(content_type: str | None) -> None:
     """Refuse everything but forms in UTF-8."""
     media, _, parameters = (content_type or "").partition(";")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.connection import Server, json_option, server_options
-from penstock.cli.terminal import printable
+from penstock.cli.terminal import note, printable
 from penstock.cli.text import aligned
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def command() -> None:
       penstock stp follow https://prov.example/v1/table/endpoints --into provider/endpoints
       penstock stp status
       penstock stp unfollow provider/endpoints
+      penstock stp nurls
+      penstock stp notify matches --event match
     """
 
 
@@ -104,6 +106,106 @@ def status(server: Server, table: str | None, as_json: bool) -> None:
         _show(lines)
     if not follows and not listeners:
         click.echo("The server follows no table and notifies no URL.")
+
+
+def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose NURLs."""
+    for option, help in reversed(
+        [
+            ("--event", "Only NURLs that were advertised for this event."),
+            ("--table", "Only NURLs of this table."),
+            ("--source", "Only NURLs that came with this State URL of a peer."),
+            ("--nurl", "Only this NURL."),
+        ]
+    ):
+        function = click.option(option, metavar="TEXT", help=help)(function)
+    return function
+
+
+@command.command("nurls")
+@_selection
+@json_option
+@server_options
+def nurls(server: Server, as_json: bool, **selection: str | None) -> None:
+    """List the Notify URLs that peers have advertised.
+
+    STATE is active (notified when TABLE changes), given-up, waiting (for TABLE to be declared, or
+    for SOURCE to be followed) or followed (it knows that TABLE follows SOURCE).
+    """
+    params = _chosen(selection)
+    advertised: list[Any] = []
+    with server.client() as client:
+        while True:
+            page = _request(client, "GET", "nurls", params=params)
+            advertised += page["nurls"]
+            if page["next"] is None:
+                break
+            params["after"] = page["next"]
+    if as_json:
+        click.echo(json.dumps(advertised, ensure_ascii=False))
+        return
+    if not advertised:
+        click.echo("No peer has advertised such a Notify URL.")
+        return
+    lines = [("NURL", "EVENT", "STATE", "TABLE", "SOURCE", "")]
+    for each in advertised:
+        tables = " or ".join(each["tables"]) or "-"
+        until = f"until {each['expires_at']}" if each["expires_at"] else ""
+        source = each["source"] or "-"
+        lines.append(
+            (each["nurl"], each["event"], each["state"], tables, source, each["reason"] or until)
+        )
+    _show(lines)
+
+
+@command.command("notify")
+@click.argument("surl")
+@_selection
+@json_option
+@server_options
+def notify(server: Server, surl: str, as_json: bool, **selection: str | None) -> None:
+    """Make the server send a Notify of SURL to Notify URLs that peers have advertised.
+
+    SURL is a State URL, or the path of a table on the server. The server signs the Notify and adds
+    the tokens of its peers. Each Notify URL gets it once; those that fail are listed.
+
+    \b
+    Example:
+      penstock stp notify matches --event match
+    """
+    chosen = _chosen(selection)
+    if not chosen:
+        raise click.UsageError("Choose Notify URLs with --event, --table, --source or --nurl.")
+    with server.client() as client:
+        if "://" not in surl:
+            surl = client.stream("x").url.replace("/v1/stream/x", f"/v1/table/{surl}", 1)
+        report = _request(client, "POST", "nurls", {"surl": surl, **chosen})
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        for nurl in report["sent"]:
+            click.echo(printable(f"notified {nurl}"))
+        for nurl, reason in report["failed"].items():
+            note(f"{nurl}: {reason}")
+    if report["failed"]:
+        raise SystemExit(1)
+
+
+@command.command("forget")
+@_selection
+@server_options
+def forget(server: Server, **selection: str | None) -> None:
+    """Remove Notify URLs that peers have advertised. A peer can advertise them again."""
+    chosen = _chosen(selection)
+    if not chosen:
+        raise click.UsageError("Choose Notify URLs with --event, --table, --source or --nurl.")
+    with server.client() as client:
+        removed = _request(client, "DELETE", "nurls", params=chosen)["removed"]
+    click.echo(f"{removed} removed")
+
+
+def _chosen(selection: dict[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in selection.items() if text}
 
 
 def _show(lines: Sequence[Sequence[str]], right: tuple[int, ...] = ()) -> None:

@@ -9,6 +9,7 @@ from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readab
 from penstock.http.metrics import peer_metrics
 from penstock.http.peers.follow import Follow
 from penstock.http.peers.notify import PREFIX, Notify, is_notify
+from penstock.http.peers.nurls import NurlList
 from penstock.http.peers.reserved import not_server_owned
 from penstock.stp.server.notify_hub import NotifyHub
 from penstock.stp.server.registry import OWNER, check_writer
@@ -29,6 +30,7 @@ class PeerDialect(Dialect):
         self.hub = NotifyHub(engine, indexer, settings, tables, egress, clock=clock)
         self._notify = Notify(self.hub, settings, egress, clock=clock)
         self._follow = Follow(self.hub, settings, egress)
+        self._nurls = NurlList(self.hub)
 
     def routes(self) -> Routes:
         follow = {
@@ -36,7 +38,15 @@ class PeerDialect(Dialect):
             "PUT": not_server_owned(self._engine, self._follow.put),
             "DELETE": self._follow.delete,
         }
-        return Routes(prefixes={PREFIX: {"POST": self._notify.post}, b"/v1/follow/": follow})
+        nurls = {
+            **readable(self._nurls.get),
+            "POST": self._nurls.post,
+            "DELETE": self._nurls.delete,
+        }
+        return Routes(
+            fixed={b"/v1/nurls": nurls},
+            prefixes={PREFIX: {"POST": self._notify.post}, b"/v1/follow/": follow},
+        )
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(OWNER, check_writer, closes=True)]

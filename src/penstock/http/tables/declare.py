@@ -45,9 +45,8 @@ from penstock.stp.server.history import NOTHING, History, inspect
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.log.engine import Engine
     from penstock.log.stream import Stream
-    from penstock.state.server.indexer import StateIndexer
+    from penstock.stp.server.tables import TableDirectory
 
 ATTEMPTS_MAX: Final = 100
 """How often a stream may move while a table of it is being declared."""
@@ -57,9 +56,10 @@ STRING: Final[dict[str, Any]] = {"schema": {"type": "string"}}
 class TableDeclarations:
     """Declares tables."""
 
-    def __init__(self, engine: Engine, indexer: StateIndexer, *, clock: Clock) -> None:
-        self._engine = engine
-        self._indexer = indexer
+    def __init__(self, tables: TableDirectory, *, clock: Clock) -> None:
+        self._directory = tables
+        self._engine = tables.engine
+        self._indexer = tables.indexer
         self._clock = clock
 
     async def put(self, path: str, request: Request, body: bytes) -> Response:
@@ -172,6 +172,7 @@ class TableDeclarations:
             engine.append(path, Append(body, "application/json", False, None, None, None))
         await engine.set_meta(path, META, encode({**existing, name: table}))
         self._indexer.follow(stream)
+        self._directory.declared_new(stream)
 
     def _state_declaration(self, stream: Stream, table: Table, history: History) -> bytes | None:
         """Return the declaration that the stream needs for this table; None if it has it."""

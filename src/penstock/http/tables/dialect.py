@@ -14,6 +14,7 @@ from penstock.http.tables.read import TableReads
 from penstock.http.tables.resource import Tables
 from penstock.stp.declaration import META
 from penstock.stp.server.checks import TableChecks
+from penstock.stp.server.live_keys import LiveKeys
 from penstock.stp.server.resets import Resets
 from penstock.stp.server.tables import TableDirectory
 
@@ -28,10 +29,11 @@ class TableDialect(Dialect):
         engine, settings, clock = services.engine, services.settings, services.clock
         self._engine = engine
         self.directory = TableDirectory(engine, indexer, settings)
-        self._checks = TableChecks(Resets(indexer, settings), clock=clock)
+        live_keys = LiveKeys(indexer, settings)
+        self._checks = TableChecks(Resets(indexer, settings), live_keys, clock=clock)
         self._live = TableLive(engine, settings, services.traffic)
-        declarations = TableDeclarations(engine, indexer, clock=clock)
-        self._tables = Tables(self.directory, declarations, settings, clock=clock)
+        declarations = TableDeclarations(self.directory, clock=clock)
+        self._tables = Tables(self.directory, declarations, live_keys, settings, clock=clock)
         self._reads = TableReads(self.directory, self._live, services.compressor)
 
     def routes(self) -> Routes:

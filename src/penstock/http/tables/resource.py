@@ -20,7 +20,7 @@ from penstock.errors import (
 from penstock.http.headers import append_headers, expected_offset, producer_from, stream_seq_from
 from penstock.http.message import Request, Response
 from penstock.http.query import parse_query
-from penstock.log.requests import Append, Appended
+from penstock.log.requests import Append, Appended, Writer
 from penstock.protocol.headers import format_expires_at, media_type
 from penstock.stp.content_type import MEDIA
 from penstock.stp.events import event_json
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.tables.declare import TableDeclarations
     from penstock.stp.declaration import Table
+    from penstock.stp.server.live_keys import LiveKeys
     from penstock.stp.server.table_view import TableView
     from penstock.stp.server.tables import TableDirectory
 
@@ -49,12 +50,14 @@ class Tables:
         self,
         tables: TableDirectory,
         declarations: TableDeclarations,
+        live_keys: LiveKeys,
         settings: Settings,
         *,
         clock: Clock,
     ) -> None:
         self._tables = tables
         self._declarations = declarations
+        self.live_keys = live_keys
         self._settings = settings
         self._clock = clock
         self.rows_written = 0
@@ -108,7 +111,9 @@ class Tables:
         return self._events(table, changes), len(changes)
 
     def _write(self, view: TableView, change: Change, request: Request) -> Answer:
-        return self._append(view, self._events(view.table, [change]), 1, request)
+        events = self._events(view.table, [change])
+        self.live_keys.want(view.stream, view.table.type, (change.key,))
+        return self._append(view, events, 1, request)
 
     def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
         """Append now, before anything waits: the transport drops the request's body when this
@@ -156,6 +161,7 @@ class Tables:
             producer_from(headers, settings),
             stream_seq_from(headers, settings),
             expected_offset(headers),
+            Writer.TABLE,
         )
 
 

@@ -38,7 +38,15 @@ class Checks:
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
             if check is not None and (payload or name in self._checks_of_closes):
-                proposal = Proposal(stream, value, stream.pending_tail, payload, count, writer)
+                proposal = Proposal(
+                    stream,
+                    value,
+                    stream.pending_tail,
+                    payload,
+                    count,
+                    writer,
+                    stream.pending_earliest,
+                )
                 payload, count = check(proposal) or (payload, count)
         return payload, count
 

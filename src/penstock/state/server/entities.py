@@ -11,7 +11,15 @@ from typing import Any, Final, NamedTuple
 _ONE: Final = """SELECT position, length, value FROM entities
 WHERE stream = ? AND type = ? AND key = ?"""
 
+_POSITION: Final = "SELECT position FROM entities WHERE stream = ? AND type = ? AND key = ?"
+
+_POSITIONS: Final = "SELECT type, key, position FROM entities WHERE stream = ? AND type = ? LIMIT ?"
+
 _KEYS: Final = "SELECT key FROM entities WHERE stream = ? AND type = ?"
+
+
+Positions = list[tuple[str, str, int]]
+"""Type, key, and the position of the event that set the entity."""
 
 
 class Entity(NamedTuple):
@@ -35,3 +43,21 @@ def find(db: Any, stream: int, type: str, keys: Iterable[str]) -> dict[str, Enti
 def keys(db: Any, stream: int, type: str) -> list[str]:
     """Return all keys of a type that are in the state."""
     return [row[0] for row in db.execute(_KEYS, (stream, type))]
+
+
+def positions(db: Any, stream: int, types: Iterable[str], limit: int) -> Positions:
+    """Return the positions of all entities of some types, at most `limit`."""
+    rows: Positions = []
+    for type in types:
+        rows += db.execute(_POSITIONS, (stream, type, limit - len(rows)))
+    return rows
+
+
+def positions_of(db: Any, stream: int, entities: Iterable[tuple[str, str]]) -> Positions:
+    """Return the positions of those of the entities that are in the state."""
+    rows: Positions = []
+    for type, key in entities:
+        row = db.execute(_POSITION, (stream, type, key)).fetchone()
+        if row is not None:
+            rows.append((type, key, row[0]))
+    return rows

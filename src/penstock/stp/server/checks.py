@@ -1,7 +1,8 @@
 """The check of appends to streams that are shown as tables, so that rows can express every event.
 
 Keys and records that would break a row are refused, an event without timestamp gets that of its
-append, and a reset becomes deletes. Decides within the append, on the pending state.
+append, a reset becomes deletes, and a row that a table writes becomes an insert or an update.
+Decides within the append, on the pending state.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadRequest, InvalidEvent, InvalidRow
+from penstock.log.requests import Proposal, Writer
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state.event import ChangeEvent, ControlEvent
@@ -21,7 +23,7 @@ from penstock.stp.transcode import events_of, record_text
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.log.requests import Proposal
+    from penstock.stp.server.live_keys import LiveKeys
     from penstock.stp.server.resets import Resets
 
 _DECODED_MAX: Final = 1024
@@ -32,27 +34,35 @@ _encode: Final = msgspec.json.Encoder().encode
 class TableChecks:
     """The check of every stream that has tables."""
 
-    def __init__(self, resets: Resets, *, clock: Clock) -> None:
+    def __init__(self, resets: Resets, live_keys: LiveKeys, *, clock: Clock) -> None:
         self._resets = resets
+        self._live_keys = live_keys
         self._clock = clock
         self._decoded: dict[int, tuple[bytes, dict[str, list[Table]]]] = {}
         self.refused = 0
         self.resets = 0
 
     def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
+        tables = self._tables(proposal.stream.id, proposal.value)
+        events = events_of(proposal.wire)
         try:
-            changed = self._check(proposal)
+            changed = self._check(proposal, tables, events)
         except (InvalidRow, InvalidEvent):
             self.refused += 1
             raise
+        if proposal.writer is Writer.TABLE:
+            # Its events have timestamps and are no resets: the check has not changed them.
+            changed = self._live_keys.resolve(proposal, tables, events)
         wire = proposal.wire if changed is None else changed[0]
+        if proposal.writer is not Writer.TABLE:
+            self._live_keys.record(proposal, wire)
         self._resets.record(proposal.stream, proposal.start, wire)
         return changed
 
-    def _check(self, proposal: Proposal) -> tuple[bytes, int] | None:
-        tables = self._tables(proposal.stream.id, proposal.value)
+    def _check(
+        self, proposal: Proposal, tables: dict[str, list[Table]], events: list[Any]
+    ) -> tuple[bytes, int] | None:
         wire = proposal.wire
-        events = events_of(wire)
         stamps: list[int] = []
         resets: list[int] = []
         for index, event in enumerate(events):

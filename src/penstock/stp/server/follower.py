@@ -126,20 +126,40 @@ class Follower:
         self._deduplicator = Deduplicator(seqno)
         self._reported: set[str] = set()
         self._news = asyncio.Event()
-        self._announced = not (follow.nurl and own_nurl)
+        # NURLs that are to learn of the following, with the number of failed attempts.
+        self._unannounced = dict.fromkeys(follow.followed, 0)
+        if follow.nurl and own_nurl:
+            self._unannounced[follow.nurl] = 0
+        self._announcing: asyncio.Task[None] | None = None
         self.status = Status(seqno=seqno)
 
     def wake(self) -> None:
         """Ask the source now, or once more after the current request."""
         self._news.set()
 
+    def changed(self, follow: Follow) -> None:
+        """Take over a changed entry of the registry: other NURLs that are to learn of it."""
+        new = [nurl for nurl in follow.followed if nurl not in self.follow.followed]
+        for nurl in set(self.follow.followed) - set(follow.followed):
+            self._unannounced.pop(nurl, None)
+        self.follow = follow
+        self._unannounced |= dict.fromkeys(new, 0)
+        self._announce_soon()
+
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            if self._announcing is not None:
+                self._announcing.cancel()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         status = self.status
         while True:
             started, before = loop.time(), self._deduplicator.position
             self._news.clear()
-            await self._announce()
+            self._announce_soon()
             try:
                 await self._read()
             except PenstockError as error:
@@ -263,34 +283,49 @@ class Follower:
     def _now(self) -> str:
         return format_expires_at(self._clock.now_us())
 
-    # -- subscribing to the source
+    # -- telling the source
 
-    async def _announce(self) -> None:
-        """Tell the source's NURL, if there is one, to notify this server of changes.
+    def _announce_soon(self) -> None:
+        """Tell the NURLs that are to learn of the following, beside the reading of rows: one that
+        does not answer delays nothing, and is tried again with the next request."""
+        if self._unannounced and (self._announcing is None or self._announcing.done()):
+            self._announcing = asyncio.get_running_loop().create_task(self._announce_all())
+            self._announcing.add_done_callback(_log_failure)
 
-        Rows are read even if that fails; it is tried again with the next request.
-        """
-        if self._announced:
-            return
-        nurl, surl = self.follow.nurl, self.follow.surl
+    async def _announce_all(self) -> None:
+        for nurl in list(self._unannounced):
+            reason = await self._announce(nurl)
+            if nurl not in self._unannounced:
+                continue  # It was removed meanwhile.
+            if reason:
+                self._unannounced[nurl] += 1
+                _log.warning("cannot announce %s to %s: %s", self.follow.table, nurl, reason)
+            is_last = self._unannounced[nurl] >= self._settings.notify_attempts_max
+            # The NURL that an operator has named is tried for ever; one of a peer is not.
+            if not reason or (is_last and nurl != self.follow.nurl):
+                del self._unannounced[nurl]
+
+    async def _announce(self, nurl: str) -> str:
+        """Tell a NURL that its table is followed, and where changes of it are to be told; return
+        why that failed."""
         headers = {"content-type": FORM, **self._peers.headers(parse_url(nurl))}
-        body = form(surl, ((EVENT, self._own_nurl),))
+        callbacks = ((EVENT, self._own_nurl),) if self._own_nurl else ()
+        body = form(self.follow.surl, callbacks)
         if self._settings.notify_secret:
             now_s = self._clock.now_us() // 1_000_000
             headers[SIGNATURE] = sign(self._settings.notify_secret, body, now_s)
         try:
             answer = await self._egress.request("POST", nurl, headers=headers, body=body)
         except PenstockError as error:
-            _log.warning("cannot announce %s to its source: %s", self.follow.table, error.detail)
-            return
-        if answer.is_success:
-            self._announced = True
-        else:
-            _log.warning(
-                "the NURL of the source of %s answers %d", self.follow.table, answer.status
-            )
+            return error.detail
+        return "" if answer.is_success else f"it answered {answer.status}"
 
 
 def _last_seqno(answer: Streamed) -> int | None:
     """Return the SeqNo where the table ended when it was asked for, if the server says so."""
     return parse_last_seqno(answer.headers.get("stp-last-seqno"))
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("announcing a following ended", exc_info=task.exception())

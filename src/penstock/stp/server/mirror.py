@@ -17,7 +17,7 @@ from penstock.log.requests import Append, Writer
 from penstock.protocol.headers import Producer
 from penstock.state.server import entities
 from penstock.state.server.index import StateIndex, StateQuery
-from penstock.stp.events import event_json, json_value, to_utc
+from penstock.stp.events import Set, event_json, json_value, to_utc
 from penstock.stp.rows import Change, Row
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class Mirror:
                 Change(row.action, row.key, row.record),
                 timestamp=to_utc(row.timestamp) or now,
                 codec=table.record,
+                operation=operation,
             )
-            for row in changes
+            for row, operation in changes
         ]
         body = b"[" + b",".join(events) + b"]"
         request = Append(body, _JSON, False, producer, None, None, Writer.SERVER)
@@ -106,16 +107,17 @@ class Mirror:
         value = msgspec.json.encode({"producer": self._producer, "seqno": position})
         await self._engine.set_meta(self._stream.path, POSITION, value)
 
-    async def _changes(self, rows: list[Row]) -> list[Row]:
-        """Return the rows that change the mirror, in their order."""
+    async def _changes(self, rows: list[Row]) -> list[tuple[Row, Set]]:
+        """Return the rows that change the mirror, in their order, each with the operation that a
+        `+` row is. Nobody else writes to the mirror, so that its durable state decides."""
         records = await self._records({row.key for row in rows})
-        changes = []
+        changes: list[tuple[Row, Set]] = []
         for row in rows:
             record = self._canonical(row.record) if row.action == "+" else None
             if records.get(row.key) == record or await self._is_echo(row, record):
                 continue
+            changes.append((row, "insert" if records.get(row.key) is None else "update"))
             records[row.key] = record
-            changes.append(row)
         return changes
 
     def _canonical(self, record: str) -> bytes:

@@ -11,6 +11,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from penstock.errors import (
     FollowConflict,
     FollowNotFound,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.stp.server.tables import TableDirectory
 
 NOTIFY: Final = "/v1/notify/"
+FOLLOWED_MAX: Final = 8
+"""NURLs that are told of one following."""
 SCHEMA_UNKNOWN: Final = "table"
 """The schema id of a mirror whose source names none."""
 
@@ -117,8 +121,10 @@ class Mirrors:
         nurl: Target | None = None,
         adopt: bool = False,
         base: str = "",
+        followed: tuple[str, ...] = (),
     ) -> bool:
-        """Make a table a mirror of `surl`; return False if it is one already."""
+        """Make a table a mirror of `surl`; return False if it is one already. The NURLs in
+        `followed`, and those that wait for it, are told that it is followed."""
         async with self._lock:
             existing = self._registry.follows.get(table)
             if existing is not None:
@@ -128,11 +134,14 @@ class Mirrors:
                         f"{table!r} follows {existing.surl}; a mirror has one source. "
                         f"DELETE /v1/follow/{table} first."
                     )
+                await self._add_followed(existing, followed)
                 self.followers[table].wake()
                 return False
             self._peers.check(surl)
             self._check_room(surl)
             stream = await self._take_over(table, surl, adopt=adopt)
+            waiting = self._registry.waiting_for(surl.url, self._clock.now_us())
+            asked = dict.fromkeys((*followed, *(each.nurl for each in waiting)))
             follow = Follow(
                 table=table,
                 surl=surl.url,
@@ -140,10 +149,31 @@ class Mirrors:
                 nurl="" if nurl is None else nurl.url,
                 own_bytes=stream.tail if adopt else 0,
                 base=base,
+                followed=tuple(asked)[:FOLLOWED_MAX],
             )
             await self._registry.put(follow)
             self._start_following(follow, stream)
+            for each in waiting:
+                if each.nurl in follow.followed:
+                    await self._registry.remove(each)
         return True
+
+    async def _add_followed(self, follow: Follow, nurls: tuple[str, ...]) -> None:
+        """Tell more NURLs of a following that has begun, each once."""
+        asked = tuple(dict.fromkeys((*follow.followed, *nurls)))[:FOLLOWED_MAX]
+        if asked != follow.followed:
+            follow = replace(follow, followed=asked)
+            await self._registry.put(follow)
+            self.followers[follow.table].changed(follow)
+
+    async def forget_followed(self, table: str, nurl: str) -> None:
+        """Tell a NURL of a following no more, also after a restart."""
+        follow = self._registry.follows.get(table)
+        if follow is not None and nurl in follow.followed:
+            others = tuple(each for each in follow.followed if each != nurl)
+            follow = replace(follow, followed=others)
+            await self._registry.put(follow)
+            self.followers[table].changed(follow)
 
     def _check_room(self, surl: Target) -> None:
         settings, registry = self._settings, self._registry
@@ -260,6 +290,7 @@ class Mirrors:
         await self._engine.set_meta(stream.path, META, encode({"": table}))
         await first
         self._indexer.follow(stream)
+        self._tables.declared_new(stream)
 
 
 def _add(total: Status, status: Status) -> None:

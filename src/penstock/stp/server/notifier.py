@@ -111,7 +111,7 @@ class Notifier:
             if seqno <= self._registry.last_notified.get(key, 0):
                 return
             try:
-                await self._post(listener)
+                await self.post(listener.nurl, form(listener.surl))
             except (EgressFailed, EgressRefused) as error:
                 attempts += 1
                 self.failed += 1
@@ -125,14 +125,14 @@ class Notifier:
                 self._registry.last_notified[key] = seqno
                 self._save_soon()
 
-    async def _post(self, listener: Listener) -> None:
-        target = parse_url(listener.nurl)
-        body = form(listener.surl)
+    async def post(self, nurl: str, body: bytes) -> None:
+        """POST a Notify form once; raise EgressFailed or EgressRefused if it is not accepted."""
+        target = parse_url(nurl)
         headers = {"content-type": FORM, **self._peers.headers(target)}
         async with self._host_slots.take(target.host):
             if self._settings.notify_secret:
                 headers[SIGNATURE] = sign(self._settings.notify_secret, body, int(time.time()))
-            answer = await self._egress.request("POST", listener.nurl, headers=headers, body=body)
+            answer = await self._egress.request("POST", nurl, headers=headers, body=body)
         if not answer.is_success:
             error = EgressFailed(f"{target.origin} answered {answer.status} to a Notify.")
             error.status_seen = answer.status

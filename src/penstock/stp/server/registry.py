@@ -1,4 +1,5 @@
-"""The registry: which NURLs listen to which tables, and which tables follow which sources.
+"""The registry: which NURLs listen to which tables, which wait for one, and which tables follow
+which sources.
 
 It is a state stream that the server alone writes, so that its entries survive restarts and can be
 read like any state. Knows nothing of HTTP.
@@ -34,11 +35,14 @@ LAST_NOTIFIED: Final = "stp-told"
 """The meta value with the last SeqNo sent to each listener. It changes too often to be an event."""
 LISTENER: Final = "listener"
 FOLLOW: Final = "follow"
+WAITING: Final = "waiting"
+FOLLOWED: Final = "followed"
+"""The event of a NURL that is to learn when the table that came with it is followed."""
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
     """A NURL that is notified when a table of this server changes. `surl` is the table's URL as the
-    listener knows it."""
+    listener knows it, `source` the table of its own that it named with the NURL."""
 
     table: str
     nurl: str
@@ -46,6 +50,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     state: Literal["active", "given-up"] = "active"
     reason: str = ""
+    source: str = ""
 
     @property
     def key(self) -> str:
@@ -60,7 +65,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A table of this server that mirrors another.
 
     The first `own_bytes` of its stream were there before. `base` is the URL of this server as the
-    client that asked for the mirror knew it.
+    client that asked for the mirror knew it. `followed` are the NURLs that learn of the following.
     """
 
     table: str
@@ -69,6 +74,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nurl: str = ""
     own_bytes: int = 0
     base: str = ""
+    followed: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -79,7 +85,35 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return parse_url(self.surl).host
 
 
-Entry = Listener | Follow
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A NURL that a peer has advertised, and that nothing here uses yet.
+
+    It becomes a listener when one of `tables` is declared, or learns of it when `source`, the
+    peer's own table, is followed. `surl` is the URL of our table, if the peer named one; else it is
+    made of `base`, the URL of this server as the peer knows it.
+    """
+
+    name: str
+    event: str
+    nurl: str
+    expires_us: int
+    tables: tuple[str, ...] = ()
+    source: str = ""
+    surl: str = ""
+    base: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.name} {self.event} {self.nurl} {self.source}".rstrip()
+
+    @property
+    def host(self) -> str:
+        return parse_url(self.nurl).host
+
+
+Entry = Listener | Follow | Waiting
+_KINDS: Final[dict[type[Entry], str]] = {Listener: LISTENER, Follow: FOLLOW, Waiting: WAITING}
+_TYPES: Final[dict[str, type[Entry]]] = {kind: type for type, kind in _KINDS.items()}
 
 
 def check_writer(proposal: Proposal) -> None:
@@ -103,10 +137,12 @@ class Registry:
         self._stream = SystemStream(engine, PATH, prepare=self._declare)
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
+        self.waiting: dict[str, Waiting] = {}
         self.last_notified: dict[str, int] = {}
         # The number of entries for each host.
         self.listener_hosts: Counter[str] = Counter()
         self.follow_hosts: Counter[str] = Counter()
+        self.waiting_hosts: Counter[str] = Counter()
 
     @property
     def exists(self) -> bool:
@@ -140,6 +176,14 @@ class Registry:
         else:
             await self._stream.caught_up()
 
+    def waiting_for(self, source: str, now_us: int) -> list[Waiting]:
+        """Return the NURLs that are to learn when a table of their own is followed."""
+        return [
+            each
+            for each in self.waiting.values()
+            if each.event == FOLLOWED and each.source == source and each.expires_us > now_us
+        ]
+
     def save_last_notified(self) -> asyncio.Future[None]:
         """Make the last SeqNos that were sent to listeners durable."""
         self.last_notified = {
@@ -163,8 +207,7 @@ class Registry:
 
     def _set(self, kind: str, key: str, entry: Entry | None) -> Entry | None:
         """Set or remove an entry in memory; return the one before."""
-        entries = self._entries(kind)
-        hosts = self.listener_hosts if kind == LISTENER else self.follow_hosts
+        entries, hosts = self._entries(kind), self._hosts(kind)
         before: Entry | None = entries.pop(key, None)
         if before is not None:
             hosts[before.host] -= 1
@@ -174,14 +217,23 @@ class Registry:
         return before
 
     def _entries(self, kind: str) -> dict[str, Any]:
-        return self.listeners if kind == LISTENER else self.follows
+        entries: dict[str, dict[str, Any]] = {
+            LISTENER: self.listeners,
+            FOLLOW: self.follows,
+            WAITING: self.waiting,
+        }
+        return entries[kind]
+
+    def _hosts(self, kind: str) -> Counter[str]:
+        hosts = {LISTENER: self.listener_hosts, FOLLOW: self.follow_hosts}
+        return hosts.get(kind, self.waiting_hosts)
 
     async def _declare(self, stream: Stream) -> None:
         """Reserve the new stream for the server and declare its types."""
         engine = self._engine
         await engine.set_meta(PATH, OWNER, SERVER)
         if STATE not in stream.meta:
-            types = {kind: {"schema": {"type": "object"}} for kind in (LISTENER, FOLLOW)}
+            types = {kind: {"schema": {"type": "object"}} for kind in _TYPES}
             offset = engine.token(stream, stream.tail)
             declaration = Declaration(
                 version=1, mode="reject", types=types, offset=offset, ordinal=stream.count
@@ -191,7 +243,7 @@ class Registry:
 
 
 def _kind(entry: Entry) -> str:
-    return LISTENER if isinstance(entry, Listener) else FOLLOW
+    return _KINDS[type(entry)]
 
 
 def _event(kind: str, key: str, entry: Entry | None, *, is_new: bool) -> Event:
@@ -210,6 +262,4 @@ def _decode(event: Event) -> Entry | None:
     value = event.get("value")
     if value is None:
         return None
-    if event["type"] == LISTENER:
-        return msgspec.convert(value, Listener)
-    return msgspec.convert(value, Follow)
+    return msgspec.convert(value, _TYPES[event["type"]])

@@ -6,6 +6,7 @@ Knows streams and their declarations; nothing of requests.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import StreamNotFound, TableNotFound
@@ -30,6 +31,13 @@ class TableDirectory:
         self.cache = BlockCache(settings.table_cache_bytes)
         self._views: OrderedDict[tuple[int, str], TableView] = OrderedDict()
         self._decoded: dict[bytes, dict[str, Table]] = {}
+        self.on_declared: Callable[[Stream], None] | None = None
+        """Called with a stream that has a new table, when that is durable."""
+
+    def declared_new(self, stream: Stream) -> None:
+        """Report a table that was declared just now."""
+        if self.on_declared is not None:
+            self.on_declared(stream)
 
     def find(self, path: str, *, touch: bool) -> TableView:
         """Return the table at a path; raise TableNotFound if none is declared there."""
