@@ -302,7 +302,7 @@ def advice_of_servers() -> list[str]:
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.JoinedStr):
                     text = "".join(
-                        part.value if isinstance(part, ast.Constant) else "NAME"
+                        str(part.value) if isinstance(part, ast.Constant) else "NAME"
                         for part in node.values
                     )
                     if re.search(r"\b(PUT|DELETE|POST) .*/v1/", text):
