@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 
 from tests.helpers.cli import TIMEOUT_S, Cli, interrupt, read_line
@@ -110,6 +111,26 @@ def test_colours_and_progress_are_for_terminals(cli: Cli) -> None:
         assert "p99 " in shown
     done = cli.run("bench", "append", "-n", "10")
     assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
+
+
+def test_import_shows_the_progress_of_each_pass(cli: Cli) -> None:
+    (cli.folder / "many.jsonl").write_bytes(b'{"n": 1}\n' * 400_000)  # several requests
+    with cli.terminal("import", "many.jsonl", "progress/a") as terminal:
+        code, shown = terminal.end()
+    assert code == 0
+    for phase in ("reading", "checking", "appending"):
+        assert f"import many.jsonl  {phase}  [" in shown
+    assert re.search(r"appending .* MiB/s  0:\d\d left", shown)
+    assert shown.endswith("progress/a: 3.4 MiB appended (400,000 messages)\n")
+
+
+def test_names_are_whole_in_a_listing_that_is_watched(cli: Cli) -> None:
+    name = "watched/" + "n" * 40
+    cli.make(name, content_type="application/octet-stream")
+    with cli.terminal("ls", "-lw", "watched/", env={"COLUMNS": "80"}) as terminal:
+        terminal.wait_for(name)
+        terminal.type("\x03")
+        assert terminal.end()[0] == 130
 
 
 def test_a_stream_cannot_play_tricks_on_the_terminal(cli: Cli) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import click
 import pytest
 
 from penstock import errors
+from penstock.cli import terminal
+from penstock.cli.commands import ls
 from penstock.cli.commands.bench.meter import Meter
 from penstock.cli.exits import MEANINGS, exit_code
 from penstock.cli.formats import Message, compile_format
 from penstock.cli.messages import Splitter, json_messages
 from penstock.cli.producer_marks import seekable
 from penstock.cli.terminal import printable
+from penstock.cli.text import clock_text
 from penstock.cli.values import Duration, whole_body
+from penstock.client.answers import StreamInfo
 from penstock.client.batches import Batch
+from penstock.limits import MIB
 
 MESSAGE = Message("s", b'{"a":1}', "from", "to", 7)
 
@@ -145,6 +153,92 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 def test_nothing_moves_the_cursor() -> None:
     assert printable("a\x1b[31m\tb\n\x9b\u202e") == "a\ufffd[31m\tb\n\ufffd\ufffd"
+    assert printable("a\udcff") == "a\ufffd", "a byte of an argument that is not UTF-8"
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The lines of a progress on a terminal of 80 columns, and the clock that it reads."""
+    monkeypatch.setattr(terminal, "has_cursor", lambda stream: True)
+    monkeypatch.setattr("penstock.cli.system.columns", lambda: 80)
+    clock = [100.0]
+
+    def lines(seconds: float = 0.0) -> list[str]:
+        clock[0] += seconds
+        return capsys.readouterr().err.split("\r\x1b[2K")[1:]
+
+    return terminal.Progress("import orders.jsonl", total=1000 * MIB, now_s=lambda: clock[0]), lines
+
+
+def test_progress_shows_each_pass_with_its_own_speed_and_the_time_left(drawn: Any) -> None:
+    progress, lines = drawn
+    progress.begin("reading")
+    lines(10.0)
+    progress.bytes(500 * MIB)
+    (line,) = lines(10.0)
+    assert line.startswith("import orders.jsonl  reading  [")
+    assert line.endswith("]  50%  500.0 MiB  50.0 MiB/s  0:10 left")
+    assert len(line) < 80
+    progress.bytes(1000 * MIB)
+    assert lines(100.0)[0].endswith("] 100%  1,000.0 MiB  50.0 MiB/s")
+    # 600 MiB are from an earlier run, and the 100 s before are of no pass.
+    progress.begin("appending", done=600 * MIB)
+    (line,) = lines(10.0)
+    assert line.endswith("]  60%  600.0 MiB")
+    progress.bytes(700 * MIB)
+    assert lines()[0].endswith("]  70%  700.0 MiB  10.0 MiB/s  0:30 left")
+
+
+def test_progress_has_the_speed_of_the_last_seconds(drawn: Any) -> None:
+    progress, lines = drawn
+    progress.begin("reading")
+    for second in range(1, 61):
+        lines(1.0)
+        progress.bytes(second * MIB)  # 1 MiB/s for a minute
+    for second in range(1, 61):
+        lines(1.0)
+        progress.bytes((60 + 10 * second) * MIB)  # then ten times as fast
+    assert "  10.0 MiB/s  0:34 left" in lines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0:01"), (7, "0:07"), (75, "1:15"), (3600, "1:00:00"), (11_105, "3:05:05")],
+)
+def test_times_as_a_clock_shows_them(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+def stream_info(path: str, content_type: str = "application/json") -> StreamInfo:
+    return StreamInfo(
+        path=path,
+        offset=offset(0),
+        content_type=content_type,
+        messages=1,
+        bytes=1024,
+        closed=False,
+        created_at="2026-01-01T00:00:00.000Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name_width", "columns"),
+    [
+        (8, ["MESSAGES", "SIZE", "STATE", "CREATED", "CONTENT TYPE", "PATH"]),
+        (30, ["MESSAGES", "SIZE", "STATE", "CONTENT TYPE", "PATH"]),
+        (50, ["MESSAGES", "SIZE", "STATE", "PATH"]),
+        (60, ["MESSAGES", "SIZE", "PATH"]),
+        (300, ["MESSAGES", "SIZE", "PATH"]),
+    ],
+)
+def test_a_listing_that_is_too_wide_has_fewer_columns_and_whole_names(
+    name_width: int, columns: list[str]
+) -> None:
+    names = ["a", "b" * name_width]
+    head, *lines = ls._long(iter(map(stream_info, names)), width=80)
+    assert re.split("  +", head.strip()) == columns
+    assert [line.split()[-1] for line in lines] == names
+    assert len(lines[1]) <= 80 or name_width == 300
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,26 @@ def test_outage_is_waited_for_once_it_has_worked() -> None:
     assert script.pauses[:5] == [1, 2, 4, 8, 8]
 
 
+def test_outage_is_told_of_when_it_begins_and_when_it_is_over() -> None:
+    told: list[PenstockError | None] = []
+    first, second, again = lost(), lost(sent=False), lost(sent=False)
+    Script(
+        chunk(b"[1]", "1"),
+        *(EVENTS, event(b"", "1"), first),  # a connection that is resumed is no outage
+        *(EVENTS, event(b"", "1"), lost(), second, again, refusal(503), None),
+        *(EVENTS, event(b"2,\n", "2"), event(b"", "2", closed=True)),
+        on_outage=told.append,
+    ).run()
+    assert told == [second, None]
+
+
+def test_server_that_never_answered_is_no_outage_but_a_failure() -> None:
+    told: list[PenstockError | None] = []
+    with pytest.raises(ConnectionFailed):
+        Script(*[lost(sent=False)] * 6, on_outage=told.append).run()
+    assert told == []
+
+
 def test_server_that_never_answered_is_given_up() -> None:
     script = Script(*[lost(sent=False)] * 50, client_retry=Retry(attempts_max=4))
     with pytest.raises(ConnectionFailed):

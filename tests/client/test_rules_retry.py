@@ -11,9 +11,10 @@ from penstock.client.retry import retry_after_s
 from penstock.errors import ConnectionFailed, PenstockError, ServerError, StreamNotFound
 
 
-def _failed(*, sent: bool) -> ConnectionFailed:
+def _failed(*, sent: bool, passing: bool = True) -> ConnectionFailed:
     error = ConnectionFailed("no answer")
     error.sent = sent
+    error.passing = passing
     return error
 
 
@@ -28,6 +29,7 @@ def _status(status: int) -> PenstockError:
     [
         (_failed(sent=False), True, True, True),
         (_failed(sent=True), True, False, True),
+        (_failed(sent=False, passing=False), False, False, False),
         (_status(429), True, True, True),
         (_status(503), True, True, True),
         (_status(408), True, True, True),

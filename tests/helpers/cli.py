@@ -80,6 +80,21 @@ class Cli:
             process.args, process.returncode, stdout.decode("utf-8", "surrogateescape"), error
         )
 
+    def shell(
+        self, command: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a line of a shell, for redirections that only a shell can make."""
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**self.env, **(env or {})},
+            cwd=self.folder,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
     def ok(self, *arguments: object, stdin: bytes = b"") -> str:
         """The stdout of a command that has to succeed."""
         done = self.run(*arguments, stdin=stdin)

@@ -131,7 +131,7 @@ def test_the_check_itself_sees_the_messages_of_errors() -> None:
 def test_an_unknown_command_is_a_usage_error(runner: CliRunner) -> None:
     result = runner.invoke(main, ["frobnicate"])
     assert result.exit_code == 2
-    assert "No such command 'frobnicate'" in result.output
+    assert "There is no command 'frobnicate'." in result.output
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["--version"]])

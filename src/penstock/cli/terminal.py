@@ -121,10 +121,10 @@ class Progress:
         if not self._total:
             return f"{label}  {rest}"
         share = min(max(done / self._total, 0.0), 1.0)
-        percent = f"{share:4.0%}"
+        percent = f" {share:4.0%}"
         width = min(columns() - len(f"{label}  []{percent}  {rest}") - 2, BAR_WIDTH_MAX)
         if width < BAR_WIDTH_MIN:
-            return f"{label} {percent}  {rest}"
+            return f"{label}{percent}  {rest}"
         filled = int(share * width)
         return f"{label}  [{'#' * filled}{'.' * (width - filled)}]{percent}  {rest}"
 
