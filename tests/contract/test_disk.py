@@ -112,7 +112,7 @@ async def test_after_a_clean_stop_nothing_is_replayed(rig: Rig) -> None:
 
 @on_disk()
 async def test_deletions_survive_a_crash(rig: Rig) -> None:
-    kept, gone = await rig.create("kept"), await rig.create("gone", [b"1" * 200])
+    stream, gone = await rig.create("kept"), await rig.create("gone", [b"1" * 200])
     await rig.settle()
     fresh = await rig.create("fresh")
     await rig.delete(gone)
@@ -122,7 +122,7 @@ async def test_deletions_survive_a_crash(rig: Rig) -> None:
     assert rig.paths() == ["gone", "kept"]
     assert rig.find("gone").id == again.id
     assert await rig.content(rig.find("gone")) == wire([b"2"])
-    assert rig.find("kept").id == kept.id
+    assert rig.find("kept").id == stream.id
     assert rig.store.load("fresh") is None
 
 

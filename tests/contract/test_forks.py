@@ -165,9 +165,9 @@ async def test_what_is_trimmed_goes_by_the_segment(rig: Rig) -> None:
     if rig.kind == "disk":
         assert len(rig.files("segments", ".segment")) < files
         await rig.reopen()
-        kept = rig.find("a")
-        assert (kept.earliest, kept.tail) == (2000, 3600)
-        assert await rig.content(kept) == b"".join(bytes([c]) * 600 for c in b"abcdef")[2000:]
+        source = rig.find("a")
+        assert (source.earliest, source.tail) == (2000, 3600)
+        assert await rig.content(source) == b"".join(bytes([c]) * 600 for c in b"abcdef")[2000:]
 
 
 @on_disk()

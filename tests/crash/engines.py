@@ -177,7 +177,7 @@ async def read_all(engine: Engine, path: str) -> bytes:
     return b"".join(pieces)
 
 
-KEPT = b"(kept for its forks)"
+SOFT_DELETED = b"(kept for its forks)"
 """What there is to see of a soft-deleted stream."""
 
 
@@ -190,5 +190,5 @@ async def observe(engine: Engine) -> dict[str, Seen]:
             if each.soft_deleted:
                 with pytest.raises(StreamSoftDeleted):
                     engine.find(each.path, touch=False)
-                seen[each.path] = Seen(each.id, KEPT, False)
+                seen[each.path] = Seen(each.id, SOFT_DELETED, False)
     return seen

@@ -130,7 +130,7 @@ async def _check_retries(engine: Engine, states: dict[str, State]) -> None:
     """A writer that never heard of its last append sends it again, and nothing is doubled."""
     for state in states.values():
         for last in state.producers.values():
-            if state.kept or (state.closed and not last.close):
+            if state.soft_deleted or (state.closed and not last.close):
                 continue
             answer = await last.submit(engine)
             assert answer.duplicate
@@ -163,7 +163,7 @@ async def _write_on(
     states[path].payload = b"first"
     assert int(created.offset[:16]) > max(generations, default=0), "a generation was used twice"
     for path, state in states.items():
-        if not state.closed and not state.kept:
+        if not state.closed and not state.soft_deleted:
             more = Operation(path, "append", b'"more"' + b" " * 300)
             if path.startswith("j/"):
                 more.body = more.body.strip()

@@ -16,7 +16,7 @@ from penstock.log.engine import Engine
 from penstock.log.requests import Fork
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
-from tests.crash.engines import BYTES, JSON, KEPT, Seen, append, disk
+from tests.crash.engines import BYTES, JSON, SOFT_DELETED, Seen, append, disk
 from tests.crash.power import Record
 
 PATHS = ("a", "b", "j/c", "j/d", "e", "ttl/f")
@@ -101,7 +101,7 @@ class State:
         if fork_at is not None:
             self.payload = self.payload[: fork_at[1]]
         self.earliest: int = source.earliest if source is not None else 0
-        self.kept = False
+        self.soft_deleted = False
         """Deleted, but there are forks of it."""
         self.closed = False
         self.producers: dict[str, Operation] = {}
@@ -110,15 +110,19 @@ class State:
 
     @property
     def shown(self) -> tuple[bytes, bool]:
-        return (KEPT, False) if self.kept else (self.payload[self.earliest :], self.closed)
+        return (
+            (SOFT_DELETED, False)
+            if self.soft_deleted
+            else (self.payload[self.earliest :], self.closed)
+        )
 
 
 def _delete(states: dict[str, State], state: State) -> None:
     if any(each.source is state for each in states.values()):
-        state.kept = True
+        state.soft_deleted = True
         return
     del states[state.path]
-    if state.source is not None and state.source.kept:
+    if state.source is not None and state.source.soft_deleted:
         _delete(states, state.source)
 
 
@@ -260,7 +264,7 @@ class Scenario:
         if config_of(path).ttl_s is not None and chance < 0.3 and not self._is_in_flight(path):
             self._clock.advance(TTL_S + 1)  # its time is over: the PUT deletes and creates
             return Operation(path, "create", self._body(path))
-        if state.kept:
+        if state.soft_deleted:
             return self._choose()
         if chance < 0.1 or (state.closed and chance < 0.8):
             return Operation(path, "delete")
@@ -279,7 +283,7 @@ class Scenario:
     def _can_fork(self, source: str, path: str) -> bool:
         """A stream that expires by being created anew would have to be there for its forks."""
         is_alike = config_of(source) == config_of(path) and config_of(path).ttl_s is None
-        return is_alike and not self._states[source].kept
+        return is_alike and not self._states[source].soft_deleted
 
     def _place(self, source: str) -> tuple[str, int] | None:
         """Somewhere within the source, now and then. For JSON that is looked up first, and what is

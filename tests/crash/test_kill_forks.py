@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.offline.verify import verify
-from tests.crash.engines import KEPT, Seen
+from tests.crash.engines import SOFT_DELETED, Seen
 from tests.crash.scenario import Operation, State, apply, is_same, states_after
 from tests.crash.test_kill import SMALL
 from tests.crash.writers import TIMEOUT_S
@@ -38,7 +38,7 @@ def _run(data_dir: Path, *, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     done: list[Operation] = []
     in_flight: Operation | None = None
-    kept = 0
+    met = 0
     for _ in range(kills):
         with running_server(data_dir=data_dir, args=SMALL) as server:
             connection = HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
@@ -49,7 +49,7 @@ def _run(data_dir: Path, *, kills: int, seed: int) -> None:
                 done.append(in_flight)
                 apply(states, in_flight)
                 assert is_same(seen, states), f"{seen} after {done[-5:]}"
-            kept += sum(state.kept for state in states.values())
+            met += sum(state.soft_deleted for state in states.values())
             for _ in range(chance.randrange(12)):
                 operation = _choose(chance, states, len(done))
                 status = _send(connection, operation).status
@@ -65,7 +65,7 @@ def _run(data_dir: Path, *, kills: int, seed: int) -> None:
     kinds = [operation.kind for operation in done]
     assert kinds.count("fork") > kills // 3
     assert kinds.count("trim") > kills // 8
-    assert kept > kills // 4, "hardly a soft-deleted stream met a kill"
+    assert met > kills // 4, "hardly a soft-deleted stream met a kill"
 
 
 def _choose(chance: random.Random, states: dict[str, State], number: int) -> Operation:
@@ -73,11 +73,11 @@ def _choose(chance: random.Random, states: dict[str, State], number: int) -> Ope
     state = states.get(path)
     body = b"<%d:%s>" % (number, b"x" * chance.choice((5, 200, 3000)))
     if state is None:
-        sources = [other for other, each in states.items() if not each.kept]
+        sources = [other for other, each in states.items() if not each.soft_deleted]
         if sources and chance.random() < 0.8:
             return Operation(path, "fork", body, source=chance.choice(sources))
         return Operation(path, "create", body)
-    if state.kept:
+    if state.soft_deleted:
         return _choose(chance, states, number)
     draw = chance.random()
     if draw < 0.3:
@@ -123,7 +123,7 @@ def _observe(connection: HTTPConnection) -> dict[str, Seen]:
             seen[path] = Seen(0, answer.body, False)
         elif answer.status == 410:
             assert json.loads(answer.body)["code"] == "stream-soft-deleted"
-            seen[path] = Seen(0, KEPT, False)
+            seen[path] = Seen(0, SOFT_DELETED, False)
         else:
             assert answer.status == 404
     return seen

@@ -62,7 +62,7 @@ def _soft_deletes(operations: list[Operation]) -> int:
     for operation in operations:
         apply(states, operation)
         state = states.get(operation.path)
-        found += operation.kind == "delete" and state is not None and state.kept
+        found += operation.kind == "delete" and state is not None and state.soft_deleted
     return found
 
 
@@ -166,9 +166,9 @@ def test_cuts_find_out_when_a_sync_is_missing(
     cuts += [
         (cut, chance.choice((0.0, 0.5))) for cut in chance.sample(range(steps // 4, steps), 60)
     ]
-    for cut, kept in cuts:
+    for cut, survivors in cuts:
         ((_, image),) = run.record.images([cut])
-        remains = image.after_power_loss(Luck(cut, kept))
+        remains = image.after_power_loss(Luck(cut, survivors))
         try:
             asyncio.run(check_left(remains, run.operations, cut))
         except (AssertionError, PenstockError):

@@ -30,10 +30,12 @@ class Cli:
         self.url = url
         self.folder = folder
         self.client = Client(url)
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
-        kept.pop("NO_COLOR", None)
+        environ = {
+            name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")
+        }
+        environ.pop("NO_COLOR", None)
         self.env = {
-            **kept,
+            **environ,
             "PENSTOCK_URL": url,
             "XDG_CONFIG_HOME": str(folder / "config"),
             "TERM": "xterm",

@@ -124,9 +124,9 @@ def running_server(
 
 def _environ(extra: Mapping[str, str]) -> dict[str, str]:
     """This environment without settings of its own, so that a test means the same everywhere."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, **extra}
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
+    path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    return {**environ, "PYTHONPATH": path, **extra}
 
 
 def _ready_line(process: subprocess.Popen[str]) -> str:

@@ -81,7 +81,7 @@ async def test_bodiless_status_has_no_length(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "header", "kept"),
+    ("version", "header", "stays_open"),
     [
         ("1.1", None, True),
         ("1.1", "Connection: close", False),
@@ -92,13 +92,13 @@ async def test_bodiless_status_has_no_length(status: int) -> None:
 )
 @on_loop
 async def test_keep_alive_follows_version_and_header(
-    version: str, header: str | None, kept: bool
+    version: str, header: str | None, stays_open: bool
 ) -> None:
     async with native() as server:
         client = await server.connect()
         request = get("/", *([header] if header else []), version=version)
         answer = await client.ask(request)
-        if kept:
+        if stays_open:
             assert answer.headers.get("connection", "") == (
                 "" if version == "1.1" else "keep-alive"
             )

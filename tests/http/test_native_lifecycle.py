@@ -99,14 +99,14 @@ async def test_waiting_for_an_answer_is_not_idling() -> None:
 @on_loop
 async def test_connections_above_the_limit_are_told_so() -> None:
     async with native(connections_max=2) as server:
-        kept = [await server.connect() for _ in range(2)]
-        for client in kept:
+        clients = [await server.connect() for _ in range(2)]
+        for client in clients:
             assert (await client.ask(get("/"))).status == 200
         answer = await server.ask(get("/"))
         assert answer.status == 503
         assert answer.headers["retry-after"] == "1"
         assert answer.headers["access-control-allow-origin"] == "*"
-        assert (await kept[0].ask(get("/"))).status == 200
+        assert (await clients[0].ask(get("/"))).status == 200
         assert len(server.app.requests) == 3
 
 

@@ -31,18 +31,18 @@ def main(master: str, file: str, report: str, *jars: str) -> None:
     spark = penstock.spark.session("cluster job", master=master, config=config, quiet=True)
     try:
         PipelineRun(pipeline, spark).run(once=True)
-        told: dict[str, Any] = {"orders": orders(spark, pipeline)}
+        results: dict[str, Any] = {"orders": orders(spark, pipeline)}
         sink_twice(spark, pipeline)
-        told["executors"] = executors(spark)
+        results["executors"] = executors(spark)
         if jars:
-            told["delta"] = {
+            results["delta"] = {
                 **delta_reads(spark, pipeline),
                 "refused": delta_writes(spark, Path(file)),
             }
     finally:
         spark.stop()
         close_clients()
-    Path(report).write_text(json.dumps(told))
+    Path(report).write_text(json.dumps(results))
 
 
 def executors(spark: SparkSession) -> int:

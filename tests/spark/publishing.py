@@ -70,8 +70,8 @@ class Run:
     def publish(self, rows: dict[str, Any] | None = None, **others: dict[str, Any]) -> int:
         """One more batch, after which the results are these; `rows` is that of `p`."""
         for name, result in {**others, **({} if rows is None else {"p": rows})}.items():
-            told = [{"key": key, "n": n} for key, n in result.items()]
-            self.results.rows[name] = pa.Table.from_pylist(told) if told else _NOTHING
+            table = [{"key": key, "n": n} for key, n in result.items()]
+            self.results.rows[name] = pa.Table.from_pylist(table) if table else _NOTHING
         return self.batch()
 
     def batch(self) -> int:
@@ -85,7 +85,7 @@ class Run:
     def outbox(self) -> DeltaTable:
         return DeltaTable(f"{self.folder}/outbox")
 
-    def kept(self) -> pa.Table:
+    def outbox_rows(self) -> pa.Table:
         """The rows of the outbox, as any engine reads them."""
         return pa.table(self.outbox.to_pyarrow_table())
 

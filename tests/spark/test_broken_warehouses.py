@@ -13,7 +13,7 @@ from penstock.cli import main
 from penstock.errors import WarehouseBroken
 from penstock.spark.error_text import storage_message
 from penstock.spark.warehouse.warehouse import Warehouse
-from tests.spark.kept import USER, Kept, put
+from tests.spark.warehouse_bench import USER, WarehouseBench, put
 
 SCHEMA = '[types.user]\nschema = "name STRING, age INT"\n'
 
@@ -63,13 +63,13 @@ def no_folder(path: Path) -> None:
 def test_what_is_wrong_with_a_table_is_said_in_a_line(
     tmp_path: Path, damage: Callable[[Path], None], wanted: str
 ) -> None:
-    kept = Kept(tmp_path / "warehouse", {"user": USER})
-    kept.batch(put("a", '{"name":"Ada"}'))
-    kept.fold()
-    kept.batch(put("b", '{"name":"Bob"}'))
-    kept.duck.close()
-    kept.warehouse.close()
-    damage(kept.path)
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER})
+    bench.batch(put("a", '{"name":"Ada"}'))
+    bench.fold()
+    bench.batch(put("b", '{"name":"Bob"}'))
+    bench.duck.close()
+    bench.warehouse.close()
+    damage(bench.path)
     file = tmp_path / "pipeline.toml"
     file.write_text(
         '[source]\nurl = "http://127.0.0.1:9"\nstreams = ["s"]\n[warehouse]\npath = "warehouse"\n'
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_table_is_said_in_a_line(
     done = CliRunner().invoke(main, ["pipeline", "show", str(file), "user"])
     assert done.exit_code != 0
     assert wanted in done.output
-    assert str(kept.path) in done.output
+    assert str(bench.path) in done.output
     assert len(done.output.strip().splitlines()) == 1
 
 
@@ -91,17 +91,19 @@ def test_an_object_store_that_does_not_answer_is_said_in_a_line() -> None:
         "AWS_SECRET_ACCESS_KEY": "hidden",
         "max_retries": "0",
     }
-    with pytest.raises(WarehouseBroken, match=r"s3://bucket/w/events cannot be .* refused") as told:
+    with pytest.raises(
+        WarehouseBroken, match=r"s3://bucket/w/events cannot be .* refused"
+    ) as error:
         Warehouse("s3://bucket/w", options).need()
-    assert "\n" not in told.value.detail
-    assert "hidden" not in told.value.detail
+    assert "\n" not in error.value.detail
+    assert "hidden" not in error.value.detail
 
 
 def test_long_words_of_others_are_cut_in_the_middle() -> None:
-    said = storage_message(
+    message = storage_message(
         "first\n  \x1b[31m↳\x1b[0m " + "wrapped " * 500 + "\n   0: <stack>\nlast"
     )
-    assert said.startswith("first wrapped")
-    assert said.endswith("last")
-    assert "stack" not in said
-    assert len(said) < 450
+    assert message.startswith("first wrapped")
+    assert message.endswith("last")
+    assert "stack" not in message
+    assert len(message) < 450

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.spark.warehouse.delta import TEXT_MAX, above, below
-from tests.spark.kept import Kept, put
+from tests.spark.warehouse_bench import WarehouseBench, put
 
 LAST = "\U0010ffff"
 HEAD = "x" * TEXT_MAX
@@ -40,14 +40,14 @@ def test_a_long_text_is_told_by_one_below_and_one_above_it(
 
 
 def test_other_engines_find_rows_by_long_texts(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {})
+    bench = WarehouseBench(tmp_path / "warehouse", {})
     keys = [HEAD + "a", HEAD + LAST, "a" + HEAD]
-    kept.batch(*(put(key, "1") for key in keys))
-    kept.fold()
-    kept.duck.close()
-    table = DeltaTable(kept.warehouse.state_uri("user"))
-    told = table.get_add_actions(flatten=True)
-    assert (told["min._key"][0].as_py(), told["max._key"][0].as_py()) == (
+    bench.batch(*(put(key, "1") for key in keys))
+    bench.fold()
+    bench.duck.close()
+    table = DeltaTable(bench.warehouse.state_uri("user"))
+    actions = table.get_add_actions(flatten=True)
+    assert (actions["min._key"][0].as_py(), actions["max._key"][0].as_py()) == (
         ("a" + HEAD)[:TEXT_MAX],
         HEAD + LAST,
     )

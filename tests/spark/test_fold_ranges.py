@@ -15,7 +15,7 @@ from penstock import limits
 from penstock.spark.warehouse import duckdb as duck_module
 from penstock.spark.warehouse.delta import TableFile
 from penstock.spark.warehouse.state import key_ranges
-from tests.spark.kept import USER, Kept, gone, put
+from tests.spark.warehouse_bench import USER, WarehouseBench, gone, put
 
 ROWS = 2048  # that DuckDB gives at once, at least
 # Quotes, signs of SQL's, a NUL, letters whose order is not that of their bytes in UTF-16.
@@ -49,8 +49,8 @@ def test_files_are_put_together_by_their_keys(
     files: list[TableFile], wanted: list[tuple[str, str | None, str | None]]
 ) -> None:
     found = key_ranges(files, 10)
-    told = [(" ".join(each.path for each in part.files), part.low, part.high) for part in found]
-    assert told == wanted
+    parts = [(" ".join(each.path for each in part.files), part.low, part.high) for part in found]
+    assert parts == wanted
 
 
 @pytest.mark.parametrize("entity", ["user", "flag"])
@@ -61,7 +61,7 @@ def test_a_fold_in_pieces_comes_to_what_a_replay_does(
     monkeypatch.setattr(duck_module, "_ROWS_AT_ONCE", ROWS)
     chance = random.Random(4)
     keys = [*ODD, *(f"{chance.choice(ODD)}{number}" for number in range(4000))]
-    kept = Kept(tmp_path / "warehouse", {"user": USER})
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER})
 
     def change(number: int) -> dict[str, Any]:
         key, place = chance.choice(keys), {"stream": chance.choice("st"), "type": entity}
@@ -69,16 +69,16 @@ def test_a_fold_in_pieces_comes_to_what_a_replay_does(
             return gone(key, **place)
         return put(key, f'{{"name":"{number}","age":1}}', **place)
 
-    kept.batch(*(put(key, "{}", stream=stream, type=entity) for key in keys for stream in "st"))
-    kept.fold(entity)
+    bench.batch(*(put(key, "{}", stream=stream, type=entity) for key in keys for stream in "st"))
+    bench.fold(entity)
     for number in range(4):
         resets = [{"control": "reset", "stream": "s"}] if number == 2 else []
-        kept.batch(*map(change, range(600)), *resets)
-        assert len(list(kept.duck.merged_in_order(entity))) > 1
-        state = kept.fold(entity)
-        assert kept.state(entity) == kept.replay.state_rows(entity)
-        assert state.folded.rows == len(kept.replay.state_rows(entity))
-    kept.duck.close()
+        bench.batch(*map(change, range(600)), *resets)
+        assert len(list(bench.duck.merged_in_order(entity))) > 1
+        state = bench.fold(entity)
+        assert bench.state(entity) == bench.replay.state_rows(entity)
+        assert state.folded.rows == len(bench.replay.state_rows(entity))
+    bench.duck.close()
 
 
 TENANT = "tenant-00000000-0000-4000-8000-000000000000/user-"
@@ -95,25 +95,25 @@ def test_a_fold_goes_range_by_range_whatever_the_keys_are(
     keys = [
         str(uuid.UUID(each)) if kind == "uuid" else f"{TENANT}{each}-with-a-tail" for each in made
     ]
-    kept = Kept(tmp_path / "warehouse", {})
-    kept.batch(*(put(key, "1") for key in keys))
-    kept.fold()
-    kept.batch(*(put(key, "2") for key in keys[::3]), *(gone(key) for key in keys[1::3]))
-    pieces = [kept.duck.table(piece) for piece in kept.duck.merged_in_order("user")]
+    bench = WarehouseBench(tmp_path / "warehouse", {})
+    bench.batch(*(put(key, "1") for key in keys))
+    bench.fold()
+    bench.batch(*(put(key, "2") for key in keys[::3]), *(gone(key) for key in keys[1::3]))
+    pieces = [bench.duck.table(piece) for piece in bench.duck.merged_in_order("user")]
     assert len(pieces) > 2
     assert max(piece.num_rows for piece in pieces) < 2 * ROWS
-    assert kept.fold().folded.rows == len(kept.replay.state_rows("user"))
-    assert kept.state() == kept.replay.state_rows("user")
-    kept.duck.close()
+    assert bench.fold().folded.rows == len(bench.replay.state_rows("user"))
+    assert bench.state() == bench.replay.state_rows("user")
+    bench.duck.close()
 
 
 def test_one_key_of_very_many_streams_is_one_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PIPELINE_BUCKET_ROWS", 10)
-    kept = Kept(tmp_path / "warehouse", {})
-    kept.batch(*(put("one", "1", stream=f"s{number}") for number in range(50)), put("two", "2"))
-    kept.fold()
-    kept.fold()
-    assert kept.state() == kept.replay.state_rows("user")
-    kept.duck.close()
+    bench = WarehouseBench(tmp_path / "warehouse", {})
+    bench.batch(*(put("one", "1", stream=f"s{number}") for number in range(50)), put("two", "2"))
+    bench.fold()
+    bench.fold()
+    assert bench.state() == bench.replay.state_rows("user")
+    bench.duck.close()

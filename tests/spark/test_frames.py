@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.spark.columns import STATE
 from penstock.spark.frames import history_of, state_of
-from tests.spark.kept import Kept
+from tests.spark.warehouse_bench import WarehouseBench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,12 +115,12 @@ def test_history_says_from_where_to_where_a_value_held(spark: SparkSession) -> N
 
 
 def test_frames_and_warehouse_have_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {})
-    kept.batch({"key": "a", "operation": "insert", "value": "1"})
+    bench = WarehouseBench(tmp_path / "warehouse", {})
+    bench.batch({"key": "a", "operation": "insert", "value": "1"})
     rows = frame(spark, [put("a", "1")])
-    state = kept.duck.sql("SELECT * FROM state_user").column_names
-    history = kept.duck.sql("SELECT * FROM history_user").column_names
-    kept.duck.close()
+    state = bench.duck.sql("SELECT * FROM state_user").column_names
+    history = bench.duck.sql("SELECT * FROM history_user").column_names
+    bench.duck.close()
     inner = {"_operation", "_batch"}  # of the pipeline's own making
     assert {name[1:] for name in set(state) - inner} <= set(state_of(rows).columns)
     assert {name[1:] for name in history} <= set(history_of(rows).columns)

@@ -140,8 +140,8 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     check_cities(pipeline, client, check_warehouse(pipeline))
     shown = cli("show", str(file), "user", "--format", "csv")
     assert len(shown.splitlines()) == 1 + 6
-    told = json.loads(cli("status", str(file), "--json"))
-    assert (told["dead_letters"], told["lag"], told["published"]) == (1, 0, {"cities": 3})
+    status = json.loads(cli("status", str(file), "--json"))
+    assert (status["dead_letters"], status["lag"], status["published"]) == (1, 0, {"cities": 3})
 
     # The disk of the driver is lost, and with it the checkpoint.
     place = tmp_path / "_checkpoint" / BUCKET / "store"
@@ -164,9 +164,9 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     views = SparkViews(spark, warehouse, fixed.types)
     found = views.sql(keys)
     assert [row["_key"] for row in found.collect()] == ["9", "late"]
-    told = options_in_plan(found)
-    assert f"s3://{BUCKET}/store/state/user/" in told
-    assert not [each for each in store.options.values() if each in told]
+    options = options_in_plan(found)
+    assert f"s3://{BUCKET}/store/state/user/" in options
+    assert not [each for each in store.options.values() if each in options]
 
     assert "events" in cli("vacuum", str(file), "--dry-run")
     done = rewrite(fixed, "store/one", "store/one-2")
@@ -183,24 +183,24 @@ def test_of_two_that_commit_to_a_store_at_once_one_does(store: Store) -> None:
     both = [Warehouse(uri, store.options) for _ in range(2)]
     for each in both:
         each.events.refresh()
-    told: list[Any] = []
+    outcomes: list[Any] = []
     ready = threading.Barrier(2)
 
     def commit(warehouse: Warehouse) -> None:
         ready.wait()
         try:
             warehouse.events.note(warehouse.events.record)
-            told.append("done")
+            outcomes.append("done")
         except WarehouseInUse as error:
-            told.append(error.detail)
+            outcomes.append(error.detail)
 
     threads = [threading.Thread(target=commit, args=(each,)) for each in both]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told, key=len)[0] == "done"
-    assert "Another writer has changed" in sorted(told, key=len)[1]
+    assert sorted(outcomes, key=len)[0] == "done"
+    assert "Another writer has changed" in sorted(outcomes, key=len)[1]
 
 
 def test_a_run_that_was_taken_over_is_told_so_by_the_store(store: Store) -> None:
@@ -276,10 +276,10 @@ def test_sparks_files_are_written_without_programs_in_local_folders_alone(
 
 
 def test_positions_of_many_streams_are_files_in_the_store(store: Store) -> None:
-    kept = PositionFiles(f"s3://{BUCKET}/positions/events", store.options)
+    files = PositionFiles(f"s3://{BUCKET}/positions/events", store.options)
     many = {f"s/{number:05}": "0" for number in range(2000)}
-    name = kept.put(1, many)
+    name = files.put(1, many)
     assert name is not None
-    assert kept.get(name) == many
-    kept.remove_old(10 * limits.PIPELINE_POSITIONS_KEPT)
-    assert kept.get(name) is None
+    assert files.get(name) == many
+    files.remove_old(10 * limits.PIPELINE_POSITIONS_KEPT)
+    assert files.get(name) is None

@@ -58,16 +58,16 @@ def test_a_commit_is_short_however_many_streams_there_are(warehouse: Warehouse) 
 
 def test_they_have_to_match_the_checkpoint(warehouse: Warehouse, tmp_path: Path) -> None:
     append(warehouse.events, 0, place(2000))
-    kept = tmp_path / "checkpoint"
+    folder = tmp_path / "checkpoint"
     for name, text in (("metadata", '{"id":"q"}'), ("commits/0", ""), ("offsets/0", "v1\n{}\n")):
-        (kept / name).parent.mkdir(parents=True, exist_ok=True)
-        (kept / name).write_text(text)
-    planned = kept / "offsets" / "0"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    planned = folder / "offsets" / "0"
     planned.write_text(f"v1\n{{}}\n{str(place(2000)).replace(chr(39), chr(34))}")
-    check_match(Checkpoint(str(kept)), warehouse.events)
+    check_match(Checkpoint(str(folder)), warehouse.events)
     planned.write_text(planned.read_text().replace("@7", "@8", 1))
     with pytest.raises(WarehouseMismatch, match="other positions for batch 0"):
-        check_match(Checkpoint(str(kept)), warehouse.events)
+        check_match(Checkpoint(str(folder)), warehouse.events)
 
 
 def test_old_ones_are_removed_and_the_last_stay(

@@ -24,8 +24,8 @@ from penstock.spark.warehouse.fold import fold_in_spark
 from penstock.spark.warehouse.spark_sql import SparkViews
 from penstock.state.events import delete, reset, upsert
 from tests.spark.checking import CITIES, check_cities, check_warehouse
-from tests.spark.kept import USER, Kept, as_of_everything, gone, put
 from tests.spark.pipelines import Make, append, ask, run, user
+from tests.spark.warehouse_bench import USER, WarehouseBench, as_of_everything, gone, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,22 +140,22 @@ def test_a_live_run_follows_until_it_is_stopped(
 ) -> None:
     home = "test_a_live_run_follows_until_it_is_stopped"
     append(client, f"{home}/one", user("a", "x"))
-    told = threading.Condition()
+    progressed = threading.Condition()
     pipeline = make(pipeline={"interval_s": 0})
 
     def notify(_: object) -> None:
-        with told:
-            told.notify_all()
+        with progressed:
+            progressed.notify_all()
 
     running = PipelineRun(pipeline, spark, on_progress=notify)
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
-        with told:
-            assert told.wait_for(lambda: running.meter.last.events == 1, 60)
+        with progressed:
+            assert progressed.wait_for(lambda: running.meter.last.events == 1, 60)
         append(client, f"{home}/one", user("b", "y"))
-        with told:
-            assert told.wait_for(lambda: running.meter.last.events == 2, 60)
+        with progressed:
+            assert progressed.wait_for(lambda: running.meter.last.events == 2, 60)
     finally:
         running.stop()
         thread.join(60)
@@ -170,57 +170,62 @@ def test_a_live_run_follows_until_it_is_stopped(
 
 @pytest.mark.soak  # the cluster test folds in tasks
 def test_spark_folds_and_reads_what_the_driver_does(spark: SparkSession, tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {"user": USER})
-    views = SparkViews(spark, kept.warehouse, kept.types)
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER})
+    views = SparkViews(spark, bench.warehouse, bench.types)
 
     def agree() -> None:
         views.refresh()
-        kept.agree()
+        bench.agree()
         columns = "_stream, _key, _value, _generation, _ordinal"
         state = views.sql(f"SELECT {columns} FROM state_user").collect()
-        assert sorted(map(tuple, state)) == kept.replay.state_rows("user")
+        assert sorted(map(tuple, state)) == bench.replay.state_rows("user")
         columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
         history = views.sql(f"SELECT {columns} FROM history_user").collect()
-        assert sorted(map(tuple, history)) == kept.replay.history_rows("user")
+        assert sorted(map(tuple, history)) == bench.replay.history_rows("user")
         dead = views.sql("SELECT stream, ordinal, value, error FROM dead_letters").collect()
-        assert sorted(map(tuple, dead)) == kept.replay.dead_rows()
+        assert sorted(map(tuple, dead)) == bench.replay.dead_rows()
 
-    kept.batch(put("a", '{"name":"Ada","age":3}'), put("b", '{"name":1}'), put("c", '{"age":1}'))
+    bench.batch(put("a", '{"name":"Ada","age":3}'), put("b", '{"name":1}'), put("c", '{"age":1}'))
     agree()
-    fold_in_spark(views, "user", kept.warehouse.events.record)
+    fold_in_spark(views, "user", bench.warehouse.events.record)
     agree()
-    kept.batch(put("a", '{"name":"Al"}'), gone("c"), {"control": "reset", "stream": "t"})
-    kept.batch({"control": "reset"}, put("d", '{"name":"Di"}'), put("d", '{"name":"Di"}'))
+    bench.batch(put("a", '{"name":"Al"}'), gone("c"), {"control": "reset", "stream": "t"})
+    bench.batch({"control": "reset"}, put("d", '{"name":"Di"}'), put("d", '{"name":"Di"}'))
     agree()
-    assert fold_in_spark(views, "user", kept.warehouse.events.record).folded.rows == 1
+    assert fold_in_spark(views, "user", bench.warehouse.events.record).folded.rows == 1
     agree()
     ages = views.sql("SELECT _key, name, age FROM state_user").collect()
     assert [tuple(row) for row in ages] == [("d", "Di", None)]
-    kept.batch(put("d", '{"name":"Du"}', stream="t"))
+    bench.batch(put("d", '{"name":"Du"}', stream="t"))
     views.refresh()
     found = views.sql("SELECT _key, name, _streams FROM by_key_user").collect()
     assert [tuple(row) for row in found] == [("d", "Du", 2)]
     found = views.sql("SELECT * FROM collisions").collect()
     assert [tuple(row) for row in found] == [("user", "d", 2)]
-    kept.duck.close()
+    bench.duck.close()
 
 
 def test_the_past_is_the_same_in_both_engines(spark: SparkSession, tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {"user": USER})
-    views = SparkViews(spark, kept.warehouse, kept.types)
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER})
+    views = SparkViews(spark, bench.warehouse, bench.types)
     # Every third point, since each takes Spark a second: DuckDB is asked for all elsewhere.
-    for number, check in enumerate(as_of_everything(kept, views)):
+    for number, check in enumerate(as_of_everything(bench, views)):
         if number % 3 == 1:
             check(lambda query: [tuple(row) for row in spark.sql(query).collect()])
-    kept.duck.close()
+    bench.duck.close()
 
 
 def test_meters_count_what_a_run_does() -> None:
     meter = Meter()
-    told = meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
-    assert (told.batches, told.events, told.events_total, told.lag) == (1, 10, 40, 7)
-    assert "lag 7" in told.line()
-    assert "dead letters 2" in told.line()
+    progress = meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
+    assert (progress.batches, progress.events, progress.events_total, progress.lag) == (
+        1,
+        10,
+        40,
+        7,
+    )
+    assert "lag 7" in progress.line()
+    assert "dead letters 2" in progress.line()
 
 
 def test_a_broken_source_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:

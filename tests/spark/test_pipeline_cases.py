@@ -219,11 +219,13 @@ def test_the_result_of_a_python_function_is_published(
     run(pipeline, spark)
     append(client, f"{home}/one", delete("user", "c").to_json(), user("b", "y", "Ada"))
     run(pipeline, spark)
-    told = client.stream(f"derived-{home}/names").read().messages
-    assert sorted((each["key"], json.dumps(each["value"])) for each in told[:2]) == [
+    messages = client.stream(f"derived-{home}/names").read().messages
+    assert sorted((each["key"], json.dumps(each["value"])) for each in messages[:2]) == [
         ("Ada", '{"users": 2, "last": "y"}'), ("Bo", '{"users": 1, "last": "x"}'),
     ]  # fmt: skip
-    assert [(each["headers"]["operation"], each["key"]) for each in told[2:]] == [("delete", "Bo")]
+    assert [(each["headers"]["operation"], each["key"]) for each in messages[2:]] == [
+        ("delete", "Bo")
+    ]
     wrong = make(publish={"cities": {**function, "function": "users_own:broken"}})
     append(client, f"{home}/one", user("d", "x", "Di"))
     with pytest.raises(Exception, match=r"publish\.cities: it is the user's own mistake"):

@@ -25,8 +25,8 @@ from penstock.errors import InvalidPipeline
 from penstock.spark.pipeline.progress import Meter, serving_metrics
 from penstock.spark.type_schema import type_schema
 from tests.helpers.server import Server, running_server
-from tests.spark.kept import USER, Kept, gone, put, spelled
 from tests.spark.pipelines import append, user
+from tests.spark.warehouse_bench import USER, WarehouseBench, gone, put, spelled
 
 SETTINGS = """
 [source]
@@ -73,9 +73,9 @@ def is_one_line(result: Result, code: int, *words: str) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def bench(tmp_path: Path) -> Iterator[WarehouseBench]:
     """Three batches, two of them folded: changes, a delete and two dead letters."""
-    found = Kept(tmp_path / "warehouse", {"user": USER})
+    found = WarehouseBench(tmp_path / "warehouse", {"user": USER})
     found.batch(put("a", '{"name":"Ada","age":36}'), put("b", '{"name":"Bob"}'))
     found.batch(
         put("b", '{"name":7}'), put("b", '{"name":"Bo"}'), {"kind": "invalid", "error": "?"}
@@ -88,7 +88,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 @pytest.fixture
-def file(kept: Kept, tmp_path: Path) -> Path:
+def file(bench: WarehouseBench, tmp_path: Path) -> Path:
     return settings(tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_status_says_where_it_stands(file: Path) -> None:
 
 
 def test_status_has_the_lag_if_the_server_answers(
-    kept: Kept, tmp_path: Path, client: Client, server: Server, home: str
+    bench: WarehouseBench, tmp_path: Path, client: Client, server: Server, home: str
 ) -> None:
     append(client, f"{home}/one", user("a", "x"), user("b", "y"))
     found = pipeline("status", settings(tmp_path, url=server.url, streams=f"{home}/*"))
@@ -226,10 +226,10 @@ def test_status_has_the_lag_if_the_server_answers(
 
 def test_replayed_dead_letters_are_counted(tmp_path: Path) -> None:
     strict = "name STRING NOT NULL, age INT"
-    kept = Kept(tmp_path / "warehouse", {"user": type_schema(strict)})
-    kept.batch(put("a", '{"age":36}'), {"kind": "invalid", "error": "?"})
-    kept.warehouse.close()
-    kept.duck.close()
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": type_schema(strict)})
+    bench.batch(put("a", '{"age":36}'), {"kind": "invalid", "error": "?"})
+    bench.warehouse.close()
+    bench.duck.close()
     found = pipeline("replay-dead-letters", settings(tmp_path, schema=strict))
     assert found.stdout == "0 replayed, 2 still invalid\n"
     found = pipeline("replay-dead-letters", settings(tmp_path))
@@ -237,7 +237,7 @@ def test_replayed_dead_letters_are_counted(tmp_path: Path) -> None:
 
 
 def test_dead_letters_are_not_replayed_while_another_process_writes(
-    kept: Kept, tmp_path: Path
+    bench: WarehouseBench, tmp_path: Path
 ) -> None:
     note = tmp_path / "warehouse" / "_penstock" / "writer.json"
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -250,7 +250,9 @@ def test_dead_letters_are_not_replayed_while_another_process_writes(
 
 
 @pytest.mark.parametrize("command", ["replay-dead-letters", "sql", "status"])
-def test_tables_that_cannot_be_read_are_a_line(kept: Kept, tmp_path: Path, command: str) -> None:
+def test_tables_that_cannot_be_read_are_a_line(
+    bench: WarehouseBench, tmp_path: Path, command: str
+) -> None:
     for file in (tmp_path / "warehouse" / "events" / "_delta_log").glob("*.json"):
         file.write_text("{ no log")
     more = ["SELECT * FROM events"] if command == "sql" else []
@@ -301,7 +303,7 @@ def test_a_token_that_is_refused_is_told_before_spark_is_started(tmp_path: Path)
 
 
 def test_a_warehouse_that_does_not_fit_is_told_before_spark_is_started(
-    kept: Kept, tmp_path: Path
+    bench: WarehouseBench, tmp_path: Path
 ) -> None:
     run_fails(settings(tmp_path), CONFLICT, "there is no checkpoint", "--resume-from-warehouse")
     other = settings(tmp_path, schema="name STRING, age STRING")
@@ -337,12 +339,12 @@ def test_without_java_there_is_a_line_that_says_what_brings_it(
 
     def notes() -> list[str]:
         found = pipeline("run", file)
-        *said, error = found.stderr.splitlines()
+        *lines, error = found.stderr.splitlines()
         assert found.exit_code == FAILURE
         assert error.startswith("Error: Spark needs Java 17 or later")
-        assert said.pop() == f"{file}: starting Spark …"
-        assert said.pop(0).startswith(f"{file}: metrics at http://127.0.0.1:")
-        return [each.removeprefix(f"{file}: ") for each in said]
+        assert lines.pop() == f"{file}: starting Spark …"
+        assert lines.pop(0).startswith(f"{file}: metrics at http://127.0.0.1:")
+        return [each.removeprefix(f"{file}: ") for each in lines]
 
     assert notes() == [f"no stream of {server.url} matches {home}/* yet"]
     append(client, f"{home}/one", user("a", "x"))
@@ -353,14 +355,14 @@ def test_without_java_there_is_a_line_that_says_what_brings_it(
 
 def test_the_progress_line_says_how_it_goes() -> None:
     meter = Meter()
-    told = meter.batch(number=4, events=1500, total=12_000, invalid=3, lag=70, seconds=0.5)
-    assert told.line() == (
+    progress = meter.batch(number=4, events=1500, total=12_000, invalid=3, lag=70, seconds=0.5)
+    assert progress.line() == (
         "batch 4  12,000 events  3,000/s  lag 70  dead letters 3  last batch 0.50 s"
     )
     meter.published = 8
-    told = meter.batch(number=5, events=0, total=12_000, invalid=3, lag=0, seconds=0.25)
-    assert "  published 8  last batch 0.25 s" in told.line()
-    assert (told.batches, told.events) == (2, 1500)
+    progress = meter.batch(number=5, events=0, total=12_000, invalid=3, lag=0, seconds=0.25)
+    assert "  published 8  last batch 0.25 s" in progress.line()
+    assert (progress.batches, progress.events) == (2, 1500)
 
 
 def test_notes_stay_above_the_progress_line(

@@ -70,7 +70,7 @@ class Ran(NamedTuple):
     pipeline: Pipeline
     client: Client
     replay: Replay
-    told: dict[str, Any]
+    report: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +100,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
                 check=False,
             )
         assert done.returncode == 0, done.stderr
-        told = json.loads((folder / "report.json").read_text())
-        yield Ran(pipeline, client, replay, told)
+        report = json.loads((folder / "report.json").read_text())
+        yield Ran(pipeline, client, replay, report)
         close_clients()
 
 
@@ -120,7 +120,7 @@ def _fill(client: Client) -> None:
 
 
 def test_a_pipeline_on_a_cluster_comes_to_what_a_replay_does(ran: Ran) -> None:
-    assert ran.told["executors"] == 2
+    assert ran.report["executors"] == 2
     assert len(ran.replay.dead) == 2
     check_warehouse(ran.pipeline, ran.replay)
 
@@ -131,13 +131,13 @@ def test_a_batch_that_is_repeated_on_a_cluster_is_published_once(ran: Ran) -> No
 
 def test_only_sorted_rows_have_the_same_order_in_a_repeated_batch(ran: Ran) -> None:
     """The limit of the plain sink: after a shuffle on a cluster the order is whatever it is."""
-    told = ran.told["orders"]
+    report = ran.report["orders"]
     wanted = sorted(f"{stream}:{n}" for stream in ("shop/one", "shop/two") for n in range(202))
-    for run in told["shuffled"] + told["ordered"]:
+    for run in report["shuffled"] + report["ordered"]:
         assert sorted(row for part in run for row in part) == wanted
-    for run in told["shuffled"]:
-        assert [set(part) for part in run] == [set(part) for part in told["shuffled"][0]]
-    assert all(run == told["ordered"][0] for run in told["ordered"])
+    for run in report["shuffled"]:
+        assert [set(part) for part in run] == [set(part) for part in report["shuffled"][0]]
+    assert all(run == report["ordered"][0] for run in report["ordered"])
 
 
 def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -> None:
@@ -151,9 +151,9 @@ def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: R
     jars = delta_jars()
     if isinstance(jars, str):
         pytest.skip(jars)
-    told = ran.told["delta"]
-    assert told["protocol"] == [1, 2], "every engine reads them"
-    assert told["events"] == sorted(map(list, ran.replay.events), key=str)
-    assert told["state"] == sorted(map(list, ran.replay.state_rows("user")))
-    assert "was changed by another engine" in told["refused"]
-    assert "DELETE by Apache-Spark" in told["refused"]
+    report = ran.report["delta"]
+    assert report["protocol"] == [1, 2], "every engine reads them"
+    assert report["events"] == sorted(map(list, ran.replay.events), key=str)
+    assert report["state"] == sorted(map(list, ran.replay.state_rows("user")))
+    assert "was changed by another engine" in report["refused"]
+    assert "DELETE by Apache-Spark" in report["refused"]

@@ -70,10 +70,10 @@ def test_a_stream_that_is_no_longer_selected_keeps_its_rows_and_is_named_once(
     narrow = make(source={"streams": [f"{home}/one"]}, publish=None)
     append(client, f"{home}/one", user("one-b", "y"))
     append(client, f"{home}/two", user("two-b", "y"), delete("user", "two-a").to_json())
-    told: list[str] = []
-    running = PipelineRun(narrow, spark, on_note=told.append)
+    notes: list[str] = []
+    running = PipelineRun(narrow, spark, on_note=notes.append)
     running.run(once=True)
-    assert told == [f"{home}/two no longer in source.streams: not read any further, rows stay"]
+    assert notes == [f"{home}/two no longer in source.streams: not read any further, rows stay"]
     assert [row["_key"] for row in ask(narrow, STATE)] == ["one-a", "one-b", "two-a"]
     assert status_of(narrow).lag == 0
     run(wide, spark)

@@ -33,9 +33,9 @@ def test_a_result_is_published_as_what_changed_in_it(run: Run, client: Client) -
     assert run.publish({"a": 1, "b": 2}) == 2
     assert run.publish({"a": 1, "b": 2}) == 0
     found = client.stream(run.target()).read().messages
-    told = [(each["headers"]["operation"], each["key"]) for each in found]
-    assert told[:3] == [("insert", "a"), ("insert", "b"), ("insert", "c")]
-    assert told[3:] == [("delete", "c"), ("update", "b")]
+    changes = [(each["headers"]["operation"], each["key"]) for each in found]
+    assert changes[:3] == [("insert", "a"), ("insert", "b"), ("insert", "c")]
+    assert changes[3:] == [("delete", "c"), ("update", "b")]
     assert found[4] == {
         "type": "p",
         "key": "b",

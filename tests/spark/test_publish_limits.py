@@ -33,7 +33,7 @@ def run(server: Server, tmp_path: Path) -> Run:
 def sizes(run: Run) -> list[int]:
     """Bytes of each chunk's messages in the outbox."""
     found: dict[int, int] = {}
-    for row in run.kept().to_pylist():
+    for row in run.outbox_rows().to_pylist():
         found[row["chunk"]] = found.get(row["chunk"], 0) + len(row["message"].encode())
     return [found[chunk] for chunk in sorted(found)]
 
@@ -86,7 +86,7 @@ def test_a_row_that_no_request_can_hold_is_refused_before_it_is_committed(
     for value in ("y" * 1000, "y" * 500):  # the other one is too long with the one before it
         with pytest.raises(PublishFailed, match=r"update of 'a'.*publish\.p\.body_bytes_max"):
             run.publish({"a": value, "b": "z"})
-        assert len(run.kept()) == 1
+        assert len(run.outbox_rows()) == 1
     # Either way out is open, to this run and to another.
     run.publish({"a": "short", "b": "z"})
     other = Run(server.url, tmp_path)
@@ -140,8 +140,8 @@ def test_no_more_rows_are_fetched_than_can_be_published(
 def test_rows_without_a_key_are_counted(run: Run) -> None:
     assert run.publish({"a": 1}) == 1
     assert status_of(run.pipeline).unkeyed == {"p": 0}
-    told: list[dict[str, Any]] = [{"key": "a", "n": 1}, {"key": None, "n": 2}, {"key": "", "n": 3}]
-    run.results.rows["p"] = pa.Table.from_pylist(told)
+    rows: list[dict[str, Any]] = [{"key": "a", "n": 1}, {"key": None, "n": 2}, {"key": "", "n": 3}]
+    run.results.rows["p"] = pa.Table.from_pylist(rows)
     assert run.batch() == 0
     assert run.publisher.unkeyed == 2
     status = status_of(run.pipeline)

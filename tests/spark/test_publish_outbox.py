@@ -101,7 +101,7 @@ def test_a_run_that_was_taken_over_commits_nothing_more(start: Start, tmp_path: 
     # It had looked at the warehouse before it was taken over, and does not look again.
     with pytest.raises(WarehouseInUse, match="Another run"):
         old.publisher._outbox.add("p", old.target(), 2, [[change]])
-    assert len(new.kept()) == 1
+    assert len(new.outbox_rows()) == 1
     new.publish({"a": 2})
 
 
@@ -113,7 +113,7 @@ def test_it_does_not_grow_with_the_batches(start: Start, client: Client) -> None
     for number in range(60):
         run.publish(a={"x": number, f"k{number % 7}": 1}, b={f"k{number % 5}": number})
         assert len(run.outbox.file_uris()) <= 2 * 4
-        assert len(run.kept()) <= 5 * 4 + 4
+        assert len(run.outbox_rows()) <= 5 * 4 + 4
     last = {"x": {"n": 59}, "k3": {"n": 1}}
     assert folded(messages(client, run, "a")) == last
     before = len(messages(client, run, "a"))
@@ -149,7 +149,7 @@ def test_a_result_without_keys_is_numbered_on(start: Start, client: Client) -> N
     run = start(run={"outbox_files": 2})
     run.publish({"a": 1, "b": 1, "c": 1})
     run.publish({})
-    assert len(run.kept()) == 0, "nothing of it is needed"
+    assert len(run.outbox_rows()) == 0, "nothing of it is needed"
     again = start()
     again.publish({"a": 2})
     assert folded(messages(client, again)) == {"a": {"n": 2}}
@@ -168,9 +168,9 @@ def test_what_is_not_sent_stays_also_if_it_is_no_longer_published(
     other = start("b", run={"outbox_files": 1})
     for number in range(4):
         other.publish(b={"x": number})
-    rows = other.kept().to_pylist()
-    told = [(row["operation"], row["key"]) for row in rows if row["publish"] == "a"]
-    assert len(told) == 6, "three that were sent, three that were not"
+    rows = other.outbox_rows().to_pylist()
+    changes = [(row["operation"], row["key"]) for row in rows if row["publish"] == "a"]
+    assert len(changes) == 6, "three that were sent, three that were not"
     again = start("a", "b")
     found = messages(client, again, "a")
     assert [each["headers"]["operation"] for each in found[3:]] == ["delete", "update", "update"]
@@ -251,6 +251,6 @@ def test_the_outbox_of_an_earlier_version_is_taken_up(start: Start, client: Clie
 
 
 def _event(operation: str, key: str, value: str | None, old: str | None) -> str:
-    told = "" if value is None else f'"value":{value},'
+    field = "" if value is None else f'"value":{value},'
     before = "" if old is None else f'"old_value":{{"n":{old}}},'
-    return f'{{"type":"a","key":"{key}",{told}{before}"headers":{{"operation":"{operation}"}}}}'
+    return f'{{"type":"a","key":"{key}",{field}{before}"headers":{{"operation":"{operation}"}}}}'

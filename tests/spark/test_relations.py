@@ -16,12 +16,12 @@ from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.warehouse import Warehouse
-from tests.spark.kept import USER, Kept, gone, put, spelled
+from tests.spark.warehouse_bench import USER, WarehouseBench, gone, put, spelled
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    found = Kept(tmp_path / "warehouse", {"user": USER})
+def bench(tmp_path: Path) -> Iterator[WarehouseBench]:
+    found = WarehouseBench(tmp_path / "warehouse", {"user": USER})
     yield found
     found.duck.close()
 
@@ -37,9 +37,11 @@ def test_names_of_types_become_names_of_views() -> None:
     assert sql.literal("a\\b'") == "('a' || chr(92) || 'b''')"
 
 
-def test_a_relation_by_key_has_each_key_once_and_says_where_keys_collide(kept: Kept) -> None:
+def test_a_relation_by_key_has_each_key_once_and_says_where_keys_collide(
+    bench: WarehouseBench,
+) -> None:
     early, late = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-    kept.batch(
+    bench.batch(
         put("a", '{"name":"late"}', timestamp=late),
         put("a", '{"name":"early"}', timestamp=early, stream="t"),
         put("b", '{"name":"old"}', stream="t"),
@@ -47,63 +49,63 @@ def test_a_relation_by_key_has_each_key_once_and_says_where_keys_collide(kept: K
         put("x", "1", type="flag"),
         put("x", "2", type="flag", stream="t"),
     )
-    kept.fold()
-    kept.batch(put("b", '{"name":"new"}'), put("d", "{}"), put("d", "{}", stream="t"))
-    kept.batch(gone("d"))
-    rows = kept.duck.sql("SELECT _key, _stream, name, _streams FROM by_key_user ORDER BY _key")
+    bench.fold()
+    bench.batch(put("b", '{"name":"new"}'), put("d", "{}"), put("d", "{}", stream="t"))
+    bench.batch(gone("d"))
+    rows = bench.duck.sql("SELECT _key, _stream, name, _streams FROM by_key_user ORDER BY _key")
     assert [tuple(row.values()) for row in rows.to_pylist()] == [
         ("a", "s", "late", 2),
         ("b", "s", "new", 2),
         ("c", "t", "alone", 1),
         ("d", "t", None, 1),
     ]
-    rows = kept.duck.sql("SELECT * FROM collisions ORDER BY _type, _key")
+    rows = bench.duck.sql("SELECT * FROM collisions ORDER BY _type, _key")
     assert [tuple(row.values()) for row in rows.to_pylist()] == [
         ("flag", "x", 2),
         ("user", "a", 2),
         ("user", "b", 2),
     ]
-    columns = kept.duck.sql("SELECT * FROM by_key_user").column_names
-    assert columns == [*kept.duck.sql("SELECT * FROM state_user").column_names, "_streams"]
+    columns = bench.duck.sql("SELECT * FROM by_key_user").column_names
+    assert columns == [*bench.duck.sql("SELECT * FROM state_user").column_names, "_streams"]
 
 
 def test_no_types_have_no_collisions(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {})
-    assert kept.duck.sql("SELECT * FROM collisions").num_rows == 0
-    kept.duck.close()
+    bench = WarehouseBench(tmp_path / "warehouse", {})
+    assert bench.duck.sql("SELECT * FROM collisions").num_rows == 0
+    bench.duck.close()
 
 
 def test_a_type_keeps_its_name_whatever_types_come_later(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {})
-    kept.warehouse.open(["c_d"])  # declared, and not met yet
-    kept.batch(put("k", "1", type="a_b"))
-    kept.batch(put("k", "2", type="a-b"), put("k", "3", type="C-D"), put("k", "4", type="A_B"))
-    kept.batch(put("k", "5", type="c_d"))
+    bench = WarehouseBench(tmp_path / "warehouse", {})
+    bench.warehouse.open(["c_d"])  # declared, and not met yet
+    bench.batch(put("k", "1", type="a_b"))
+    bench.batch(put("k", "2", type="a-b"), put("k", "3", type="C-D"), put("k", "4", type="A_B"))
+    bench.batch(put("k", "5", type="c_d"))
 
     def value(view: str) -> list[str]:
-        return [row["_value"] for row in kept.duck.sql(f"SELECT * FROM {view}").to_pylist()]
+        return [row["_value"] for row in bench.duck.sql(f"SELECT * FROM {view}").to_pylist()]
 
     assert value("state_a_b") == ["1"]
     assert value("state_c_d") == ["5"]
     assert sorted(value("state_a_b_2") + value("state_a_b_3")) == ["2", "4"]
     assert value("state_c_d_2") == ["3"]
-    again = Duck(Warehouse(str(kept.path)), {"a*b": USER})
+    again = Duck(Warehouse(str(bench.path)), {"a*b": USER})
     assert again.view_names()["a_b"] == "a_b", "nor whatever types are declared later"
     again.close()
-    kept.duck.close()
+    bench.duck.close()
 
 
 def test_names_of_warehouses_of_earlier_versions_stay_as_they_were(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {})
+    bench = WarehouseBench(tmp_path / "warehouse", {})
     for name in ("b", "a_b", "a-b"):
-        kept.batch(put("k", "1", type=name))
-    kept.warehouse.events.note(msgspec.structs.replace(kept.warehouse.events.record, names={}))
+        bench.batch(put("k", "1", type=name))
+    bench.warehouse.events.note(msgspec.structs.replace(bench.warehouse.events.record, names={}))
     wanted = {"a-b": "a_b", "a_b": "a_b_2", "b": "b"}  # by their order
-    assert kept.duck.view_names() == wanted
-    kept.warehouse.open()
-    kept.duck.refresh()
-    assert kept.warehouse.events.record.names == kept.duck.view_names() == wanted
-    kept.duck.close()
+    assert bench.duck.view_names() == wanted
+    bench.warehouse.open()
+    bench.duck.refresh()
+    assert bench.warehouse.events.record.names == bench.duck.view_names() == wanted
+    bench.duck.close()
 
 
 @pytest.mark.parametrize(
@@ -116,9 +118,9 @@ def test_names_of_warehouses_of_earlier_versions_stay_as_they_were(tmp_path: Pat
     ],
 )
 def test_only_values_that_are_asked_for_are_read(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, query: str, most: int
+    bench: WarehouseBench, monkeypatch: pytest.MonkeyPatch, query: str, most: int
 ) -> None:
-    kept.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
+    bench.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
     read = 0
     columns = TypeSchema.columns
 
@@ -128,16 +130,16 @@ def test_only_values_that_are_asked_for_are_read(
         return columns(self, values)
 
     monkeypatch.setattr(TypeSchema, "columns", counted)
-    assert kept.duck.sql(query).num_rows == max(most, 1)
+    assert bench.duck.sql(query).num_rows == max(most, 1)
     assert read <= (2048 if "LIMIT" in query else most), "DuckDB takes 2048 rows at a time"
 
 
-def test_queries_may_use_the_former_names_of_the_columns_of_history(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}'))
-    now = kept.duck.sql("SELECT * FROM history_user")
+def test_queries_may_use_the_former_names_of_the_columns_of_history(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}'))
+    now = bench.duck.sql("SELECT * FROM history_user")
     assert {"_valid_from_ordinal", "_valid_to_offset", "_is_current"} <= set(now.column_names)
     assert not set(sql.FORMER_NAMES) & set(now.column_names)
-    former = kept.duck.sql(
+    former = bench.duck.sql(
         "SELECT _from_ordinal, _from_offset, _from_time, _to_ordinal, _to_offset, _to_time, "
         "_current FROM history_user ORDER BY _from_ordinal"
     )
@@ -150,9 +152,9 @@ def test_queries_may_use_the_former_names_of_the_columns_of_history(kept: Kept) 
 
 
 def test_what_is_chosen_is_chosen_before_values_are_read(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    bench: WarehouseBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
+    bench.batch(*(put(str(number), f'{{"age":{number}}}') for number in range(5000)))
     seen: list[str | None] = []
     columns = TypeSchema.columns
 
@@ -162,10 +164,10 @@ def test_what_is_chosen_is_chosen_before_values_are_read(
 
     monkeypatch.setattr(TypeSchema, "columns", counted)
     for rows in (
-        kept.duck.history("user", chosen="ORDER BY x._valid_from_ordinal DESC LIMIT 2"),
-        kept.duck.state_at("user", sql.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
+        bench.duck.history("user", chosen="ORDER BY x._valid_from_ordinal DESC LIMIT 2"),
+        bench.duck.state_at("user", sql.Until(batch=1), chosen="ORDER BY x._ordinal DESC LIMIT 2"),
     ):
-        found = kept.duck.table(f"SELECT x.age FROM {rows} x ORDER BY x.age")
+        found = bench.duck.table(f"SELECT x.age FROM {rows} x ORDER BY x.age")
         assert found["age"].to_pylist() == [4998, 4999]
     assert len(seen) == 4
 
@@ -181,17 +183,19 @@ def test_columns_of_every_kind_come_as_they_are_declared(tmp_path: Path) -> None
         "Text": "t", "whole": 2**60, "part": 0.5, "is it": True, "sum": "1.25", "day": "2026-01-02",
         "at": "2026-01-02T03:04:05Z", "list": [1, None], "map": {"k": 1}, "nested": {"a": 1},
     }  # fmt: skip
-    kept = Kept(tmp_path / "warehouse", {"user": schema})
-    kept.batch(put("a", json.dumps(value)), put("b", "{}"))
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": schema})
+    bench.batch(put("a", json.dumps(value)), put("b", "{}"))
     names = ", ".join(f'"{name}"' for name in kinds)
     query = f"SELECT {names} FROM %s ORDER BY _key"
-    before = [kept.duck.sql(query % name) for name in ("state_user", "history_user", "by_key_user")]
-    kept.fold()
-    after = kept.duck.sql(query % "state_user")
+    before = [
+        bench.duck.sql(query % name) for name in ("state_user", "history_user", "by_key_user")
+    ]
+    bench.fold()
+    after = bench.duck.sql(query % "state_user")
     assert all(each.to_pylist() == after.to_pylist() for each in before)
     first, second = after.to_pylist()
     assert set(second.values()) == {None}
     assert first["nested"] == {"a": 1, "b": None}
     assert (first["Text"], first["whole"], first["list"]) == ("t", 2**60, [1, None])
     assert str(first["sum"]) == "1.25"
-    kept.duck.close()
+    bench.duck.close()

@@ -23,16 +23,16 @@ def send(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    told: list[str] = []
+    notes: list[str] = []
     called: list[bool] = []
-    with stopped_by_signals(told.append) as stop:
+    with stopped_by_signals(notes.append) as stop:
         signal.signal(number, lambda *_: pytest.fail("Spark's own handler"))  # as it does
         stop.on_request(lambda: called.append(True))
         send(number)
-        assert (stop.requested, called, len(told)) == (True, [True], 1)
+        assert (stop.requested, called, len(notes)) == (True, [True], 1)
         with pytest.raises(KeyboardInterrupt):
             send(number)
-    assert (called, len(told)) == ([True], 1)
+    assert (called, len(notes)) == ([True], 1)
     assert signal.getsignal(number) is before
 
 

@@ -227,13 +227,15 @@ def test_a_pipeline_refuses_a_session_of_spark_connect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("output", "words"),
     [
         ("ERROR\nModuleNotFoundError: No module named 'penstock.spark'\n", "lacks the package pen"),
         ('java.io.IOException: Cannot run program "/a/python": error=2', "the Python /a/python"),
     ],
 )
-def test_an_executor_without_the_right_python_is_told_in_a_sentence(told: str, words: str) -> None:
-    found = error_message(RuntimeError(f"Job aborted.\n{told}"))
+def test_an_executor_without_the_right_python_is_told_in_a_sentence(
+    output: str, words: str
+) -> None:
+    found = error_message(RuntimeError(f"Job aborted.\n{output}"))
     assert words in found
     assert "spark.pyspark.python" in found

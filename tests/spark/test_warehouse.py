@@ -24,75 +24,75 @@ from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.lock import is_same_process_alive, process_start_id
 from penstock.spark.warehouse.state import StateTable
 from penstock.spark.warehouse.warehouse import Warehouse
-from tests.spark.kept import USER, Kept, as_of_everything, gone, put, spelled
+from tests.spark.warehouse_bench import USER, WarehouseBench, as_of_everything, gone, put, spelled
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    found = Kept(tmp_path / "warehouse", {"user": USER})
+def bench(tmp_path: Path) -> Iterator[WarehouseBench]:
+    found = WarehouseBench(tmp_path / "warehouse", {"user": USER})
     yield found
     found.duck.close()
 
 
-def test_the_state_is_the_newest_value_before_and_after_a_fold(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob","age":5}'))
-    kept.agree()
-    kept.fold()
-    kept.agree()
-    kept.batch(put("a", '{"name":"Eve"}'), gone("b"), put("c", '{"name":"Cy"}'))
-    kept.agree()
-    assert kept.fold().folded.rows == 2
-    kept.agree()
-    names = kept.duck.sql("SELECT _key, name, age FROM state_user ORDER BY _key").to_pylist()
+def test_the_state_is_the_newest_value_before_and_after_a_fold(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob","age":5}'))
+    bench.agree()
+    bench.fold()
+    bench.agree()
+    bench.batch(put("a", '{"name":"Eve"}'), gone("b"), put("c", '{"name":"Cy"}'))
+    bench.agree()
+    assert bench.fold().folded.rows == 2
+    bench.agree()
+    names = bench.duck.sql("SELECT _key, name, age FROM state_user ORDER BY _key").to_pylist()
     assert names == [
         {"_key": "a", "name": "Eve", "age": None},
         {"_key": "c", "name": "Cy", "age": None},
     ]
 
 
-def test_a_reset_ends_what_was_before_it_in_its_stream_alone(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}', stream="t"))
-    kept.fold()
-    kept.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
-    kept.agree()
-    assert [row[1] for row in kept.state()] == ["b", "a"]
-    kept.fold()
-    kept.agree()
-    kept.batch({"control": "reset", "control_offset": spelled(1, 60)}, put("c", '{"name":"no"}'))
-    kept.batch(put("d", '{"name":"no"}'), put("e", '{"name":"yes"}'), put("f", '{"name":"yes"}'))
-    kept.agree()
-    kept.fold()
-    kept.agree()
+def test_a_reset_ends_what_was_before_it_in_its_stream_alone(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'), put("a", '{"name":"Al"}', stream="t"))
+    bench.fold()
+    bench.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
+    bench.agree()
+    assert [row[1] for row in bench.state()] == ["b", "a"]
+    bench.fold()
+    bench.agree()
+    bench.batch({"control": "reset", "control_offset": spelled(1, 60)}, put("c", '{"name":"no"}'))
+    bench.batch(put("d", '{"name":"no"}'), put("e", '{"name":"yes"}'), put("f", '{"name":"yes"}'))
+    bench.agree()
+    bench.fold()
+    bench.agree()
 
 
-def test_a_recreated_stream_begins_anew(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob"}'))
-    kept.fold()
-    kept._next["s"] = 0
-    kept.batch(
+def test_a_recreated_stream_begins_anew(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob"}'))
+    bench.fold()
+    bench._next["s"] = 0
+    bench.batch(
         {"control": "reset", "generation": 2, "seq": -1, "position": -1},
         put("b", '{"name":"Bea"}', generation=2),
     )
-    kept.agree()
-    assert [row[1:3] for row in kept.state()] == [("b", '{"name":"Bea"}')]
+    bench.agree()
+    assert [row[1:3] for row in bench.state()] == [("b", '{"name":"Bea"}')]
 
 
-def test_values_that_do_not_fit_are_dead_letters_with_a_reason(kept: Kept) -> None:
-    kept.batch(
+def test_values_that_do_not_fit_are_dead_letters_with_a_reason(bench: WarehouseBench) -> None:
+    bench.batch(
         put("a", '{"name":7}'),
         put("b", '{"name":"Bob"}'),
         {"kind": "invalid", "value": "zzz", "error": "This is not JSON."},
         put("x", "7", type="flag"),
     )
-    kept.agree()
-    (first, second) = kept.dead()
+    bench.agree()
+    (first, second) = bench.dead()
     assert "value.name" in first[3]
     assert second[2] == "zzz"
-    assert kept.duck.sql("SELECT _value FROM state_flag").to_pylist() == [{"_value": "7"}]
+    assert bench.duck.sql("SELECT _value FROM state_flag").to_pylist() == [{"_value": "7"}]
 
 
 def test_snapshots_change_nothing_unless_they_replace(tmp_path: Path) -> None:
-    told = [
+    rows = [
         put("a", '{"name":"Ada"}'),
         put("b", '{"name":"Bob"}'),
         {"control": "snapshot-start"},
@@ -102,15 +102,15 @@ def test_snapshots_change_nothing_unless_they_replace(tmp_path: Path) -> None:
         {"control": "snapshot-start"},
         put("d", '{"name":"Di"}'),
     ]
-    keeping = Kept(tmp_path / "keeping", {"user": USER})
-    keeping.batch(*told)
+    keeping = WarehouseBench(tmp_path / "keeping", {"user": USER})
+    keeping.batch(*rows)
     keeping.agree()
     assert [row[1] for row in keeping.state()] == ["a", "b", "c", "d"]
     assert len(keeping.history()) == 4
-    replacing = Kept(tmp_path / "replacing", {"user": USER}, replaces=True)
-    replacing.batch(*told[:4])
+    replacing = WarehouseBench(tmp_path / "replacing", {"user": USER}, replaces=True)
+    replacing.batch(*rows[:4])
     replacing.fold()
-    replacing.batch(*told[4:])
+    replacing.batch(*rows[4:])
     assert [row[1] for row in replacing.state()] == ["b", "c", "d"]
     replacing.fold()
     assert [row[1] for row in replacing.state()] == ["b", "c", "d"]
@@ -118,12 +118,14 @@ def test_snapshots_change_nothing_unless_they_replace(tmp_path: Path) -> None:
     replacing.duck.close()
 
 
-def test_a_deleted_key_is_remembered_while_a_dead_letter_may_come_before_it(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'), gone("a"))
-    assert kept.fold().folded.rows == 0
-    kept.batch(put("b", '{"name":1}'), put("b", '{"name":"Bob"}'), gone("b"))
-    assert kept.fold().folded.rows == 1
-    kept.agree()
+def test_a_deleted_key_is_remembered_while_a_dead_letter_may_come_before_it(
+    bench: WarehouseBench,
+) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'), gone("a"))
+    assert bench.fold().folded.rows == 0
+    bench.batch(put("b", '{"name":1}'), put("b", '{"name":"Bob"}'), gone("b"))
+    assert bench.fold().folded.rows == 1
+    bench.agree()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -131,14 +133,14 @@ def test_any_order_of_events_batches_and_folds_comes_to_what_a_replay_does(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    kept = Kept(tmp_path / "warehouse", {"user": USER})
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER})
     for _ in range(6):
-        told = []
+        rows = []
         for _ in range(chance.randrange(1, 25)):
             stream = chance.choice("st")
             resets = [{"control": "reset", "stream": stream}] if chance.random() < 0.2 else []
             value = f'{{"name":{chance.choice(["1", *4 * [chr(34) + "n" + chr(34)]])},"age":1}}'
-            told.append(
+            rows.append(
                 chance.choice(
                     [
                         *6 * [put(chance.choice("abcdef"), value, stream=stream)],
@@ -149,21 +151,21 @@ def test_any_order_of_events_batches_and_folds_comes_to_what_a_replay_does(
                     ]
                 )
             )
-        kept.batch(*told)
+        bench.batch(*rows)
         if chance.random() < 0.5:
-            for entity in kept.duck.entities():
-                kept.fold(entity)
-        kept.agree()
-    kept.duck.close()
+            for entity in bench.duck.entities():
+                bench.fold(entity)
+        bench.agree()
+    bench.duck.close()
 
 
-def test_the_state_as_of_a_batch_or_an_offset(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'))
-    kept.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
-    kept.fold()
+def test_the_state_as_of_a_batch_or_an_offset(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'))
+    bench.batch({"control": "reset"}, put("b", '{"name":"Bob"}'))
+    bench.fold()
 
     def keys(until: sql.Until) -> list[str]:
-        rows = kept.duck.table(f"SELECT _key FROM {kept.duck.state_at('user', until)}")
+        rows = bench.duck.table(f"SELECT _key FROM {bench.duck.state_at('user', until)}")
         return [row["_key"] for row in rows.to_pylist()]
 
     assert keys(sql.Until(batch=1)) == ["a"]
@@ -174,23 +176,23 @@ def test_the_state_as_of_a_batch_or_an_offset(kept: Kept) -> None:
 
 
 def test_state_and_history_as_of_every_batch_and_offset_are_those_of_a_replay(
-    kept: Kept,
+    bench: WarehouseBench,
 ) -> None:
-    for check in as_of_everything(kept):
-        check(lambda query: [tuple(row.values()) for row in kept.duck.table(query).to_pylist()])
+    for check in as_of_everything(bench):
+        check(lambda query: [tuple(row.values()) for row in bench.duck.table(query).to_pylist()])
 
 
 def test_columns_can_be_added_and_old_rows_get_them_too(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "warehouse", {"user": type_schema("name STRING")})
-    kept.batch(put("a", '{"name":"Ada","age":36}'))
-    kept.fold()
-    kept.types = {"user": USER}
-    kept.duck = Duck(kept.warehouse, kept.types)
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": type_schema("name STRING")})
+    bench.batch(put("a", '{"name":"Ada","age":36}'))
+    bench.fold()
+    bench.types = {"user": USER}
+    bench.duck = Duck(bench.warehouse, bench.types)
     query = "SELECT _key, name, age FROM state_user"
-    assert kept.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
-    kept.fold()
-    assert kept.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
-    stored = Table(kept.warehouse.state_uri("user"), USER.nullable).handle
+    assert bench.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
+    bench.fold()
+    assert bench.duck.sql(query).to_pylist() == [{"_key": "a", "name": "Ada", "age": 36}]
+    stored = Table(bench.warehouse.state_uri("user"), USER.nullable).handle
     assert [field.name for field in stored.schema().fields][:4] == [
         "_stream",
         "_key",
@@ -199,61 +201,64 @@ def test_columns_can_be_added_and_old_rows_get_them_too(tmp_path: Path) -> None:
     ]
     for schema in ("name STRING", "name INT, age INT"):
         with pytest.raises(InvalidPipeline, match=r"types\.user"):
-            StateTable(kept.warehouse, "user", type_schema(schema)).check()
-    StateTable(kept.warehouse, "user", USER).check()
+            StateTable(bench.warehouse, "user", type_schema(schema)).check()
+    StateTable(bench.warehouse, "user", USER).check()
 
 
-def test_tables_can_be_read_by_every_engine(kept: Kept) -> None:
-    kept.batch(put("a", '{"name":"Ada"}', timestamp="2026-01-01T00:00:00+01:00"))
-    state = kept.fold()
-    for table in (kept.warehouse.events.table, state.table):
+def test_tables_can_be_read_by_every_engine(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}', timestamp="2026-01-01T00:00:00+01:00"))
+    state = bench.fold()
+    for table in (bench.warehouse.events.table, state.table):
         protocol = table.handle.protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
-    times = kept.duck.sql("SELECT _time FROM state_user").to_pylist()[0]["_time"]
+    times = bench.duck.sql("SELECT _time FROM state_user").to_pylist()[0]["_time"]
     assert times == datetime(2025, 12, 31, 23, tzinfo=UTC)
 
 
-def test_a_batch_is_known_again_and_a_second_writer_ends_the_first(kept: Kept) -> None:
-    kept.batch(put("a", "{}"))
-    assert kept.warehouse.events.has("q", 0)
-    assert not kept.warehouse.events.has("q", 1)
-    assert not kept.warehouse.events.has("other", 0)
-    other = Warehouse(str(kept.path))
+def test_a_batch_is_known_again_and_a_second_writer_ends_the_first(bench: WarehouseBench) -> None:
+    bench.batch(put("a", "{}"))
+    assert bench.warehouse.events.has("q", 0)
+    assert not bench.warehouse.events.has("q", 1)
+    assert not bench.warehouse.events.has("other", 0)
+    other = Warehouse(str(bench.path))
     other.open()
     with pytest.raises(WarehouseInUse, match="taken"):
-        kept.warehouse.check()
+        bench.warehouse.check()
 
 
-def test_a_commit_on_what_is_no_longer_the_newest_fails(kept: Kept) -> None:
-    kept.batch(put("a", "{}"))
-    late = Warehouse(str(kept.path))
+def test_a_commit_on_what_is_no_longer_the_newest_fails(bench: WarehouseBench) -> None:
+    bench.batch(put("a", "{}"))
+    late = Warehouse(str(bench.path))
     seen = late.events.record
-    kept.batch(put("b", "{}"))
+    bench.batch(put("b", "{}"))
     with pytest.raises(WarehouseInUse, match="at the same moment"):
         late.events.note(seen)
-    kept.agree()
+    bench.agree()
 
 
-def test_a_live_writer_of_this_machine_is_not_pushed_aside(kept: Kept) -> None:
-    note = kept.path / "_penstock" / "writer.json"
+def test_a_live_writer_of_this_machine_is_not_pushed_aside(bench: WarehouseBench) -> None:
+    note = bench.path / "_penstock" / "writer.json"
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             owner = {"host": socket.gethostname(), "process": other.pid}
             for moment in ("", process_start_id(other.pid)):  # earlier versions wrote none
                 note.write_text(json.dumps({**owner, "started": moment}))
                 with pytest.raises(WarehouseInUse, match=rf"process {other.pid} .* delete {note}"):
-                    Warehouse(str(kept.path)).open()
+                    Warehouse(str(bench.path)).open()
             # The number was given again, to a process that has nothing to do with it.
             note.write_text(json.dumps({**owner, "started": process_start_id(os.getpid())}))
-            Warehouse(str(kept.path)).open()
+            Warehouse(str(bench.path)).open()
         finally:
             other.kill()
     note.write_text(json.dumps({**owner, "started": ""}))
-    Warehouse(str(kept.path)).open()
-    told = json.loads(note.read_text())
-    assert (told["process"], told["started"]) == (os.getpid(), process_start_id(os.getpid()))
+    Warehouse(str(bench.path)).open()
+    note_content = json.loads(note.read_text())
+    assert (note_content["process"], note_content["started"]) == (
+        os.getpid(),
+        process_start_id(os.getpid()),
+    )
     note.write_text(json.dumps({**owner, "host": "another", "process": 1}))
-    Warehouse(str(kept.path)).open()
+    Warehouse(str(bench.path)).open()
 
 
 def test_processes_are_told_apart_by_when_they_were_started() -> None:
@@ -268,62 +273,64 @@ def test_processes_are_told_apart_by_when_they_were_started() -> None:
 
 
 def test_what_another_engine_writes_is_seen_and_ends_the_pipeline_until_it_is_undone(
-    kept: Kept,
+    bench: WarehouseBench,
 ) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'))
-    kept.fold()
-    events = DeltaTable(f"{kept.path}/events")
+    bench.batch(put("a", '{"name":"Ada"}'))
+    bench.fold()
+    events = DeltaTable(f"{bench.path}/events")
     ours = events.version()
     events.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    kept.batch(put("b", '{"name":"Bob"}'))
-    ours = DeltaTable(f"{kept.path}/events").version()
-    DeltaTable(f"{kept.path}/events").delete("key = 'a'")
+    bench.batch(put("b", '{"name":"Bob"}'))
+    ours = DeltaTable(f"{bench.path}/events").version()
+    DeltaTable(f"{bench.path}/events").delete("key = 'a'")
     with pytest.raises(WarehouseInUse, match=rf"another engine \(version {ours + 1}, DELETE"):
-        kept.batch(put("c", '{"name":"Cy"}'))
+        bench.batch(put("c", '{"name":"Cy"}'))
     with pytest.raises(WarehouseInUse, match="another engine"):
-        Warehouse(str(kept.path)).open()
-    assert kept.duck.sql("SELECT count(*) AS n FROM events").to_pylist() == [{"n": 1}], "read on"
-    DeltaTable(f"{kept.path}/events").restore(ours)
-    kept.append(kept.rows(put("d", '{"name":"Di"}')), 9)
-    assert [row[1] for row in kept.state()] == ["a", "b", "d"]
-    DeltaTable(f"{kept.path}/state/user").delete("_key = 'a'")
-    kept.duck.refresh()  # as before every fold of a run
+        Warehouse(str(bench.path)).open()
+    assert bench.duck.sql("SELECT count(*) AS n FROM events").to_pylist() == [{"n": 1}], "read on"
+    DeltaTable(f"{bench.path}/events").restore(ours)
+    bench.append(bench.rows(put("d", '{"name":"Di"}')), 9)
+    assert [row[1] for row in bench.state()] == ["a", "b", "d"]
+    DeltaTable(f"{bench.path}/state/user").delete("_key = 'a'")
+    bench.duck.refresh()  # as before every fold of a run
     with pytest.raises(WarehouseInUse, match="state/user was changed by another engine"):
-        kept.fold()
+        bench.fold()
     with pytest.raises(WarehouseInUse, match="another engine"):
-        StateTable(kept.warehouse, "user", USER).check()
+        StateTable(bench.warehouse, "user", USER).check()
 
 
 @pytest.mark.parametrize("count", [3, 70, 1100])
-def test_any_number_of_upkeep_commits_does_not_bury_the_record(kept: Kept, count: int) -> None:
-    kept.batch(put("a", '{"name":"Ada"}'))
-    version = kept.warehouse.events.table.version
+def test_any_number_of_upkeep_commits_does_not_bury_the_record(
+    bench: WarehouseBench, count: int
+) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'))
+    version = bench.warehouse.events.table.version
     assert version is not None
-    told = {"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE", "engineInfo": "another"}}
+    commit = {"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE", "engineInfo": "another"}}
     for number in range(version + 1, version + 1 + count):
-        path = kept.path / "events" / "_delta_log" / f"{number:020d}.json"
-        path.write_text(json.dumps(told))
-    again = Warehouse(str(kept.path))
+        path = bench.path / "events" / "_delta_log" / f"{number:020d}.json"
+        path.write_text(json.dumps(commit))
+    again = Warehouse(str(bench.path))
     assert again.events.record.batch == 1
-    kept.batch(put("b", '{"name":"Bob"}'))
-    kept.agree()
+    bench.batch(put("b", '{"name":"Bob"}'))
+    bench.agree()
 
 
-def test_small_files_of_events_become_few_and_nothing_else_changes(kept: Kept) -> None:
+def test_small_files_of_events_become_few_and_nothing_else_changes(bench: WarehouseBench) -> None:
     for number in range(5):
-        kept.batch(put(str(number), '{"name":"x"}'))
-    kept.warehouse.events.compact()
-    kept.duck.refresh()
-    assert len(kept.warehouse.events.files()) == 1
-    assert kept.warehouse.events.record.batch == 5
-    kept.agree()
-    kept.batch(put("z", '{"name":"z"}'))
-    kept.agree()
+        bench.batch(put(str(number), '{"name":"x"}'))
+    bench.warehouse.events.compact()
+    bench.duck.refresh()
+    assert len(bench.warehouse.events.files()) == 1
+    assert bench.warehouse.events.record.batch == 5
+    bench.agree()
+    bench.batch(put("z", '{"name":"z"}'))
+    bench.agree()
 
 
-def test_a_wrong_query_says_what_there_is(kept: Kept) -> None:
-    kept.batch(put("a", "{}"))
+def test_a_wrong_query_says_what_there_is(bench: WarehouseBench) -> None:
+    bench.batch(put("a", "{}"))
     with pytest.raises(
         QueryFailed, match="There are: events, dead_letters, collisions, state_user"
     ):
-        kept.duck.sql("SELECT * FROM nothing")
+        bench.duck.sql("SELECT * FROM nothing")

@@ -89,7 +89,7 @@ def fold(data: bytes) -> dict[str, Any]:
     return state.to_dict()
 
 
-def kept(path: Path, url: str) -> tuple[str, dict[str, Any], dict[str, set[str]]]:
+def stored(path: Path, url: str) -> tuple[str, dict[str, Any], dict[str, set[str]]]:
     """What is in the file: the offset, the entities, and the keys by city."""
     backend = SqliteBackend(path)
     try:
@@ -111,7 +111,7 @@ def kept(path: Path, url: str) -> tuple[str, dict[str, Any], dict[str, set[str]]
 
 def check(path: Path, stream: Stream) -> str:
     """The file is exactly what the stream says up to the file's own offset."""
-    offset, entities, cities = kept(path, stream.url)
+    offset, entities, cities = stored(path, stream.url)
     assert entities == fold(b"" if offset == "-1" else stream.read_bytes(until=offset))
     users = entities.get("user", {})
     for city, keys in cities.items():

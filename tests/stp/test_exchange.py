@@ -27,9 +27,9 @@ def mirror(of: Peer, table: str) -> str:
 def introduce(provider: Peer, hub: Peer) -> None:
     """The provider says: follow my table, and tell me of yours."""
     form = {"surl": provider.surl("manifest"), "endpoints": provider.nurl("hub")}
-    said = hub.send("POST", "/v1/notify/hub", 202, data=form).json()
-    assert said["followed_by"] == [mirror(provider, "manifest")]
-    assert said["told_of"] == {"endpoints": "hub/endpoints"}
+    answer = hub.send("POST", "/v1/notify/hub", 202, data=form).json()
+    assert answer["followed_by"] == [mirror(provider, "manifest")]
+    assert answer["told_of"] == {"endpoints": "hub/endpoints"}
     # And it will tell the hub when there is more.
     provider.send("POST", "/v1/notify/manifest", 202, data={"changed": hub.nurl("hub")})
 

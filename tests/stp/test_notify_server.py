@@ -348,8 +348,8 @@ async def test_the_registry_is_written_by_the_server_alone() -> None:
             got = await hub.client.request(method, path, content=json.dumps(event), headers=as_json)
             assert (got.status_code, got.json()["code"]) == (403, "mirror-read-only"), path
         policy = await hub.client.get("/v1/stream/__stp/registry/__ds/retention")
-        kept = policy.json()
-        assert (kept["age"], kept["bytes"], kept["own"]) == (None, None, True)
+        limits = policy.json()
+        assert (limits["age"], limits["bytes"], limits["own"]) == (None, None, True)
 
 
 @run

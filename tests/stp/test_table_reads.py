@@ -331,8 +331,8 @@ def test_the_cache_keeps_to_its_bound_and_lets_the_oldest_go() -> None:
         cache.put((1, "", number), Block(number, 0, b"x" * 700, number + 1, 1))
         assert cache.size <= 3000
         assert cache.get((1, "", 0)) is not None
-    kept = [number for number in range(5) if cache.get((1, "", number)) is not None]
-    assert kept == [0, 3, 4]
+    cached = [number for number in range(5) if cache.get((1, "", number)) is not None]
+    assert cached == [0, 3, 4]
     cache.put((1, "", 9), Block(0, 0, b"x" * 4000, 1, 1))
     assert cache.get((1, "", 9)) is None
 
@@ -378,16 +378,16 @@ async def test_tables_of_a_trimmed_stream_count_from_the_end_by_their_own_rows(
         assert (await put(client, f"k{number}", "x" * 20_000, path=name)).status == 204
     everything = {name: await rows(client, name) for name in ("t", "t/orders")}
     stream = client.engine.find("t", touch=False)
-    for kept in (30, 35, 40):
-        before = client.engine.token(stream, await client.engine.seek(stream, kept))
+    for earliest in (30, 35, 40):
+        before = client.engine.token(stream, await client.engine.seek(stream, earliest))
         await client.engine.trim("t", before)
         for name, rows_before in everything.items():
-            left = [row for row in rows_before if row.seqno > kept]
+            left = [row for row in rows_before if row.seqno > earliest]
             for count in range(1, 15):
                 assert await rows(client, name, f"since_id=-{count}") == left[-count:], count
             answer = await get(client, name, "since_id=0")
             assert int(answer.headers["stp-last-seqno"]) == max(
-                [row.seqno for row in left] + [kept]
+                [row.seqno for row in left] + [earliest]
             )
 
 

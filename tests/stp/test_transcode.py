@@ -190,5 +190,5 @@ def test_a_json_record_has_to_be_json(record: str) -> None:
 @given(st.lists(st.integers(1, 60), unique=True, max_size=20), st.integers(0, 61))
 def test_rows_after_a_seqno_are_found_in_a_block(seqnos: list[int], since: int) -> None:
     lines = [b"%d\tt\t+\tk%d\tv\n" % (seqno, seqno * 10**6) for seqno in sorted(seqnos)]
-    kept = [line for line, seqno in zip(lines, sorted(seqnos), strict=True) if seqno > since]
-    assert after(b"".join(lines), since) == b"".join(kept)
+    later = [line for line, seqno in zip(lines, sorted(seqnos), strict=True) if seqno > since]
+    assert after(b"".join(lines), since) == b"".join(later)

@@ -44,8 +44,8 @@ def cases(file: str, *fields: str) -> pytest.MarkDecorator:
     found = json.loads((FOLDER / file).read_text())["cases"]
     names = [case["name"] for case in found]
     assert len(set(names)) == len(names)
-    kept = [case for case in found if not fields or any(field in case for field in fields)]
-    return pytest.mark.parametrize("case", kept, ids=[case["name"] for case in kept])
+    selected = [case for case in found if not fields or any(field in case for field in fields)]
+    return pytest.mark.parametrize("case", selected, ids=[case["name"] for case in selected])
 
 
 def test_every_file_is_run_and_described() -> None:
@@ -105,8 +105,8 @@ def test_since_id_as_a_function(case: Any) -> None:
             parse_since_id(text)
         return
     number, table = parse_since_id(text), case["table"]
-    kept = table[number:] if number < 0 else [seqno for seqno in table if seqno > number]
-    assert kept == case["seqnos"]
+    seqnos = table[number:] if number < 0 else [seqno for seqno in table if seqno > number]
+    assert seqnos == case["seqnos"]
 
 
 @cases("content_type.json", "content_type")
@@ -156,13 +156,13 @@ def test_duplicates(case: Any, together: bool) -> None:
     deduplicator = Deduplicator()
     rows = [parse_row(line) for line in case["lines"]]
     batches = [rows] if together else [[row] for row in rows]
-    kept: list[int] = []
+    seqnos: list[int] = []
     reported: list[int] = []
     for batch in batches:
         new, conflicts = deduplicator.accept(batch)
-        kept += [row.seqno for row in new]
+        seqnos += [row.seqno for row in new]
         reported += [conflict.row.seqno for conflict in conflicts]
-    assert (kept, reported) == (case["kept"], case["reported"])
+    assert (seqnos, reported) == (case["kept"], case["reported"])
 
 
 @cases("changes.json")

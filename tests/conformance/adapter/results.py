@@ -31,15 +31,15 @@ def describe(kind: str, error: Exception) -> Result:
 
 
 def _answer_code(error: errors.PenstockError) -> str:
-    said = error.detail.lower()
+    detail = error.detail.lower()
     if error.status == 404:
         return "NOT_FOUND"
     if isinstance(error, errors.StreamClosed):
         return "STREAM_CLOSED"
     if isinstance(error, errors.Conflict):
         # Other servers name the kind of conflict only in their text.
-        return "SEQUENCE_CONFLICT" if "sequence" in said else "CONFLICT"
-    if error.status == 400 and ("offset" in said or "invalid" in said):
+        return "SEQUENCE_CONFLICT" if "sequence" in detail else "CONFLICT"
+    if error.status == 400 and ("offset" in detail or "invalid" in detail):
         return "INVALID_OFFSET"
     return "UNEXPECTED_STATUS"
 

@@ -84,13 +84,13 @@ def test_forks_and_trims_are_no_problem(folder: Path) -> None:
 
 def test_inspect_shows_where_a_fork_comes_from(folder: Path) -> None:
     before = fingerprint(folder)
-    leaf, kept = stream_view(folder, "leaf"), stream_view(folder, "kept")
+    leaf, source = stream_view(folder, "leaf"), stream_view(folder, "kept")
     assert (leaf.forked_from, leaf.forks, leaf.messages) == ("kept", 0, 6)
     assert leaf.preview.first == ["1", "2", "3"]
     assert leaf.preview.last == ["40", "50", "600"]
-    assert (kept.soft_deleted, kept.forks, kept.forked_from) == (True, 1, "root")
-    assert kept.fork_offset is not None
-    assert kept.fork_offset < (leaf.fork_offset or "")
+    assert (source.soft_deleted, source.forks, source.forked_from) == (True, 1, "root")
+    assert source.fork_offset is not None
+    assert source.fork_offset < (leaf.fork_offset or "")
     long = stream_view(folder, "long")
     assert (long.messages, long.earliest[-16:]) == (15, f"{25 * 9_004:016d}")
     assert overview(folder).messages == 3 + 2 + 1 + 15

@@ -432,6 +432,30 @@ async def test_after_unsubscribe_there_is_no_call(room: Room) -> None:
 
 
 @with_room
+async def test_what_is_being_read_when_it_is_unsubscribed_is_not_delivered(room: Room) -> None:
+    await room.create("a", b"[1]")
+    reading, gate = asyncio.Event(), asyncio.Event()
+    read_range = room.engine.read_range
+
+    async def slow(*arguments: Any) -> bytes:
+        reading.set()
+        await gate.wait()
+        return await read_range(*arguments)
+
+    inbox = Inbox()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room.engine, "read_range", slow)
+        subscription = await room.engine.subscribe("a", inbox)
+        start = subscription.offset
+        await reading.wait()
+        subscription.unsubscribe()
+        gate.set()
+        assert await end(subscription) is None
+    assert inbox.events == []
+    assert subscription.offset == start
+
+
+@with_room
 async def test_a_callback_can_unsubscribe_itself_also_from_its_thread(room: Room) -> None:
     await room.create("a", b"[1]")
     subscriptions: list[Subscription] = []

@@ -207,7 +207,7 @@ def test_stream_seq_is_bounded_and_printable(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept", "media_type"),
+    ("text", "normalized", "media_type"),
     [
         ("text/plain", "text/plain", "text/plain"),
         ("TEXT/PLAIN", "TEXT/PLAIN", "text/plain"),
@@ -224,9 +224,9 @@ def test_stream_seq_is_bounded_and_printable(text: str) -> None:
         ("application/vnd.x+json", "application/vnd.x+json", "application/vnd.x+json"),
     ],
 )
-def test_content_type(text: str, kept: str, media_type: str) -> None:
-    assert headers.normalize_content_type(text) == kept
-    assert headers.media_type(kept) == media_type
+def test_content_type(text: str, normalized: str, media_type: str) -> None:
+    assert headers.normalize_content_type(text) == normalized
+    assert headers.media_type(normalized) == media_type
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ USER = type_schema("name STRING, age INT")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Kept:
+class WarehouseBench:
     """A warehouse that is fed by hand, and the replay of what it was fed."""
 
     def __init__(self, path: Path, types: dict[str, TypeSchema], *, replaces: bool = False) -> None:
@@ -37,10 +37,10 @@ class Kept:
         self._next: dict[str, int] = {}
         self._batches = 0
 
-    def rows(self, *told: dict[str, Any]) -> list[Row]:
+    def rows(self, *partial: dict[str, Any]) -> list[Row]:
         """Rows as the source gives them, numbered by stream."""
         found = []
-        for each in told:
+        for each in partial:
             row = {"stream": "s", "generation": 1, "kind": "change", "type": "user", **each}
             if "control" in row or row["kind"] == "invalid":
                 row = {**row, "kind": row["kind"] if "error" in row else "control", "type": None}
@@ -50,8 +50,8 @@ class Kept:
             found.append({name: row.get(name) for name in STATE_ARROW.names})
         return found
 
-    def batch(self, *told: dict[str, Any]) -> None:
-        rows = self.rows(*told)
+    def batch(self, *partial: dict[str, Any]) -> None:
+        rows = self.rows(*partial)
         self.seen += rows
         self.replay.see(rows)
         self.append(rows, self._batches)
@@ -104,26 +104,26 @@ Ask = Callable[[str], list[tuple[Any, ...]]]
 
 
 def as_of_everything(
-    kept: Kept, relations: Relations | None = None
+    bench: WarehouseBench, relations: Relations | None = None
 ) -> Iterator[Callable[[Ask], None]]:
     """Fill a warehouse, and check what it says of each batch and offset in the past."""
-    chosen = relations or kept.duck
-    told: list[dict[str, Any]] = [
+    chosen = relations or bench.duck
+    partial: list[dict[str, Any]] = [
         put("a", '{"name":"Ada"}'), put("b", '{"name":1}'), put("c", '{"age":1}', stream="t"),
         put("a", '{"name":"Al"}'), {"control": "reset"}, put("b", '{"name":"Bo"}'), gone("b"),
         put("a", '{"name":"Al"}'), put("a", '{"name":"Al"}'), gone("c", stream="t"),
     ]  # fmt: skip
     rows: list[list[Row]] = []
-    for first in range(0, len(told), 3):
-        kept.batch(*told[first : first + 3])
-        rows.append(list(kept.seen[-3:]) if first + 3 <= len(told) else [kept.seen[-1]])
-    kept.fold()
+    for first in range(0, len(partial), 3):
+        bench.batch(*partial[first : first + 3])
+        rows.append(list(bench.seen[-3:]) if first + 3 <= len(partial) else [bench.seen[-1]])
+    bench.fold()
     chosen.refresh()
     everything = [row for batch in rows for row in batch]
 
     def checked(until: sql.Until, known: list[Row]) -> Callable[[Ask], None]:
         def check(ask: Ask) -> None:
-            replay = Replay(kept.types)
+            replay = Replay(bench.types)
             replay.see(known)
             columns = "_stream, _key, _value, _generation, _ordinal"
             found = ask(f"SELECT {columns} FROM {chosen.state_at('user', until)}")
