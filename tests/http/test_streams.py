@@ -141,6 +141,28 @@ def test_bad_append_headers_are_refused(headers: dict[str, str], tmp_path: objec
 
 
 @with_app()
+async def test_if_match_with_the_all_zero_offset_appends_only_to_an_empty_stream(
+    client: Client,
+) -> None:
+    zero = f'"{0:016d}_{0:016d}"'
+    await client.put("a", content_type=TEXT)
+    first = await client.post("a", b"x", content_type=TEXT, if_match=zero)
+    second = await client.post("a", b"y", content_type=TEXT, if_match=zero)
+    assert (first.status, second.status, second.offset) == (204, 412, first.offset)
+    # What is trimmed was appended.
+    trimmed = await client.send("POST", "/v1/stream/a/__ds/trim", b'{"before": "now"}')
+    assert trimmed.status == 200
+    assert (await client.post("a", b"y", content_type=TEXT, if_match=zero)).status == 412
+    # A stream that is made anew is empty again.
+    await client.delete("a")
+    await client.put("a", content_type=TEXT)
+    assert (await client.post("a", b"z", content_type=TEXT, if_match=zero)).status == 204
+    # A fork has what its source had.
+    await client.put("fork", stream_forked_from="/v1/stream/a")
+    assert (await client.post("fork", b"z", content_type=TEXT, if_match=zero)).status == 412
+
+
+@with_app()
 async def test_if_match_appends_only_at_the_expected_tail(client: Client) -> None:
     tail = (await client.put("a", content_type=TEXT)).offset
     first = await client.post("a", b"x", content_type=TEXT, if_match=f'"{tail}"')

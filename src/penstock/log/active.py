@@ -198,7 +198,9 @@ class ActiveStreams:
                 if self.is_expired(stream, now_us):
                     expired.append(stream)
                 else:
-                    later = max(self.deadline(stream) or 0, later)
+                    # Its deadline slid, or something is in flight.
+                    deadline = self.deadline(stream) or 0
+                    later = deadline if deadline > now_us else later
             heapq.heappush(self._deadlines, (later, stream_id, path))
         return expired
 

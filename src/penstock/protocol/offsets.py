@@ -13,6 +13,8 @@ from penstock.limits import OFFSET_DIGITS
 
 START: Final = "-1"
 NOW: Final = "now"
+BEGINNING: Final = f"{0:0{OFFSET_DIGITS}d}_{0:0{OFFSET_DIGITS}d}"
+"""The offset that is at the beginning of every stream, whatever its generation."""
 
 _TOKEN = re.compile(rf"([0-9]{{{OFFSET_DIGITS}}})_([0-9]{{{OFFSET_DIGITS}}})")
 

@@ -20,6 +20,7 @@ from penstock.log.requests import Append, Appended, NotYet
 from penstock.log.stream import SUCCESSOR, Stream
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import Outcome, judge_append, stream_closed
+from penstock.protocol.offsets import BEGINNING
 from penstock.protocol.producer import ProducerState
 
 _ACCEPT = Outcome.ACCEPT
@@ -167,6 +168,8 @@ class Appends:
 
 def _check_expected(stream: Stream, expected: str) -> None:
     tail = token(stream, stream.pending_tail)
+    if expected == BEGINNING and not stream.pending_tail:
+        return
     if expected not in ("*", tail, *spellings(stream, stream.pending_tail)):
         raise TailMoved(
             f"The tail is {tail}, not {expected}. Read on from there, then try again.",
