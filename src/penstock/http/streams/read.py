@@ -21,6 +21,7 @@ from penstock.http.headers import (
     VARY,
     content_headers,
     has_tag,
+    header_text,
     is_personal,
     weak,
 )
@@ -77,6 +78,9 @@ class ReadModes:
             return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
         if live not in ("long-poll", "sse"):
             raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
+        last_id = header_text(request.headers, b"last-event-id") if live == "sse" else None
+        # A browser that reconnects sends the URL as it was, and where it is by now.
+        offset = last_id or offset
         if offset is None:
             raise InvalidParameter("A live read needs `offset`: a Stream-Next-Offset, -1 or now.")
         for name in _BOUNDS:
@@ -85,7 +89,7 @@ class ReadModes:
         stream = self._engine.find(path, touch=True)
         cursor = query.get("cursor")
         if live == "sse":
-            return self._live.events(stream, offset, cursor, form)
+            return self._live.events(stream, offset, cursor, form, resumed=bool(last_id))
         return self._live.long_poll(stream, request, offset, cursor)
 
 
