@@ -73,11 +73,13 @@ class ReadModes:
             if live != "sse":
                 raise InvalidParameter("`sse` is the form of events; it needs `live=sse`.")
             form = parse_form(query["sse"])
-        if live is None:
+        if live is None or live == "false":
             # In every mode a read restarts the stream's TTL, also one that ends in a 304.
             return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
         if live not in ("long-poll", "sse"):
-            raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
+            raise InvalidParameter(
+                "`live` is long-poll or sse; false, or leaving it out, is a catch-up read."
+            )
         last_id = header_text(request.headers, b"last-event-id") if live == "sse" else None
         # A browser that reconnects sends the URL as it was, and where it is by now.
         offset = last_id or offset
