@@ -5,7 +5,8 @@ PenstockError
 │   ├── InvalidOffset · OffsetBeyondTail · OffsetNotAligned · InvalidForkOffset
 │   ├── InvalidTtl · InvalidExpiresAt · ConflictingExpiry
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
-│   ├── InvalidContentType · MissingContentType · InvalidPath · InvalidParameter
+│   ├── InvalidContentType · MissingContentType · InvalidPath
+│   ├── InvalidParameter · UnknownParameter
 │   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── SubscriptionError (each also has the protocol's own form)
@@ -194,6 +195,10 @@ class InvalidPath(BadRequest):
 
 class InvalidParameter(BadRequest):
     code, title = "invalid-parameter", "Invalid query parameter"
+
+
+class UnknownParameter(BadRequest):
+    code, title = "unknown-parameter", "Query parameter is unknown and looks like a misspelling"
 
 
 class InvalidJson(BadRequest):

@@ -131,6 +131,8 @@ KEEPALIVE_TIMEOUT_S: Final = 75  # Idle time between two requests on a connectio
 WRITE_STALL_TIMEOUT_S: Final = 30  # A reader that takes no byte for this long is disconnected.
 LONG_POLL_TIMEOUT_S: Final = 30  # A long-poll without new data ends after this time.
 SSE_TIMEOUT_S: Final = 60  # A live reader has to reconnect after this time.
+SSE_KEEPALIVE_S: Final = 15  # Time between two comment lines; nginx cuts idle responses at 60 s.
+SSE_RETRY_MS: Final = 1000  # Time after which browsers reconnect; by default they wait 3 to 5 s.
 SHUTDOWN_TIMEOUT_S: Final = 10  # Time for appends in flight to finish when the server stops.
 RATE_LIMIT_PER_S: Final = 0  # Requests per second and peer address. 0 switches the limit off.
 

@@ -112,6 +112,9 @@ class EventParser:
         if not self._started:
             self._started = True
             frame = frame.removeprefix(_BOM)
+        last = frame.rfind(b"\n")
+        if last > 0 and frame.startswith(b"id:", last + 1):
+            frame = frame[:last]  # the control event has the offset too
         for head, kind in _HEADS:
             if frame.startswith(head):
                 data = _joined(frame[len(head) :], exact=not self._json)

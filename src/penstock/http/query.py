@@ -1,28 +1,41 @@
-"""Query strings: raw bytes to text. A parameter comes at most once; others are ignored."""
+"""Query strings: raw bytes to text. A parameter comes at most once; others are ignored, unless one
+looks like a misspelling.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
-from penstock.errors import InvalidParameter
+from penstock.errors import InvalidParameter, UnknownParameter
 
 _DIGITS_MAX = 16
+# Of a query with many unknown names the first ones are compared with the known ones.
+_COMPARED_MAX = 8
+_COMPARED_CHARACTERS_MAX = 12
 
 
-def parse_query(query: bytes, names: Collection[str], *, strict: bool = False) -> dict[str, str]:
+def parse_query(query: bytes, names: frozenset[str], *, strict: bool = False) -> dict[str, str]:
     """Return the parameters of a raw query that have one of `names`.
 
-    A repeated one is refused: there is no telling which is meant. `strict` refuses a value that is
-    not UTF-8; otherwise what is not becomes U+FFFD.
+    A repeated one is refused: there is no telling which is meant. So is one whose name is nearly
+    one of `names`; the protocol has servers ignore the rest. `strict` refuses a value that is not
+    UTF-8; otherwise what is not becomes U+FFFD.
     """
     parameters: dict[str, str] = {}
     if not query:
         return parameters
+    compared = 0
     for part in query.split(b"&"):
         raw_name, _, raw_value = part.partition(b"=")
         name = _text(raw_name)
         if name not in names:
+            if compared < _COMPARED_MAX and 0 < len(name) <= _COMPARED_CHARACTERS_MAX:
+                compared += 1
+                if (nearest := nearest_name(name, names)) is not None:
+                    raise UnknownParameter(
+                        f"There is no parameter `{name}` here; did you mean `{nearest}`?"
+                    )
             continue
         if name in parameters:
             raise InvalidParameter(f"`{name}` comes more than once; send it once.")
@@ -31,6 +44,41 @@ def parse_query(query: bytes, names: Collection[str], *, strict: bool = False) -
         except UnicodeDecodeError:
             raise InvalidParameter(f"`{name}` must be UTF-8, percent-encoded.") from None
     return parameters
+
+
+@lru_cache(maxsize=1024)
+def nearest_name(name: str, names: frozenset[str]) -> str | None:
+    """Return the one of `names` of which `name` may be a misspelling; None if there is none.
+
+    Case, `-` and `_` do not count. Names up to three letters may have two of them exchanged, up to
+    five letters one mistake, longer ones two.
+    """
+    plain = _plain(name)
+    for known in sorted(names):
+        meant = _plain(known)
+        mistakes = _mistakes(plain, meant)
+        is_exchange = mistakes == 1 and sorted(plain) == sorted(meant)
+        if mistakes <= (0 if len(meant) <= 3 else 1 if len(meant) <= 5 else 2) or is_exchange:
+            return known
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _mistakes(one: str, other: str) -> int:
+    """Return how many letters have to be added, removed, replaced or exchanged with the next."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one):
+        before_that, before, row = before, row, [i + 1]
+        for j, target in enumerate(other):
+            cost = min(before[j] + (letter != target), before[j + 1] + 1, row[j] + 1)
+            if i and j and letter == other[j - 1] and one[i - 1] == target:
+                cost = min(cost, before_that[j - 1] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def parse_count(name: str, text: str, *, maximum: int | None = None) -> int:

@@ -15,9 +15,11 @@ import msgspec
 from penstock.errors import InvalidParameter
 
 _LF, _CR = b"\n\r"
-_END = b"\n\n"
 _encode = msgspec.json.Encoder().encode
 
+END: Final = b"\n\n"
+COMMENT: Final = b":\n\n"
+"""An empty comment: parsers ignore it, and proxies see that the connection is alive."""
 DATA: Final = b"event: data\n"
 """How a data event begins, unless its reader asked for messages."""
 MESSAGE: Final = b""
@@ -45,15 +47,30 @@ def parse_form(text: str) -> SseForm:
     return SseForm("base64" in words, "message" in words)
 
 
-def data_json(wire: bytes, *, head: bytes = DATA) -> bytes:
+def end_at(offset: str) -> bytes:
+    """Return the end of an event with an id: the offset at which a reader of it goes on.
+
+    A browser that reconnects sends the id of the last whole event. It is the last line, so that
+    readers which take it before the event is whole have the data too.
+    """
+    return b"\nid: " + offset.encode() + END
+
+
+def retry(delay_ms: int) -> bytes:
+    """Return the field that tells browsers how long to wait before they reconnect."""
+    return b"retry: %d\n\n" % delay_ms
+
+
+def data_json(wire: bytes, *, head: bytes = DATA, end: bytes = END) -> bytes:
     """One event with a JSON array, a message a line, from framed messages."""
     if not wire:
-        return head + b"data:[\ndata:]\n\n"
+        return head + b"data:[\ndata:]" + end
     # Framing guarantees that the only line ends are those between messages, and no CR at all.
-    return b"".join((head, b"data:[\ndata:", wire[:-2].replace(b"\n", b"\ndata:"), b"\ndata:]\n\n"))
+    lines = wire[:-2].replace(b"\n", b"\ndata:")
+    return b"".join((head, b"data:[\ndata:", lines, b"\ndata:]", end))
 
 
-def data_text(data: bytes, *, head: bytes = DATA) -> bytes:
+def data_text(data: bytes, *, head: bytes = DATA, end: bytes = END) -> bytes:
     """One event with a line of data for each line of the text.
 
     CR, LF and CRLF all end a line, as they do for the parser, so no text can end the event or
@@ -65,12 +82,12 @@ def data_text(data: bytes, *, head: bytes = DATA) -> bytes:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     first = b"data: " if data.startswith(b" ") else b"data:"
     lines = data.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
-    return b"".join((head, first, lines, _END))
+    return b"".join((head, first, lines, end))
 
 
-def data_binary(data: bytes, *, head: bytes = DATA) -> bytes:
+def data_binary(data: bytes, *, head: bytes = DATA, end: bytes = END) -> bytes:
     """One event with the bytes in base64, on one line."""
-    return b"".join((head, b"data:", b2a_base64(data, newline=False), _END))
+    return b"".join((head, b"data:", b2a_base64(data, newline=False), end))
 
 
 def control(offset: str, *, cursor: str | None, up_to_date: bool, closed: bool) -> bytes:
@@ -85,7 +102,7 @@ def control(offset: str, *, cursor: str | None, up_to_date: bool, closed: bool) 
         fields["upToDate"] = True
     if closed:
         fields["streamClosed"] = True
-    return b"event: control\ndata:" + _encode(fields) + _END
+    return b"event: control\ndata:" + _encode(fields) + end_at(offset)
 
 
 def text_cut(data: bytes, at_most: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
 from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
 from penstock.http.live.channel import Channel, Channels
+from penstock.http.live.comments import Comments
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams.read import Answer, Reads
 from penstock.http.streams.sse import SseEncoder, SseReader, form_of
@@ -36,6 +37,7 @@ class Live:
     __slots__ = (
         "_channels",
         "_clock",
+        "_comments",
         "_deadlines",
         "_engine",
         "_reads",
@@ -53,6 +55,7 @@ class Live:
         self._reads = reads
         self._clock = clock
         self._channels = Channels(engine, traffic, buffer_bytes_max=settings.sse_buffer_bytes_max)
+        self._comments = Comments(settings.sse_keepalive_s, traffic)
         # Every reader gets the same time, so the queue is in the order of deadlines.
         self._deadlines: deque[SseReader] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -91,15 +94,25 @@ class Live:
         return Response(204, headers)
 
     def events(
-        self, stream: Stream, offset: str, client_cursor: str | None, form: SseForm = PLAIN
+        self,
+        stream: Stream,
+        offset: str,
+        client_cursor: str | None,
+        form: SseForm = PLAIN,
+        *,
+        resumed: bool = False,
     ) -> Answer:
-        """Return an SSE response; the transport attaches its reader after sending the head."""
+        """Return an SSE response; the transport attaches its reader after sending the head.
+
+        `resumed` is a reader that had an earlier one: at the end of a closed stream it gets 204,
+        which makes browsers stop.
+        """
         if self._channels.draining:
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
-            return self._events_later(stream, offset, client_cursor, form)
-        return self._events(stream, position, client_cursor, form)
+            return self._events_later(stream, offset, client_cursor, form, resumed)
+        return self._events(stream, position, client_cursor, form, resumed)
 
     def attached(self, reader: SseReader) -> None:
         """Add a reader to the channel of its stream, and start its time limit."""
@@ -118,6 +131,7 @@ class Live:
         self._deadlines.append(reader)
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._comments.add(reader)
         channel.add(reader)
 
     def cursor(self, floor: int) -> int:
@@ -128,6 +142,7 @@ class Live:
     def drain(self) -> None:
         """Answer every long-poll and end every SSE response; new ones do not wait."""
         self._channels.drain()
+        self._comments.close()
         self._deadlines.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -147,14 +162,30 @@ class Live:
             channel.stop_waiting(future)
 
     async def _events_later(
-        self, stream: Stream, offset: str, client_cursor: str | None, form: SseForm
+        self,
+        stream: Stream,
+        offset: str,
+        client_cursor: str | None,
+        form: SseForm,
+        resumed: bool,
     ) -> Response:
         position = await self._reads.start(stream, offset)
-        return self._events(stream, position, client_cursor, form)
+        return self._events(stream, position, client_cursor, form, resumed)
 
     def _events(
-        self, stream: Stream, position: int, client_cursor: str | None, form: SseForm
+        self,
+        stream: Stream,
+        position: int,
+        client_cursor: str | None,
+        form: SseForm,
+        resumed: bool,
     ) -> Response:
+        end: Headers = []
+        if stream.closed and position == stream.tail:
+            offset = self._engine.token(stream, position)
+            end = [(b"stream-next-offset", offset.encode()), UP_TO_DATE, CLOSED]
+            if resumed:
+                return Response(204, [*end, NO_STORE])
         form = form_of(stream, form)
         headers: Headers = [
             (b"content-type", b"text/event-stream"),
@@ -163,15 +194,9 @@ class Live:
         ]
         if form.base64:
             headers.append((b"stream-sse-data-encoding", b"base64"))
-        if stream.closed and position == stream.tail:
-            headers += [
-                (b"stream-next-offset", self._engine.token(stream, position).encode()),
-                UP_TO_DATE,
-                CLOSED,
-            ]
         cursor = int(self._first_cursor(client_cursor))
         floor = 0 if cursor <= self.cursor(0) else cursor
-        return Response(200, headers, SseReader(self, stream, position, floor, form))
+        return Response(200, headers + end, SseReader(self, stream, position, floor, form))
 
     def _reload(self, stream: Stream) -> Stream:
         """Return the stream's current object: an idle stream may leave memory during a wait."""

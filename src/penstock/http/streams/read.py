@@ -21,6 +21,7 @@ from penstock.http.headers import (
     VARY,
     content_headers,
     has_tag,
+    header_text,
     is_personal,
     weak,
 )
@@ -73,11 +74,16 @@ class ReadModes:
             if live != "sse":
                 raise InvalidParameter("`sse` is the form of events; it needs `live=sse`.")
             form = parse_form(query["sse"])
-        if live is None:
+        if live is None or live == "false":
             # In every mode a read restarts the stream's TTL, also one that ends in a 304.
             return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
         if live not in ("long-poll", "sse"):
-            raise InvalidParameter("`live` is long-poll or sse; leave it out for a catch-up read.")
+            raise InvalidParameter(
+                "`live` is long-poll or sse; false, or leaving it out, is a catch-up read."
+            )
+        last_id = header_text(request.headers, b"last-event-id") if live == "sse" else None
+        # A browser that reconnects sends the URL as it was, and where it is by now.
+        offset = last_id or offset
         if offset is None:
             raise InvalidParameter("A live read needs `offset`: a Stream-Next-Offset, -1 or now.")
         for name in _BOUNDS:
@@ -86,7 +92,7 @@ class ReadModes:
         stream = self._engine.find(path, touch=True)
         cursor = query.get("cursor")
         if live == "sse":
-            return self._live.events(stream, offset, cursor, form)
+            return self._live.events(stream, offset, cursor, form, resumed=bool(last_id))
         return self._live.long_poll(stream, request, offset, cursor)
 
 

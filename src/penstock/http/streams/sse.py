@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock import limits
 from penstock.errors import StreamTrimmed
 from penstock.http.bodies import read_range, whole
 from penstock.http.live.channel import Frame, Progress
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 * 1024
 """The size of what a reader that is behind is sent at a time, and so what a stalled one holds."""
+_RETRY: Final = sse.retry(limits.SSE_RETRY_MS)
+
 PUBLISH_BYTES_MAX: Final = 1024 * 1024
 """A commit with more, such as a snapshot, is read from the log by each reader at its own pace."""
 
@@ -32,7 +35,7 @@ PUBLISH_BYTES_MAX: Final = 1024 * 1024
 class SseReader(LiveReader):
     """One SSE response, at a position of its stream."""
 
-    __slots__ = ("cursor", "deadline", "form", "held", "live", "position", "stream")
+    __slots__ = ("cursor", "deadline", "form", "held", "live", "position", "started", "stream")
 
     def __init__(
         self, live: Live, stream: Stream, position: int, cursor: int, form: SseForm
@@ -47,6 +50,7 @@ class SseReader(LiveReader):
         self.held = b""
         self.cursor = cursor  # never below the client's own; 0 follows the clock
         self.deadline = 0.0
+        self.started = False  # it has got its first frame
 
     def attach(self, sink: Sink) -> None:
         self.sink = sink
@@ -99,14 +103,15 @@ class SseEncoder:
         if self._held and not wire:
             return None
         end = self._sent = end - len(self._held)
-        data = self._data(wire) if wire else b""
+        offset = self._engine.token(self._stream, end)
+        data = self._data(wire, sse.end_at(offset)) if wire else b""
         current = self._cursor(0)
         own = {
-            reader: data + self._control(end, reader.cursor, up_to_date=True, closed=closed)
+            reader: data + _control(offset, reader.cursor, up_to_date=True, closed=closed)
             for reader in self._ahead
             if reader.cursor > current
         }
-        return Frame(data + self._control(end, current, up_to_date=True, closed=closed), own)
+        return Frame(data + _control(offset, current, up_to_date=True, closed=closed), own)
 
     def share(self, reader: SseReader) -> None:
         self._sent, self._held = reader.position, reader.held
@@ -168,10 +173,14 @@ class SseEncoder:
         wire, held = self._split(wire, closed)
         end -= len(held)
         cursor = self._cursor(reader.cursor)
-        frame = self._control(end, cursor, up_to_date=is_at_tail, closed=closed)
+        offset = self._engine.token(self._stream, end)
+        frame = _control(offset, cursor, up_to_date=is_at_tail, closed=closed)
         if wire:
-            frame = self._data(wire) + frame
+            frame = self._data(wire, sse.end_at(offset)) + frame
             self._traffic.events += 1
+        if not reader.started:
+            reader.started = True
+            frame = _RETRY + frame
         self._traffic.bytes_out += len(frame)
         reader.position, reader.held = end, held
         sink.write(frame)
@@ -183,10 +192,6 @@ class SseEncoder:
             return wire, b""
         cut = text_end(wire)
         return wire[:cut], wire[cut:]
-
-    def _control(self, end: int, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
-        token = self._engine.token(self._stream, end)
-        return sse.control(token, cursor=str(cursor), up_to_date=up_to_date, closed=closed)
 
 
 def text_end(data: bytes) -> int:
@@ -206,9 +211,14 @@ def form_of(stream: Stream, form: SseForm) -> SseForm:
     return form if stream.is_text or stream.is_json else form._replace(base64=True)
 
 
-def _data_event(stream: Stream, form: SseForm) -> Callable[[bytes], bytes]:
+def _data_event(stream: Stream, form: SseForm) -> Callable[[bytes, bytes], bytes]:
+    """Return the function from the bytes of the log, and the end of the event, to the event."""
     head = sse.MESSAGE if form.message else sse.DATA
     if form.base64:
-        return lambda wire: sse.data_binary(whole(stream, wire), head=head)
+        return lambda wire, end: sse.data_binary(whole(stream, wire), head=head, end=end)
     encode = sse.data_json if stream.is_json else sse.data_text
-    return lambda wire: encode(wire, head=head)
+    return lambda wire, end: encode(wire, head=head, end=end)
+
+
+def _control(offset: str, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
+    return sse.control(offset, cursor=str(cursor), up_to_date=up_to_date, closed=closed)

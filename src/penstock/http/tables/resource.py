@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ROW_TYPES: Final = frozenset({"text/tab-separated-values", MEDIA, "text/plain"})
 
+_PARAMETERS: Final = frozenset({"key"})
+
 INLINE_BYTES: Final = 64 * 1024
 """Longer bodies are parsed off the loop."""
 
@@ -167,4 +169,4 @@ class Tables:
 
 def _key(request: Request) -> str | None:
     """Return the key that the query names, to the letter; None if it names none."""
-    return parse_query(request.query, ("key",), strict=True).get("key")
+    return parse_query(request.query, _PARAMETERS, strict=True).get("key")
