@@ -33,9 +33,11 @@ from penstock.stp import (
 from penstock.stp.content_type import accepts, parse_content_type
 from penstock.stp.deduplication import Deduplicator
 from penstock.stp.notify import FORM, check_form_type, parse_form
+from penstock.stp.vectors import FILES
 from tests.helpers.server import Server, running_server
 
-FOLDER = Path(__file__).parents[2] / "docs" / "stp-vectors"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "src" / "penstock" / "stp" / "vectors"
 _numbers = itertools.count()
 
 
@@ -49,10 +51,10 @@ def cases(file: str, *fields: str) -> pytest.MarkDecorator:
 
 
 def test_every_file_is_run_and_described() -> None:
-    described = (FOLDER / "README.md").read_text()
+    described = (ROOT / "docs" / "stp-vectors" / "README.md").read_text()
     run = Path(__file__).read_text()
     files = sorted(path.name for path in FOLDER.glob("*.json"))
-    assert len(files) == 9
+    assert [name.removesuffix(".json") for name in files] == list(FILES)
     for name in files:
         assert f"`{name}`" in described
         assert f'cases("{name}"' in run

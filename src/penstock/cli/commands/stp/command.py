@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.commands.stp.check import check
 from penstock.cli.connection import Server, json_option, server_options
 from penstock.cli.terminal import note, printable
 from penstock.cli.text import aligned
@@ -29,7 +30,11 @@ def command() -> None:
       penstock stp unfollow provider/endpoints
       penstock stp nurls
       penstock stp notify matches --event match
+      penstock stp check https://prov.example/v1/table/endpoints
     """
+
+
+command.add_command(check)
 
 
 @command.command("follow")
