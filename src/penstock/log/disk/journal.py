@@ -338,6 +338,22 @@ class JournalWriter:
         names = [name for name in self._files.list_folder(self._folder) if name.endswith(".spare")]
         return self._folder / names[0] if names else None
 
+    def make_spare(self) -> None:
+        """Make a file for the next roll, unless there is one; OSError if the disk is full."""
+        with self._lock:
+            if self._take_spare() is not None:
+                return
+            unfinished = self._folder / "spare.new"
+            file = self._files.open_write(unfinished)
+            try:
+                self._files.allocate(file, self._file_bytes)
+                file.sync_data()
+            except OSError:
+                self._discard(file)
+                raise
+            file.close()
+            self._files.rename(unfinished, self._folder / f"{0:016d}.spare")
+
     def adopt(self, file: OldFile) -> None:
         """Add a file of an earlier run: it stays until a checkpoint covers it."""
         self._older.append(file)

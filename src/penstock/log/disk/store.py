@@ -236,6 +236,8 @@ class DiskStore:
                 self._schedule.changed(stream)
         self._counters.durable_lsn = lsn - 1
         self._schedule.wrote(batch.bytes)
+        if batch.bytes:
+            self._schedule.committed()
         stats = self.stats
         stats.commits += 1
         stats.commit_records.add(len(batch.entries))
@@ -253,6 +255,8 @@ class DiskStore:
         if isinstance(error, StoreReadOnly):
             self._schedule.broke()
             self._go_read_only(error.detail)
+        elif isinstance(error, DiskFull):
+            self._schedule.journal_is_full()
         self._observer.failed(entries, error)
         for mutation in entries:
             future = mutation.future
@@ -367,8 +371,8 @@ class DiskStore:
     def health(self) -> Health:
         if self._read_only is not None:
             return Health(True, False, self._read_only)
-        if self._schedule.is_disk_full:
-            return Health(True, False, "The disk of the data folder is nearly full.")
+        if self._schedule.has_no_space:
+            return Health(True, False, "The disk of the data folder is full, or nearly so.")
         return Health(True, True, None)
 
     def grace_until_us(self, ttl_s: int) -> int:
