@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +196,80 @@ def test_records_that_the_catalog_has_seen_are_missed(folder: Path) -> None:
     start_of_second = journal.HEAD_BYTES + journal.batch_bytes(scan.batches[0])
     path.write_bytes(data[:start_of_second].ljust(len(data), b"\0"))
     assert_refused(folder, "but the catalog has records up to")
+
+
+# -- anything, anywhere
+
+
+class Vandal:
+    """Damages one file of a journal in a way that it draws; `what` says which."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._files = sorted((folder / "journal").glob("*.journal"))
+        self._path = self._random.choice([*self._files, self._files[-1], folder / "JOURNAL"])
+        self._act = self._random.choice(
+            [self._truncate, self._delete, self._rename, self._flip, self._swap, self._grow]
+        )
+        self.what = f"seed {seed}: {self._act.__name__} {self._path.name}"
+
+    def strike(self) -> None:
+        self._act()
+
+    def _truncate(self) -> None:
+        truncate(self._path, self._random.randrange(self._path.stat().st_size))
+
+    def _delete(self) -> None:
+        self._path.unlink()
+
+    def _rename(self) -> None:
+        names = (f"{self._random.randrange(10, 99):016d}.journal", "x.journal", "9.spare", "x")
+        self._path.rename(self._path.with_name(self._random.choice(names)))
+
+    def _flip(self) -> None:
+        for _ in range(self._random.choice((1, 1, 3))):
+            flip(self._path, self._random.randrange(self._path.stat().st_size))
+
+    def _swap(self) -> None:
+        other = self._random.choice(self._files)
+        one, two = self._path.read_bytes(), other.read_bytes()
+        self._path.write_bytes(two)
+        other.write_bytes(one)
+
+    def _grow(self) -> None:
+        with self._path.open("ab") as file:
+            file.write(self._random.randbytes(self._random.randrange(1, 9000)))
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(40)), pytest.param(range(100, 1100), marks=pytest.mark.soak)]
+)
+def test_no_record_is_lost_without_a_word(written: Path, tmp_path: Path, seeds: range) -> None:
+    """Refused, or complete, or without one last batch that was logged and counted."""
+    whole, less = len(OPERATIONS), read_journal(written)[-1].ends[-2][1]
+    outcomes = Counter[str]()
+
+    async def run(folder: Path, what: str, problems: int) -> None:
+        try:
+            engine = await start(small_settings(folder))
+        except StoreDamaged:
+            assert problems, f"{what}: verify is content"
+            outcomes["refused"] += 1
+            return
+        seen, cut_bytes = await observe(engine), disk(engine).stats.journal_cut_bytes
+        await engine.stop()
+        count = less if cut_bytes else whole
+        assert is_same(seen, states_after(OPERATIONS[:count])), what
+        outcomes["cut" if cut_bytes else "complete"] += 1
+
+    for seed in seeds:
+        folder = Path(shutil.copytree(written, tmp_path / str(seed)))
+        vandal = Vandal(folder, seed)
+        vandal.strike()
+        asyncio.run(run(folder, vandal.what, verify(folder).problem_count))
+        shutil.rmtree(folder)
+    assert outcomes["refused"] > len(seeds) // 4, outcomes
+    assert outcomes["complete"] > 0, outcomes
 
 
 # -- after a clean stop the catalog has everything

@@ -93,8 +93,8 @@ def test_a_damaged_head_of_the_journal_is_found(crashed: Path) -> None:
     file = LastFile(crashed)
     flip(file.path, 20)
     problem = only_problem(crashed)
-    assert (problem.code, problem.file) == ("journal-lost", file.name)
-    assert "its head is unreadable" in problem.what
+    assert (problem.code, problem.file) == ("journal-damaged", file.name)
+    assert "damaged at byte 0: its head is unreadable" in problem.what
 
 
 def test_a_damaged_head_of_an_earlier_file_is_found(crashed: Path) -> None:

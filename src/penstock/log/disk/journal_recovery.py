@@ -18,6 +18,7 @@ from penstock.log.disk.files import Files
 from penstock.log.disk.journal_mark import MARK_FILE, Mark
 
 SET_ASIDE = "set-aside"
+BAD_HEAD = "its head is unreadable."
 REFUSED = (
     "Nothing was changed. Restore the data folder from a backup, or run `penstock verify` to see "
     "what is affected. `--journal-damage cut` starts with the records before the damage and sets "
@@ -175,7 +176,7 @@ class JournalRecovery:
             self._removed.append(path)  # a crash while it was made, unless JOURNAL names it
             return
         self._damage(
-            f"Journal {path.name} is damaged at byte 0: its head is unreadable.",
+            f"Journal {path.name} is damaged at byte 0: {BAD_HEAD}",
             is_needed=not (self._is_covered and self._is_marked(number)),
         )
         self._is_cut = True
@@ -276,7 +277,7 @@ def mark_fault(files: Files, folder: Path, mark: Mark) -> str | None:
         if size < mark.bytes:
             return f"Journal {path.name} is damaged: it has {size} bytes, not {mark.bytes}."
         if head is None:
-            return f"Journal {path.name} is damaged at byte 0: its head is unreadable."
+            return f"Journal {path.name} is damaged at byte 0: {BAD_HEAD}"
         if head.file_id != mark.file_id:
             return f"Journal {path.name} is another file than the one that {MARK_FILE} names."
     for name in files.list_folder(folder):

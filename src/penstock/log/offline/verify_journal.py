@@ -15,7 +15,7 @@ from penstock.errors import Damaged
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import CATALOG_ERRORS
 from penstock.log.disk.journal_mark import MARK_FILE, Mark, read_mark
-from penstock.log.disk.journal_recovery import is_blank, mark_fault
+from penstock.log.disk.journal_recovery import BAD_HEAD, is_blank, mark_fault
 from penstock.log.disk.recovery import HAS_MARK, Replay
 from penstock.log.offline.folder import Folder
 from penstock.log.offline.report import Progress, Report
@@ -161,7 +161,7 @@ class JournalCheck:
         if fault is not None:
             self._is_last_lost = True
             self._report.problem(
-                "journal-lost",
+                "journal-damaged" if fault.endswith(BAD_HEAD) else "journal-lost",
                 f"journal/{self._mark.file_name}",
                 fault,
                 advice=NOTHING_LOST if self._is_covered else NOT_STARTING,
@@ -303,7 +303,7 @@ class JournalCheck:
             what = f"the batch here is unreadable but a whole one follows at byte {scan.later}"
             self._problem("journal-damaged", position, what)
             self._stop_replay()
-        elif scan.torn:
+        elif scan.torn and not self._is_last_lost:
             self._torn(file, scan)
 
     def _torn(self, file: JournalFile, scan: journal.Scan) -> None:
