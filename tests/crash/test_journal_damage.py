@@ -50,7 +50,8 @@ def stopped(folder: Path) -> Path:
 
     async def run() -> None:
         engine = await start(small_settings(folder))
-        await engine.create("stopped", BYTES, b"last", closed=False)
+        await engine.create("stopped", BYTES, b"la", closed=False)
+        await engine.append("stopped", append(b"st"))
         await engine.stop()
 
     asyncio.run(run())
@@ -284,6 +285,8 @@ def test_no_record_is_lost_without_a_word(written: Path, tmp_path: Path, seeds: 
         lambda path: truncate(path, path.stat().st_size - 1),
         lambda path: path.rename(path.with_name("saved")),
         lambda path: path.write_bytes(path.read_bytes()[:64].ljust(4096, b"\0")),
+        lambda path: flip(path, 64 + 40),
+        lambda path: flip(path, 20),
     ],
 )
 def test_after_a_clean_stop_nothing_is_lost_and_the_damage_is_said(

@@ -411,6 +411,8 @@ def set_aside(files: Files, path: Path, folder: Path) -> Path:
         number += 1
         target = folder / f"{path.name}.{number}"
     files.rename(path, target)
+    for each in (folder, path.parent, folder.parent):
+        files.sync_folder(each)  # else a power loss could bring it back
     return target
 
 

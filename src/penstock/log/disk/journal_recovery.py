@@ -54,8 +54,7 @@ class JournalRecovery:
         self._folder = root / "journal"
         self._mark = mark
         self._checkpoint_lsn = checkpoint_lsn
-        self._is_covered = is_clean and mark is not None and mark.first_lsn <= checkpoint_lsn + 1
-        """Whether the catalog has every record, so that no file of the journal is needed."""
+        self._is_clean = is_clean
         self._cuts_damage = cuts_damage
         self._is_cut = False
         self._misnamed: list[tuple[Path, journal.Scan]] = []
@@ -78,7 +77,7 @@ class JournalRecovery:
         if self._mark is not None:
             fault = mark_fault(self._files, self._folder, self._mark)
             if fault is not None:
-                self._damage(fault, is_needed=not self._is_covered)
+                self._damage(fault, is_needed=not self._covers(self._mark.number))
         for path, data in journal.journal_files(self._files, self._folder):
             self._file(path, data, replay)
         if self._doubt is not None:
@@ -103,9 +102,6 @@ class JournalRecovery:
         for path in self._aside:
             target = journal.set_aside(self._files, path, self._root / SET_ASIDE)
             self.warnings.append(f"{path.name} was set aside as {target}.")
-        if self._aside:
-            self._files.sync_folder(self._root / SET_ASIDE)
-            self._files.sync_folder(self._root)
         self._make_durable()
         last = self._last
         if last is None or not self._is_ahead(last):
@@ -151,6 +147,11 @@ class JournalRecovery:
             self._check_size(path, data, scan)
             self._replay_file(path, data, scan, replay)
 
+    def _covers(self, number: int) -> bool:
+        """Whether the catalog has every record of a file, so that nothing is lost with it: after a
+        clean stop, or as JOURNAL says."""
+        return covers(self._mark, number, self._checkpoint_lsn, is_clean=self._is_clean)
+
     def _is_marked(self, number: int) -> bool:
         return self._mark is not None and self._mark.number >= number
 
@@ -175,11 +176,9 @@ class JournalRecovery:
         if is_blank(data):
             self._removed.append(path)  # a crash while it was made, unless JOURNAL names it
             return
-        self._damage(
-            f"Journal {path.name} is damaged at byte 0: {BAD_HEAD}",
-            is_needed=not (self._is_covered and self._is_marked(number)),
-        )
-        self._is_cut = True
+        is_needed = not self._covers(number)
+        self._damage(f"Journal {path.name} is damaged at byte 0: {BAD_HEAD}", is_needed=is_needed)
+        self._is_cut = self._is_cut or is_needed
         self._aside.append(path)
 
     def _is_ahead(self, scan: journal.Scan) -> bool:
@@ -216,16 +215,20 @@ class JournalRecovery:
             return
         # A start that cut the file before went on in this one.
         self._doubt = None
+        is_covered = self._covers(head.number)
         if scan.later is not None and head.durability == journal.FSYNC:
             self._doubt = (
                 f"Journal {path.name} is damaged at byte {scan.end}: the batch there is unreadable "
                 f"but a valid one follows at byte {scan.later}."
             )
+            if is_covered:
+                self._damage(self._doubt, is_needed=False)
+                self._doubt = None
         if self._names(scan) and head.first_lsn <= self._checkpoint_lsn > last:
             self._damage(
                 f"Journal {path.name} is damaged at byte {scan.end}: it ends with record {last}, "
                 f"but the catalog has records up to {self._checkpoint_lsn}.",
-                is_needed=not self._is_covered,
+                is_needed=not is_covered,
             )
         if self._is_ahead(scan):
             for batch in scan.batches:
@@ -233,7 +236,8 @@ class JournalRecovery:
             begin = scan.end - journal.batch_bytes(scan.batches[-1])
             self._last_batches.append(LastBatch(path, begin, data[begin : scan.end]))
         self.next_lsn = max(self.next_lsn, last + 1)
-        self.kept.append(journal.OldFile(path, last, scan.later is not None))
+        is_set_aside = scan.later is not None and not is_covered
+        self.kept.append(journal.OldFile(path, last, is_set_aside))
         self._last, self._last_bytes = scan, len(data)
 
     def _gap(self, path: Path, scan: journal.Scan) -> None:
@@ -258,6 +262,13 @@ class JournalRecovery:
                 file.write_at(begin, [batch])
                 file.sync_data()
         self._files.sync_folder(self._folder)
+
+
+def covers(mark: Mark | None, number: int, checkpoint_lsn: int, *, is_clean: bool) -> bool:
+    """Whether the catalog has every record of file `number`."""
+    if mark is None or number > mark.number or mark.first_lsn > checkpoint_lsn + 1:
+        return False
+    return is_clean or not mark.is_open
 
 
 def is_blank(data: bytes) -> bool:

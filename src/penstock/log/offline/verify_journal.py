@@ -15,7 +15,7 @@ from penstock.errors import Damaged
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import CATALOG_ERRORS
 from penstock.log.disk.journal_mark import MARK_FILE, Mark, read_mark
-from penstock.log.disk.journal_recovery import BAD_HEAD, is_blank, mark_fault
+from penstock.log.disk.journal_recovery import BAD_HEAD, covers, is_blank, mark_fault
 from penstock.log.disk.recovery import HAS_MARK, Replay
 from penstock.log.offline.folder import Folder
 from penstock.log.offline.report import Progress, Report
@@ -141,11 +141,10 @@ class JournalCheck:
 
     # -- the journal as a whole
 
-    @property
-    def _is_covered(self) -> bool:
-        """Whether the catalog has every record, as after a clean stop."""
-        first_lsn = 0 if self._mark is None else self._mark.first_lsn
-        return self._is_clean and first_lsn <= self._checkpoint_lsn + 1
+    def _advice(self, number: int) -> str:
+        """Return what to do about a fault in file `number`."""
+        is_covered = covers(self._mark, number, self._checkpoint_lsn, is_clean=self._is_clean)
+        return NOTHING_LOST if is_covered else NOT_STARTING
 
     def _check_mark(self) -> None:
         """Report what is wrong with the file that JOURNAL names, or with JOURNAL itself."""
@@ -164,7 +163,7 @@ class JournalCheck:
                 "journal-damaged" if fault.endswith(BAD_HEAD) else "journal-lost",
                 f"journal/{self._mark.file_name}",
                 fault,
-                advice=NOTHING_LOST if self._is_covered else NOT_STARTING,
+                advice=self._advice(self._mark.number),
             )
 
     def _check_end(self) -> None:
@@ -289,7 +288,6 @@ class JournalCheck:
 
     def _check_last(self, file: JournalFile, scan: journal.Scan) -> None:
         """Report how a file ends that no other continues."""
-        position = JournalPosition(file.name, scan.end)
         if self._names(scan) and file.first_lsn <= self._checkpoint_lsn > file.last_lsn:
             self._report.problem(
                 "journal-lost",
@@ -297,12 +295,18 @@ class JournalCheck:
                 f"it ends with record {file.last_lsn}, but the catalog has records up to "
                 f"{self._checkpoint_lsn}",
                 position=scan.end,
-                advice=NOTHING_LOST if self._is_covered else NOT_STARTING,
+                advice=self._advice(scan.head.number),
             )
         if scan.later is not None and file.durability == "fsync":
-            what = f"the batch here is unreadable but a whole one follows at byte {scan.later}"
-            self._problem("journal-damaged", position, what)
-            self._stop_replay()
+            self._report.problem(
+                "journal-damaged",
+                file.name,
+                f"the batch here is unreadable but a whole one follows at byte {scan.later}",
+                position=scan.end,
+                advice=self._advice(scan.head.number),
+            )
+            if self._advice(scan.head.number) == NOT_STARTING:
+                self._stop_replay()
         elif scan.torn and not self._is_last_lost:
             self._torn(file, scan)
 
@@ -314,7 +318,7 @@ class JournalCheck:
                 file.name,
                 f"{what}, which a clean stop does not leave",
                 position=scan.end,
-                advice=NOTHING_LOST if self._is_covered else NOT_STARTING,
+                advice=self._advice(scan.head.number),
             )
             return
         reason = "the last stop was not clean, which explains one"
