@@ -308,6 +308,21 @@ def test_after_a_clean_stop_nothing_is_lost_and_the_damage_is_said(
     assert verify(stopped).problems == []
 
 
+def test_a_lost_catalog_is_refused_also_if_there_is_no_journal_to_miss_it(stopped: Path) -> None:
+    """An empty catalog would let the next checkpoint remove every segment as a stray file."""
+
+    async def restart() -> None:
+        engine = await start(small_settings(stopped))
+        assert await disk(engine).checkpoint()
+        await engine.stop()
+
+    asyncio.run(restart())
+    assert not list((stopped / "journal").glob("*.journal"))
+    for path in stopped.glob("catalog.sqlite*"):
+        path.unlink()
+    assert_refused(stopped, "records 1 to [0-9]+ are missing")
+
+
 # -- a last batch that is not whole
 
 
