@@ -141,7 +141,7 @@ JOURNAL_FILE_BYTES: Final = 16 * MIB  # Preallocated size of one journal file.
 JOURNAL_BATCH_BYTES_MAX: Final = 8 * MIB  # Size of one batch in the journal.
 CHECKPOINT_BYTES: Final = 64 * MIB  # Journal bytes since the last checkpoint that start the next.
 CHECKPOINT_INTERVAL_S: Final = 60  # Time between two checkpoints, if anything has changed.
-# Time of the check of the catalog after an unclean stop: about 3 s for a million streams.
+# Time of the check of the catalog after an unclean stop: about 4 s for a million streams.
 CATALOG_CHECK_TIMEOUT_S: Final = 60
 SEGMENT_BYTES_MAX: Final = 64 * MIB  # Size of a segment file.
 INLINE_BYTES_MAX: Final = 4096  # Streams up to this size are stored in the catalog, without files.

@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from penstock.log.disk.journal import batch_bytes, find_batches
 from tests.helpers.folders import fingerprint, flip
-from tests.helpers.server import Server, running_server
+from tests.helpers.server import Server, ServerDidNotStart, running_server
 
 SEGMENTED = ["--inline-bytes-max", "100"]
 
@@ -88,6 +90,64 @@ def test_a_stopped_server_leaves_a_clean_folder(stopped: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "(format 2, stopped cleanly)" in done.stdout
     assert "1 segment (1 block)" in done.stdout
+
+
+def last_journal(folder: Path) -> tuple[Path, int]:
+    """The last journal file, and the byte where its last batch begins."""
+    path = sorted((folder / "journal").glob("*.journal"))[-1]
+    scan = find_batches(path.read_bytes(), path.name)
+    assert scan is not None
+    return path, scan.end - batch_bytes(scan.batches[-1])
+
+
+def test_a_batch_that_a_crash_explains_is_noted_and_the_exit_code_is_0(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running_server(data_dir=folder) as server:
+        write(server)
+        server.kill()
+    path, begin = last_journal(folder)
+    flip(path, begin + 40)
+    done = penstock("verify", folder)
+    assert done.returncode == 0
+    assert f"note: journal/{path.name}, byte {begin}: " in done.stdout
+    assert "an incomplete or damaged batch; the last stop was not clean" in done.stdout
+    assert "acknowledged" not in done.stdout
+    with running_server(data_dir=folder) as server:
+        with urlopen(f"{server.url}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert "penstock_journal_cut_bytes_total " in metrics
+        assert "penstock_journal_cut_bytes_total 0.0" not in metrics
+        assert "incomplete or damaged batch" in server.stderr
+
+
+def test_a_batch_that_no_crash_explains_is_a_problem(stopped: Path) -> None:
+    path, begin = last_journal(stopped)
+    flip(path, begin + 40)
+    done = penstock("verify", stopped)
+    assert done.returncode == 1
+    assert "an incomplete or damaged batch, which a clean stop does not leave" in done.stdout
+
+
+def test_a_truncated_journal_is_a_problem_and_the_server_refuses_in_one_line(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "data"
+    with running_server(data_dir=folder) as server:
+        write(server)
+        server.kill()
+    path, begin = last_journal(folder)
+    with path.open("r+b") as file:
+        file.truncate(begin)
+    done = penstock("verify", folder)
+    assert done.returncode == 1
+    assert f"problem: journal/{path.name}: " in done.stdout
+    with (
+        pytest.raises(
+            ServerDidNotStart, match=rf"it has {begin} bytes, not .* Nothing was changed"
+        ),
+        running_server(data_dir=folder),
+    ):
+        pass
 
 
 def test_each_problem_is_a_line_and_the_exit_code_is_1(stopped: Path) -> None:

@@ -53,7 +53,7 @@ def read_journal(folder: Path) -> list[JournalFile]:
     recovered, operations = [], 0
     for path in sorted((folder / "journal").glob("*.journal")):
         data = path.read_bytes()
-        scan = journal.scan_file(data, path.name)
+        scan = journal.find_batches(data, path.name)
         assert scan is not None
         ends, position = [], journal.HEAD_BYTES
         for batch in scan.batches:

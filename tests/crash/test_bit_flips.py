@@ -45,7 +45,7 @@ from tests.crash.small_store import (
 )
 
 BLOCK = 512
-HEAD_USED = 44
+HEAD_USED = 52
 BURSTS = 34
 
 

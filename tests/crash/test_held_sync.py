@@ -29,6 +29,7 @@ from penstock.errors import (
     TailMoved,
 )
 from penstock.log.disk.files import File, Files
+from penstock.log.disk.journal import batch_bytes, find_batches
 from penstock.log.engine import Engine
 from penstock.log.requests import Fork
 from penstock.protocol.headers import Producer
@@ -317,8 +318,13 @@ def test_checkpoint_takes_nothing_that_is_not_durable(tmp_path: Path) -> None:
         gate.open(fails=True)
         await asyncio.gather(*tasks, return_exceptions=True)
         await abandon(engine)
-        for path in (tmp_path / "journal").iterdir():
-            path.write_bytes(b"")  # as if the failed sync had lost it
+        (path,) = (tmp_path / "journal").iterdir()
+        data = path.read_bytes()
+        scan = find_batches(data, path.name)
+        assert scan is not None
+        # As if the failed sync had lost the batch.
+        durable = data[: scan.end - batch_bytes(scan.batches[-1])]
+        path.write_bytes(durable.ljust(len(data), b"\0"))
         engine = await start(small_settings(tmp_path))
         assert await read_all(engine, "a") == b"start"
         assert not engine.find("a", touch=False).closed

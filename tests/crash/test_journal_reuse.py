@@ -13,6 +13,8 @@ import pytest
 from penstock.log.disk.catalog import Changes
 from penstock.log.disk.files import Files
 from penstock.log.disk.journal import FSYNC, JournalWriter
+from penstock.log.disk.journal_mark import Mark, MarkFile
+from penstock.log.disk.journal_recovery import SET_ASIDE
 from penstock.log.disk.recovery import Recovered, recover
 from penstock.log.disk.segment import SegmentFolder
 from penstock.log.records import CreateMeta, encode_create, encode_delete
@@ -40,8 +42,17 @@ def files(tmp_path: Path, record: Record) -> Files:
 
 
 def _writer(files: Files, base: Path) -> JournalWriter:
-    folder = base / "data" / "journal"
-    return JournalWriter(files, folder, file_bytes=FILE_BYTES, durability=FSYNC, next_number=1)
+    mark = MarkFile(files, base / "data", Mark(0, False, 0, 1, 0))
+    mark.create(mark.current)
+    return JournalWriter(
+        files,
+        base / "data" / "journal",
+        file_bytes=FILE_BYTES,
+        durability=FSYNC,
+        next_number=1,
+        mark=mark,
+        aside=base / "data" / SET_ASIDE,
+    )
 
 
 def _recover(image: Image, *, checkpoint_lsn: int) -> Recovered:

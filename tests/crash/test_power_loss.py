@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.log.disk.journal_mark import MARK_FILE
 from penstock.log.disk.store import CATALOG_FILE
 from tests.crash.engines import small_blocks
 from tests.crash.power import Luck, Rename, Sync, SyncAll, SyncFolder, Unlink
@@ -137,6 +138,10 @@ def _is_format_file(path: Path) -> bool:
     return path.name.startswith("PENSTOCK")
 
 
+def _is_mark(path: Path) -> bool:
+    return path.name == MARK_FILE
+
+
 def _is_above_root(path: Path) -> bool:
     return path.name == "new"
 
@@ -150,6 +155,7 @@ def _is_above_root(path: Path) -> bool:
         _is_journal_folder,
         _is_segment_folder,
         _is_format_file,
+        _is_mark,
         _is_above_root,
     ],
 )

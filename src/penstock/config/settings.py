@@ -202,6 +202,12 @@ class Settings:
     journal_batch_bytes_max: int = _STORE.size(
         limits.JOURNAL_BATCH_BYTES_MAX, "Maximum size of one batch of appends in the journal."
     )
+    journal_damage: str = _STORE.choice(
+        "refuse",
+        "What a start does if the journal is damaged and records are lost: not start (refuse), or "
+        "start with the records before the damage and set the rest aside (cut).",
+        choices=("refuse", "cut"),
+    )
     checkpoint_bytes: int = _STORE.size(
         limits.CHECKPOINT_BYTES, "Bytes written to the journal that start a checkpoint."
     )

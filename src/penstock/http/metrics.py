@@ -136,6 +136,14 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     yield _counter("commit_failures", "Commits that failed.", stats.commit_failures)
     yield _gauge("journal_bytes", "Journal bytes on disk.", stats.journal_bytes)
     yield _counter("journal_written_bytes", "Bytes journaled.", stats.journal_bytes_written)
+    yield _counter(
+        "journal_cut_bytes", "Bytes that the start cut off the journal.", stats.journal_cut_bytes
+    )
+    yield _counter(
+        "journal_files_set_aside",
+        "Journal files that the start set aside.",
+        stats.journal_files_set_aside,
+    )
     yield _counter("checkpoints", "Checkpoints made.", stats.checkpoints)
     yield _counter("checkpoint_failures", "Checkpoints that failed.", stats.checkpoint_failures)
     yield _histogram("checkpoint_seconds", "Time of a checkpoint.", stats.checkpoint_seconds)

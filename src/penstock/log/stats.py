@@ -38,6 +38,8 @@ class StoreStats:
         self.memory_bytes = 0  # in the memory tails of all active streams
         self.replayed_records = 0
         self.catalog_repairs = 0
+        self.journal_cut_bytes = 0
+        self.journal_files_set_aside = 0
 
 
 class EngineStats:

@@ -54,7 +54,7 @@ def inspect_stream(folder: Path, path: str) -> StreamView:
 
 def test_a_cleanly_stopped_folder(clean: Path) -> None:
     result = inspect_folder(clean)
-    assert (result.format, result.clean, result.journal_problems) == (1, True, 0)
+    assert (result.format, result.clean, result.journal_problems) == (2, True, 0)
     assert (result.streams, result.messages) == (6, 400 + 40 + 3 + 1 + 1)
     assert result.unapplied_records == 0
     assert result.last_lsn == result.checkpoint_lsn

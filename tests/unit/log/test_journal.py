@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StoreDamaged, StoreTooNew
+from penstock.errors import StoreTooNew
 from penstock.log.disk import journal
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.journal import (
@@ -19,15 +19,18 @@ from penstock.log.disk.journal import (
     FileHead,
     JournalBroken,
     JournalWriter,
+    OldFile,
     decode_batch,
     decode_head,
     encode_batch,
     encode_head,
+    find_batches,
     journal_files,
-    scan_file,
 )
+from penstock.log.disk.journal_mark import Mark, MarkFile
 
-HEAD = FileHead(FSYNC, 0xABCDEF, 3, 10)
+NO_FILE = Mark(0, False, 0, 1, 0)
+HEAD = FileHead(FSYNC, 0xABCDEF, 3, 10, 4096)
 
 
 def image(*batches: Sequence[bytes], head: FileHead = HEAD, padding: int = 100) -> bytes:
@@ -41,14 +44,16 @@ def image(*batches: Sequence[bytes], head: FileHead = HEAD, padding: int = 100) 
 
 def make_writer(folder: Path, files: Files | None = None, **options: int) -> JournalWriter:
     values = {"file_bytes": 4096, "durability": FSYNC, "next_number": 1, **options}
-    return JournalWriter(files or Files(), folder, **values)
+    files = files or Files()
+    mark = MarkFile(files, folder, NO_FILE)
+    return JournalWriter(files, folder, mark=mark, aside=folder / "set-aside", **values)
 
 
 def stored(folder: Path) -> list[tuple[int, int, bytes]]:
     """(file number, first LSN, body) of every batch on disk."""
     scanned = []
     for path, data in journal_files(Files(), folder):
-        scan = scan_file(data, path.name)
+        scan = find_batches(data, path.name)
         assert scan is not None
         scanned += [(scan.head.number, batch.first_lsn, batch.body) for batch in scan.batches]
     return scanned
@@ -65,7 +70,7 @@ def test_a_head_comes_back_as_it_was_written() -> None:
 
 def test_a_head_with_any_flipped_bit_is_no_head() -> None:
     data = encode_head(HEAD)
-    for position in range(44):
+    for position in range(52):
         for bit in range(8):
             broken = bytearray(data)
             broken[position] ^= 1 << bit
@@ -101,7 +106,7 @@ def test_a_batch_of_another_file_is_no_batch_of_this_one() -> None:
 
 def test_a_scan_finds_all_batches_and_where_they_end() -> None:
     data = image([b"a", b"b"], [b"c"])
-    scan = scan_file(data, "x")
+    scan = find_batches(data, "x")
     assert scan is not None
     assert [(batch.first_lsn, batch.body) for batch in scan.batches] == [(10, b"ab"), (12, b"c")]
     assert scan.end == len(data) - 100
@@ -111,7 +116,7 @@ def test_a_scan_finds_all_batches_and_where_they_end() -> None:
 def test_a_batch_cut_at_any_byte_is_a_torn_tail() -> None:
     whole, data = image([b"a"], padding=0), image([b"a"], [b"bcdef"], padding=0)
     for length in range(len(whole), len(data)):
-        scan = scan_file(data[:length] + bytes(len(data) - length), "x")
+        scan = find_batches(data[:length] + bytes(len(data) - length), "x")
         assert scan is not None
         assert [batch.body for batch in scan.batches] == [b"a"]
         assert scan.end == len(whole)
@@ -121,14 +126,16 @@ def test_a_bad_batch_before_a_good_one_is_damage_and_says_where() -> None:
     data = bytearray(image([b"a"], [b"b"], [b"c"]))
     place = len(image([b"a"], padding=0))
     data[place + 32] ^= 1
-    with pytest.raises(StoreDamaged, match=f"byte {place}"):
-        scan_file(bytes(data), "x")
+    scan = find_batches(bytes(data), "x")
+    assert scan is not None
+    assert (scan.end, scan.later) == (place, len(image([b"a"], [b"b"], padding=0)))
+    assert scan.torn_bytes == len(image([b"a"], [b"b"], [b"c"], padding=0)) - place
 
 
 def test_a_buffered_journal_is_cut_at_the_first_bad_batch() -> None:
     data = bytearray(image([b"a"], [b"b"], [b"c"], head=HEAD._replace(durability=BUFFERED)))
     data[len(image([b"a"], padding=0)) + 32] ^= 1
-    scan = scan_file(bytes(data), "x")
+    scan = find_batches(bytes(data), "x")
     assert scan is not None
     assert [batch.body for batch in scan.batches] == [b"a"]
     assert scan.torn
@@ -136,15 +143,16 @@ def test_a_buffered_journal_is_cut_at_the_first_bad_batch() -> None:
 
 def test_a_gap_in_the_lsns_is_damage() -> None:
     data = image([b"a"], padding=0) + b"".join(encode_batch(HEAD.file_id, 12, [b"c"]))
-    with pytest.raises(StoreDamaged):
-        scan_file(data, "x")
+    scan = find_batches(data, "x")
+    assert scan is not None
+    assert scan.later == scan.end
 
 
 def test_older_batches_left_in_a_recycled_file_are_not_seen() -> None:
     older = HEAD._replace(file_id=1, first_lsn=2)
     data = image([b"new"], padding=0)
     data += image([b"x" * 10], [b"y"], [b"z"], head=older)[len(data) :]
-    scan = scan_file(data, "x")
+    scan = find_batches(data, "x")
     assert scan is not None
     assert [batch.body for batch in scan.batches] == [b"new"]
 
@@ -153,17 +161,17 @@ def test_a_user_cannot_forge_a_batch_inside_a_payload() -> None:
     """Not even with the right file id, if it is an old one that was read from the stream."""
     forged = b"".join(encode_batch(HEAD.file_id, 3, [b"forged"]))
     whole = image([b"a"], [forged + b"rest"], padding=0)
-    scan = scan_file(whole, "x")
+    scan = find_batches(whole, "x")
     assert scan is not None
     assert [batch.body for batch in scan.batches] == [b"a", forged + b"rest"]
-    torn = scan_file(whole[:-1] + b"?", "x")
+    torn = find_batches(whole[:-1] + b"?", "x")
     assert torn is not None
     assert [batch.body for batch in torn.batches] == [b"a"]
 
 
 def test_a_file_without_a_finished_head_has_no_scan() -> None:
-    assert scan_file(bytes(4096), "x") is None
-    assert scan_file(b"", "x") is None
+    assert find_batches(bytes(4096), "x") is None
+    assert find_batches(b"", "x") is None
 
 
 # -- writing
@@ -236,7 +244,7 @@ def test_an_adopted_file_is_kept_until_it_is_covered(tmp_path: Path) -> None:
     old.write(1, [b"a", b"b"])
     old.close()
     writer = make_writer(tmp_path, next_number=2)
-    writer.adopt(tmp_path / f"{1:016d}.journal", 2)
+    writer.adopt(OldFile(tmp_path / f"{1:016d}.journal", 2))
     writer.write(3, [b"c"])
     writer.release(1)
     assert [lsn for _, lsn, _ in stored(tmp_path)] == [1, 3]
@@ -331,7 +339,7 @@ def test_when_no_new_file_can_be_made_the_old_one_stays_in_use(tmp_path: Path) -
     files.write_errors = [errno.ENOSPC]
     with pytest.raises(OSError, match="write failed"):
         writer.write(2, [b"b" * 3000])
-    assert [path.name for path in tmp_path.iterdir()] == [f"{1:016d}.journal"]
+    assert [path.name for path in tmp_path.glob("*.journal")] == [f"{1:016d}.journal"]
     writer.write(2, [b"small"])
     assert [(number, lsn) for number, lsn, _ in stored(tmp_path)] == [(1, 1), (1, 2)]
     writer.close()
@@ -368,5 +376,5 @@ def test_a_buffered_journal_is_not_synced_for_each_batch(tmp_path: Path) -> None
     syncs = files.syncs
     writer.write(2, [b"b"])
     assert files.syncs == syncs
-    assert journal.scan_file(next(journal_files(files, tmp_path))[1], "x") is not None
+    assert journal.find_batches(next(journal_files(files, tmp_path))[1], "x") is not None
     writer.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log.disk import journal
+from penstock.log.disk.files import Files
+from penstock.log.disk.journal_mark import encode_mark, read_mark
 from penstock.log.records import (
     CreateMeta,
     encode_append,
@@ -60,9 +62,21 @@ def test_a_torn_end_of_the_journal_is_noted(crashed: Path) -> None:
     flip(file.path, start + 40)
     report = check(crashed)
     assert report.problems == []
-    assert report.notes == [
-        f"{file.name}, byte {start}: the torn batch here was never acknowledged"
-    ]
+    (note,) = report.notes
+    assert note.startswith(f"{file.name}, byte {start}: {file.scan.end - start} bytes here are an ")
+    assert "incomplete or damaged batch; the last stop was not clean, which explains one" in note
+
+
+def test_an_incomplete_batch_after_a_clean_stop_is_a_problem(clean: Path) -> None:
+    """No crash explains it, so that it is damage, though the catalog has everything."""
+    file = LastFile(clean)
+    start = list(file.starts())[-1]
+    flip(file.path, start + 40)
+    problems = check(clean).problems
+    assert {problem.code for problem in problems} == {"journal-incomplete", "journal-lost"}
+    assert {(problem.file, problem.position) for problem in problems} == {(file.name, start)}
+    assert all("incomplete or damaged" in p.what or "ends with record" in p.what for p in problems)
+    assert all("goes on without it" in problem.advice for problem in problems)
 
 
 def test_a_buffered_journal_is_cut_where_it_is_damaged(buffered: Path) -> None:
@@ -79,7 +93,66 @@ def test_a_damaged_head_of_the_journal_is_found(crashed: Path) -> None:
     file = LastFile(crashed)
     flip(file.path, 20)
     problem = only_problem(crashed)
-    assert (problem.code, problem.file, problem.position) == ("journal-damaged", file.name, 0)
+    assert (problem.code, problem.file) == ("journal-damaged", file.name)
+    assert "damaged at byte 0: its head is unreadable" in problem.what
+
+
+def test_a_damaged_head_of_an_earlier_file_is_found(crashed: Path) -> None:
+    path = sorted((crashed / "journal").glob("*.journal"))[-2]
+    flip(path, 20)
+    problem = check(crashed).problems[0]
+    assert (problem.code, problem.file) == ("journal-damaged", name(crashed, path))
+
+
+def test_a_last_file_that_is_shorter_than_it_was_made_is_a_problem(crashed: Path) -> None:
+    file = LastFile(crashed)
+    for size in (0, 20, journal.HEAD_BYTES, file.scan.end - 1, file.scan.end, 64 * 1024 - 1):
+        with file.path.open("r+b") as opened:
+            opened.truncate(size)
+        problem = only_problem(crashed)
+        assert (problem.code, problem.file) == ("journal-lost", file.name)
+        assert f"it has {size} bytes, not 65536" in problem.what
+        assert "refuses to start" in problem.advice
+
+
+def test_a_last_file_that_is_not_there_is_a_problem(crashed: Path) -> None:
+    file = LastFile(crashed)
+    file.path.unlink()
+    problem = only_problem(crashed)
+    assert (problem.code, problem.file) == ("journal-lost", file.name)
+    assert "is missing" in problem.what
+
+
+@pytest.mark.parametrize("other", [f"{999:016d}.journal", "x.journal", f"{15:016d}.spare", "saved"])
+def test_a_last_file_under_another_name_is_found(crashed: Path, other: str) -> None:
+    file = LastFile(crashed)
+    file.path.rename(file.path.with_name(other))
+    problem = check(crashed).problems[0]
+    assert (problem.code, problem.file) == ("journal-lost", file.name)
+    assert f"is missing: {other} is that file, so rename it back" in problem.what
+
+
+@pytest.mark.parametrize("spoil", ["remove", "flip", "empty"])
+def test_a_lost_mark_is_a_problem(crashed: Path, spoil: str) -> None:
+    path = crashed / "JOURNAL"
+    if spoil == "remove":
+        path.unlink()
+    elif spoil == "empty":
+        path.write_bytes(b"")
+    else:
+        flip(path, 30)
+        assert check(crashed).problems == [], "one of two copies is enough"
+        flip(path, 4096 + 30)
+    problem = only_problem(crashed)
+    assert (problem.code, problem.file) == ("journal-mark", "JOURNAL")
+
+
+def test_a_mark_that_is_behind_the_files_is_a_problem(crashed: Path) -> None:
+    mark = read_mark(Files(), crashed)
+    assert mark is not None
+    behind = mark._replace(number=mark.number - 1, is_open=False)
+    (crashed / "JOURNAL").write_bytes(encode_mark(behind))
+    assert f"but {mark.file_name} has records" in only_problem(crashed).what
 
 
 def test_a_journal_file_that_was_never_finished_is_noted(crashed: Path) -> None:
@@ -91,10 +164,19 @@ def test_a_journal_file_that_was_never_finished_is_noted(crashed: Path) -> None:
 
 def test_a_recycled_file_under_an_old_name_is_noted(crashed: Path) -> None:
     file = LastFile(crashed)
-    shutil.copy(file.path, file.path.with_name(f"{999:016d}.journal"))
+    head = file.path.read_bytes()[: journal.HEAD_BYTES]
+    file.path.with_name(f"{999:016d}.journal").write_bytes(head.ljust(65536, b"\0"))
     report = check(crashed)
     assert report.problems == []
     assert "recycled" in report.notes[0]
+
+
+def test_a_copy_of_a_journal_file_is_noted(crashed: Path) -> None:
+    file = LastFile(crashed)
+    shutil.copy(file.path, file.path.with_name(f"{999:016d}.journal"))
+    report = check(crashed)
+    assert report.problems == []
+    assert "under another name, and not needed; the next start sets it aside" in report.notes[0]
 
 
 def test_a_missing_journal_file_is_found_by_its_records(crashed: Path) -> None:

@@ -125,6 +125,10 @@ class Checkpointer:
             return Result(segments, error)
         return Result(segments, None)
 
+    def make_room(self) -> None:
+        """Take the space of the next journal file; OSError if the disk is still full."""
+        self._journal.make_spare()
+
     def _clear(self, plan: Plan) -> None:
         """Remove files that are not needed any more."""
         self._journal.release(plan.release_lsn)

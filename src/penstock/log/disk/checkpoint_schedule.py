@@ -77,6 +77,7 @@ class CheckpointSchedule:
         self._is_stopping = False
         self._is_broken = False
         self.is_disk_full = False
+        self._is_journal_full = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
 
     # -- reports of the store
@@ -96,6 +97,14 @@ class CheckpointSchedule:
         if self._bytes_since >= self._settings.checkpoint_bytes:
             self._due.set()
 
+    def journal_is_full(self) -> None:
+        """Note that a batch found no space. A committed one takes it back, and so does space for
+        the next journal file: while `/readyz` says no, there may be no writer to find out."""
+        self._is_journal_full = True
+
+    def committed(self) -> None:
+        self._is_journal_full = False
+
     def broke(self) -> None:
         """Run no more checkpoints: the journal failed, and nothing may be based on it."""
         self._is_broken = True
@@ -109,6 +118,11 @@ class CheckpointSchedule:
     def fresh(self) -> dict[int, Stream]:
         """Return the streams, by id, whose catalog row is behind or missing."""
         return {**self._in_checkpoint, **self._dirty}
+
+    @property
+    def has_no_space(self) -> bool:
+        """Whether the last append found the disk full, or the reserve is used up."""
+        return self.is_disk_full or self._is_journal_full
 
     def is_behind(self) -> bool:
         """Whether more is in memory than the settings allow, so that a checkpoint has to run
@@ -130,6 +144,8 @@ class CheckpointSchedule:
                 pass
             self._check_folder()
             self._check_space()
+            if self._is_journal_full:
+                await self._try_journal()
             is_old = time.monotonic() - last >= self._settings.checkpoint_interval_s
             is_due = self._due.is_set() or (is_old and bool(self._dirty or self._deleted))
             self._due.clear()
@@ -160,6 +176,14 @@ class CheckpointSchedule:
             self._stats.checkpoints += 1
             self._stats.checkpoint_seconds.add(time.perf_counter() - started)
             return True
+
+    async def _try_journal(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, self._checkpointer.make_room)
+        except OSError:
+            return  # still full
+        self._is_journal_full = False
 
     async def _plan(self) -> Plan:
         # Every stream is described at this LSN or a later one: the journal up to it can go.

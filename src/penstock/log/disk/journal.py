@@ -17,17 +17,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import StoreDamaged, StoreTooNew
+from penstock.errors import StoreTooNew
 from penstock.log.disk.files import File, Files, is_disk_full
+from penstock.log.disk.journal_mark import MARK_FILE, Mark, MarkFile
 from penstock.log.stats import SECONDS, Histogram
 
 FILE_MAGIC = b"PSTKJNL1"
-FILE_VERSION = 1
+FILE_VERSION = 2
 BATCH_MAGIC = 0x48435450  # "PTCH"
 HEAD_BYTES = 64
 SPARES_MAX = 4
 
-_FILE_HEAD = struct.Struct("<8sIIQQQ")
+_FILE_HEAD = struct.Struct("<8sIIQQQQ")
+_FILE_HEAD_1 = struct.Struct("<8sIIQQQ")
 _BATCH = struct.Struct("<IIQQII")
 _CRC = struct.Struct("<I")
 
@@ -43,6 +45,17 @@ class FileHead(NamedTuple):
     file_id: int
     number: int
     first_lsn: int
+    bytes: int
+    """The size that the file was made with; 0 in files of version 1, which do not say it."""
+
+
+class OldFile(NamedTuple):
+    """A journal file that is complete. `is_set_aside` if it must not be used again: it holds
+    batches behind an unreadable one."""
+
+    path: Path
+    last_lsn: int
+    is_set_aside: bool = False
 
 
 class Batch(NamedTuple):
@@ -52,26 +65,26 @@ class Batch(NamedTuple):
 
 
 def encode_head(head: FileHead) -> bytes:
-    packed = _FILE_HEAD.pack(
-        FILE_MAGIC, FILE_VERSION, head.durability, head.file_id, head.number, head.first_lsn
-    )
+    packed = _FILE_HEAD.pack(FILE_MAGIC, FILE_VERSION, *head)
     return (packed + _CRC.pack(zlib.crc32(packed))).ljust(HEAD_BYTES, b"\0")
 
 
 def decode_head(data: bytes, name: str) -> FileHead | None:
     """Return the head, or None if it was never completed (a crash while the file was created)."""
-    packed = data[: _FILE_HEAD.size]
-    if len(data) < HEAD_BYTES or packed[:8] != FILE_MAGIC:
+    if len(data) < HEAD_BYTES or data[:8] != FILE_MAGIC:
         return None
-    if _CRC.unpack_from(data, _FILE_HEAD.size)[0] != zlib.crc32(packed):
-        return None
-    _, version, durability, file_id, number, first_lsn = _FILE_HEAD.unpack(packed)
-    if version > FILE_VERSION:
-        raise StoreTooNew(
-            f"Journal {name} has format {version}; this Penstock reads format {FILE_VERSION}. "
-            "Run the newer Penstock that wrote it."
-        )
-    return FileHead(durability, file_id, number, first_lsn)
+    for form in (_FILE_HEAD, _FILE_HEAD_1):
+        packed = data[: form.size]
+        if _CRC.unpack_from(data, form.size)[0] != zlib.crc32(packed):
+            continue
+        _, version, durability, file_id, number, first_lsn, *size = form.unpack(packed)
+        if version > FILE_VERSION:
+            raise StoreTooNew(
+                f"Journal {name} has format {version}; this Penstock reads format {FILE_VERSION}. "
+                "Run the newer Penstock that wrote it."
+            )
+        return FileHead(durability, file_id, number, first_lsn, size[0] if size else 0)
+    return None
 
 
 def encode_batch(file_id: int, first_lsn: int, parts: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -113,18 +126,13 @@ class Scan(NamedTuple):
     torn: bool
     later: int | None
     """Byte of a valid batch behind the unreadable one at `end`, if there is one."""
+    torn_bytes: int
+    """Size of what stands at `end` and is no whole batch, as far as it can be seen."""
 
-
-def scan_file(data: bytes, name: str) -> Scan | None:
-    """Return all batches of one file; StoreDamaged if valid ones follow an unreadable one."""
-    scan = find_batches(data, name)
-    if scan is not None and scan.later is not None and scan.head.durability == FSYNC:
-        raise StoreDamaged(
-            f"Journal {name} is damaged at byte {scan.end}: the batch there is unreadable but a "
-            f"valid one follows at byte {scan.later}. Nothing was changed. Restore the data folder "
-            "from a backup, or run `penstock verify` to see what is affected."
-        )
-    return scan
+    @property
+    def last_lsn(self) -> int:
+        """LSN of the last record; the one before the first if there is none."""
+        return self.head.first_lsn - 1 + sum(batch.records for batch in self.batches)
 
 
 def find_batches(data: bytes, name: str) -> Scan | None:
@@ -141,16 +149,24 @@ def find_batches(data: bytes, name: str) -> Scan | None:
         lsn += batch.records
         position += batch_bytes(batch)
     later = _later_batch(data, position, head.file_id, lsn)
-    torn = later is not None or _is_own_head(data, position, head.file_id)
-    return Scan(head, batches, position, torn, later)
+    torn_bytes = _torn_bytes(data, position, head.file_id)
+    if later is not None:
+        end = later
+        while (batch := decode_batch(data, end, head.file_id)) is not None:
+            end += batch_bytes(batch)
+        torn_bytes = end - position
+    return Scan(head, batches, position, torn_bytes > 0, later, torn_bytes)
 
 
-def _is_own_head(data: bytes, at: int, file_id: int) -> bool:
-    """Whether a batch of this file began here; one of another file is left from recycling."""
+def _torn_bytes(data: bytes, at: int, file_id: int) -> int:
+    """Return the size of the batch of this file that began here; 0 for none, or for one of another
+    file, which is left from recycling."""
     if at + _BATCH.size > len(data):
-        return False
-    magic, _, batch_file, *_ = _BATCH.unpack_from(data, at)
-    return bool(magic == BATCH_MAGIC and batch_file == file_id)
+        return 0
+    magic, length, batch_file, *_ = _BATCH.unpack_from(data, at)
+    if magic != BATCH_MAGIC or batch_file != file_id:
+        return 0
+    return min(_BATCH.size + int(length), len(data) - at)
 
 
 def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | None:
@@ -166,21 +182,34 @@ def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | No
 
 
 class JournalWriter:
-    """Appends batches. `write` belongs to the commit thread, `release` to the checkpoint thread."""
+    """Appends batches. `write` belongs to the commit thread, `release` to the checkpoint thread.
+
+    `mark` names the file that is written to; `aside` is the folder for files that are not needed
+    any more but hold batches that no replay could use."""
 
     def __init__(
-        self, files: Files, folder: Path, *, file_bytes: int, durability: int, next_number: int
+        self,
+        files: Files,
+        folder: Path,
+        *,
+        file_bytes: int,
+        durability: int,
+        next_number: int,
+        mark: MarkFile,
+        aside: Path,
     ) -> None:
         self._files = files
         self._folder = folder
+        self._mark = mark
+        self._aside = aside
         self._file_bytes = file_bytes
         self._durability = durability
         self._next_number = next_number
         self._file: File | None = None
-        self._head = FileHead(durability, 0, 0, 0)
+        self._head = FileHead(durability, 0, 0, 0, 0)
         self._position = 0
-        self._size = 0
-        self._older: list[tuple[Path, int]] = []
+        self._is_marked = True
+        self._older: list[OldFile] = []
         self._lock = threading.Lock()
         self._broken: JournalBroken | None = None
         self.sync_seconds = Histogram(SECONDS)
@@ -202,8 +231,10 @@ class JournalWriter:
 
     def _write(self, first_lsn: int, parts: Sequence[bytes]) -> None:
         length = _BATCH.size + sum(map(len, parts))
-        if self._file is None or self._position + length > self._size:
+        if self._file is None or self._position + length > self._head.bytes:
             self._roll(first_lsn, length)
+        if not self._is_marked:
+            self._set_mark()
         file = self._file
         assert file is not None
         head, body = encode_batch(self._head.file_id, first_lsn, parts)
@@ -233,45 +264,59 @@ class JournalWriter:
         with self._lock:
             size = max(self._file_bytes, HEAD_BYTES + length)
             number = self._next_number
-            head = FileHead(self._durability, secrets.randbits(64), number, first_lsn)
-            file = self._make_file(head, size)
+            head = FileHead(self._durability, secrets.randbits(64), number, first_lsn, size)
+            file, head = self._make_file(head)
             if self._file is not None:
                 if self._durability == BUFFERED:
                     _sync(self._file)  # `sync` reaches the current file only
-                self._older.append((self._file.path, first_lsn - 1))
+                self._older.append(OldFile(self._file.path, first_lsn - 1))
                 self._file.close()
             self._file, self._head, self._position = file, head, HEAD_BYTES
+            self._is_marked = False
             self._next_number = number + 1
 
-    def _make_file(self, head: FileHead, size: int) -> File:
+    def _set_mark(self) -> None:
+        """Name the current file in JOURNAL; it takes no batch before that."""
+        head = self._head
+        with self._lock:
+            try:
+                self._mark.write(Mark(head.number, True, head.file_id, head.first_lsn, head.bytes))
+            except OSError as error:
+                if _may_pass(error):
+                    raise
+                raise JournalBroken(f"cannot write {MARK_FILE}: {error}") from error
+            self._is_marked = True
+
+    def _make_file(self, head: FileHead) -> tuple[File, FileHead]:
+        """Return a file of at least the size in `head`, and the head that it got."""
         path = self._folder / f"{head.number:016d}.journal"
         spare = self._take_spare()
         file = self._open(spare or path)
         try:
-            if file.size() < size:
+            if file.size() < head.bytes:
                 if spare is not None:
                     # A power loss must not give its old name back to a file that is half zeros.
                     self._sync_folder()
-                self._files.allocate(file, size)
+                self._files.allocate(file, head.bytes)
+            head = head._replace(bytes=file.size())
             file.write_at(0, [encode_head(head)])
             _sync(file)
             if spare is not None:
                 self._files.rename(spare, path)
                 file.path = path
             self._sync_folder()
-            self._size = file.size()
         except (OSError, JournalBroken) as error:
             self._discard(file)
             if isinstance(error, JournalBroken) or is_disk_full(error):
                 raise
             raise JournalBroken(f"cannot make {path.name}: {error}") from error
-        return file
+        return file, head
 
     def _open(self, path: Path) -> File:
         try:
             return self._files.open_write(path)
         except OSError as error:
-            if is_disk_full(error) or error.errno in (errno.EMFILE, errno.ENFILE):
+            if _may_pass(error):
                 raise
             raise JournalBroken(f"cannot open {path.name}: {error}") from error
 
@@ -293,23 +338,49 @@ class JournalWriter:
         names = [name for name in self._files.list_folder(self._folder) if name.endswith(".spare")]
         return self._folder / names[0] if names else None
 
-    def adopt(self, path: Path, last_lsn: int) -> None:
+    def make_spare(self) -> None:
+        """Make a file for the next roll, unless there is one; OSError if the disk is full."""
+        with self._lock:
+            if self._take_spare() is not None:
+                return
+            unfinished = self._folder / "spare.new"
+            file = self._files.open_write(unfinished)
+            try:
+                self._files.allocate(file, self._file_bytes)
+                file.sync_data()
+            except OSError:
+                self._discard(file)
+                raise
+            file.close()
+            self._files.rename(unfinished, self._folder / f"{0:016d}.spare")
+
+    def adopt(self, file: OldFile) -> None:
         """Add a file of an earlier run: it stays until a checkpoint covers it."""
-        self._older.append((path, last_lsn))
+        self._older.append(file)
 
     def release(self, lsn: int) -> None:
-        """Recycle or remove the files whose batches are all at or below `lsn`."""
+        """Recycle, remove or set aside the files whose batches are all at or below `lsn`."""
         with self._lock:
             names = self._files.list_folder(self._folder)
             spares = sum(name.endswith(".spare") for name in names)
-            for entry in [entry for entry in self._older if entry[1] <= lsn]:
-                path = entry[0]
-                if spares < SPARES_MAX:
-                    self._files.rename(path, path.with_suffix(".spare"))
+            if self._mark.is_unsure:
+                self._mark.write(self._mark.current)
+            for old in [old for old in self._older if old.last_lsn <= lsn]:
+                self._forget_mark(old.path, lsn)
+                if old.is_set_aside:
+                    set_aside(self._files, old.path, self._aside)
+                elif spares < SPARES_MAX:
+                    self._files.rename(old.path, old.path.with_suffix(".spare"))
                     spares += 1
                 else:
-                    self._files.remove(path)
-                self._older.remove(entry)  # one by one: an error leaves the rest for next time
+                    self._files.remove(old.path)
+                self._older.remove(old)  # one by one: an error leaves the rest for next time
+
+    def _forget_mark(self, path: Path, lsn: int) -> None:
+        """Note that the last file is not needed, if it is the one at `path`."""
+        mark = self._mark.current
+        if mark.is_open and mark.file_name == path.name:
+            self._mark.write(mark._replace(is_open=False, first_lsn=lsn + 1))
 
     def live_bytes(self) -> int:
         return self._position + len(self._older) * self._file_bytes
@@ -321,9 +392,28 @@ class JournalWriter:
                 _sync(self._file)
 
     def close(self) -> None:
+        self._mark.close()
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _may_pass(error: OSError) -> bool:
+    """Whether the same call can succeed later: a full disk, or no free descriptor."""
+    return is_disk_full(error) or error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def set_aside(files: Files, path: Path, folder: Path) -> Path:
+    """Move a file into `folder`, under a name that is free there; return its new path."""
+    files.make_folder(folder)
+    target, number = folder / path.name, 0
+    while files.exists(target):
+        number += 1
+        target = folder / f"{path.name}.{number}"
+    files.rename(path, target)
+    for each in (folder, path.parent, folder.parent):
+        files.sync_folder(each)  # else a power loss could bring it back
+    return target
 
 
 def _sync(file: File) -> None:

@@ -16,6 +16,8 @@ from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog
 from penstock.log.disk.catalog_rows import stream_from_row
 from penstock.log.disk.files import Files
+from penstock.log.disk.journal_mark import MARK_FILE, Mark, read_mark
+from penstock.log.disk.journal_recovery import REFUSED, JournalRecovery
 from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
 from penstock.log.mutations import (
     apply_create,
@@ -36,6 +38,8 @@ from penstock.log.stream import Stream
 
 FORMAT = 2
 FORMAT_FILE = "PENSTOCK"
+HAS_MARK = "journal_mark"
+"""The key of the catalog's meta values that says that the file JOURNAL is there."""
 
 
 def check_format(files: Files, root: Path) -> None:
@@ -89,9 +93,12 @@ class Recovered(NamedTuple):
     next_lsn: int
     next_id: int
     next_number: int
-    files: list[tuple[Path, int]]
+    files: list[journal.OldFile]
+    mark: Mark
     records: int
     warnings: list[str]
+    cut_bytes: int
+    set_aside: int
 
 
 class Replay:
@@ -194,90 +201,43 @@ class Replay:
         return stream
 
 
-def recover(files: Files, root: Path, catalog: Catalog, folder: SegmentFolder) -> Recovered:
+def recover(
+    files: Files, root: Path, catalog: Catalog, folder: SegmentFolder, *, cuts_damage: bool = False
+) -> Recovered:
+    """Replay the journal; StoreDamaged, and nothing changed, if more is wrong with it than a crash
+    explains. With `cuts_damage` it is cut there instead."""
     meta = catalog.meta()
     checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))
     replay = Replay(catalog, checkpoint_lsn, int(meta.get("next_id", 1)))
-    journals = root / "journal"
-    journal_paths: list[tuple[Path, int]] = []
-    last_batches: list[tuple[Path, int, bytes]] = []
-    warnings: list[str] = []
-    next_lsn, next_number = checkpoint_lsn + 1, 1
-    is_cut = False
-    for path, data in journal.journal_files(files, journals):
-        scan = None if is_cut else journal.scan_file(data, path.name)
-        if is_cut:
-            files.remove(path)
-            continue
-        if scan is None:
-            _drop_unborn(files, path, data)
-            continue
-        number = int(path.stem)
-        next_number = max(next_number, number + 1, scan.head.number + 1)
-        if scan.head.number != number:
-            # A recycled file whose renames were undone by a power loss: nothing in it was
-            # acknowledged.
-            files.remove(path)
-            continue
-        last = scan.head.first_lsn - 1 + sum(batch.records for batch in scan.batches)
-        if last <= checkpoint_lsn and scan.head.first_lsn <= checkpoint_lsn:
-            journal_paths.append((path, last))
-            continue
-        if scan.head.first_lsn > next_lsn:
-            lost = f"records {next_lsn} to {scan.head.first_lsn - 1} are missing before {path.name}"
-            if scan.head.durability == journal.FSYNC:
-                raise StoreDamaged(f"The journal is damaged: {lost}. Restore from a backup.")
-            warnings.append(f"Buffered journal: {lost}; it is cut there.")
-            files.remove(path)
-            is_cut = True
-            continue
-        journal_paths.append((path, last))
-        for batch in scan.batches:
-            replay.batch(batch, path.name)
-        if scan.batches:
-            begin = scan.end - journal.batch_bytes(scan.batches[-1])
-            last_batches.append((path, begin, data[begin : scan.end]))
-        next_lsn = max(next_lsn, last + 1)
-        if scan.torn and scan.head.durability == journal.BUFFERED:
-            warnings.append(f"Buffered journal {path.name} is cut at byte {scan.end}.")
-    _make_durable(files, journals, last_batches)
+    mark = read_mark(files, root)
+    if mark is None and meta.get(HAS_MARK) and not cuts_damage:
+        raise StoreDamaged(f"{MARK_FILE} is missing or damaged. {REFUSED}")
+    journals = JournalRecovery(
+        files,
+        root,
+        mark,
+        checkpoint_lsn=checkpoint_lsn,
+        is_clean=bool(meta.get("clean")),
+        cuts_damage=cuts_damage,
+    )
+    journals.run(replay.batch)
+    mark = journals.finish()
     for stream in replay.streams.values():
         stream.reset_pending()
         _cut_segments(files, folder, stream)
     return Recovered(
         replay.streams,
         replay.deleted,
-        next_lsn,
+        journals.next_lsn,
         replay.next_id,
-        next_number,
-        journal_paths,
+        journals.next_number,
+        journals.kept,
+        mark,
         replay.records,
-        warnings,
+        journals.warnings,
+        journals.cut_bytes,
+        journals.set_aside_count,
     )
-
-
-def _make_durable(files: Files, folder: Path, last_batches: list[tuple[Path, int, bytes]]) -> None:
-    """Sync what was read: it is about to be served, but may be in the page cache only, after a
-    server was killed or its sync failed. The last batch of a file is written once more, because a
-    sync after a failed one can succeed without the pages that the failed one lost."""
-    for path, begin, batch in last_batches:
-        file = files.open_write(path)
-        try:
-            file.write_at(begin, [batch])
-            file.sync_data()
-        finally:
-            file.close()
-    files.sync_folder(folder)
-
-
-def _drop_unborn(files: Files, path: Path, data: bytes) -> None:
-    """Remove a file whose head was never written; StoreDamaged if batches follow the lost head."""
-    if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
-        raise StoreDamaged(
-            f"Journal {path.name} is damaged at byte 0: its head is unreadable but batches follow. "
-            "Nothing was changed. Restore the data folder from a backup."
-        )
-    files.remove(path)
 
 
 def _cut_segments(files: Files, folder: SegmentFolder, stream: Stream) -> None:

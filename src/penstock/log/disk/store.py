@@ -22,8 +22,10 @@ from penstock.log.disk.checkpoint import Checkpointer
 from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
 from penstock.log.disk.committer import Committed, Committer
 from penstock.log.disk.files import Files, Lock
+from penstock.log.disk.journal_mark import MarkFile
+from penstock.log.disk.journal_recovery import SET_ASIDE
 from penstock.log.disk.reader import StreamReader
-from penstock.log.disk.recovery import Recovered, check_format, recover
+from penstock.log.disk.recovery import HAS_MARK, Recovered, check_format, recover
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
@@ -69,8 +71,16 @@ class DiskStore:
                     is_clean = bool(self._catalog.meta().get("clean", 1))
                     if not is_clean:
                         self._check_catalog()
-                    recovered = recover(self._files, self._root, self._catalog, self._folder)
-                self._catalog.commit(Changes([], [], [], [], {"clean": 0}))
+                    recovered = recover(
+                        self._files,
+                        self._root,
+                        self._catalog,
+                        self._folder,
+                        cuts_damage=self._settings.journal_damage == "cut",
+                    )
+                self._mark = MarkFile(self._files, self._root, recovered.mark)
+                self._mark.create(recovered.mark)
+                self._catalog.commit(Changes([], [], [], [], {"clean": 0, HAS_MARK: 1}))
             except BaseException:
                 self._catalog.close()
                 raise
@@ -86,9 +96,11 @@ class DiskStore:
                 "Replayed %d records of %d streams.", recovered.records, len(recovered.streams)
             )
         self.stats.replayed_records = recovered.records
+        self.stats.journal_cut_bytes = recovered.cut_bytes
+        self.stats.journal_files_set_aside = recovered.set_aside
         self._start_writing(recovered, sweep=not is_clean)
-        for path, last_lsn in recovered.files:
-            self._journal.adopt(path, last_lsn)
+        for file in recovered.files:
+            self._journal.adopt(file)
         self._schedule_task = asyncio.create_task(self._schedule.run())
         return list(recovered.streams.values())
 
@@ -133,6 +145,8 @@ class DiskStore:
             file_bytes=settings.journal_file_bytes,
             durability=journal.FSYNC if is_synced else journal.BUFFERED,
             next_number=recovered.next_number,
+            mark=self._mark,
+            aside=self._root / SET_ASIDE,
         )
         self.stats.sync_seconds = self._journal.sync_seconds
         self._committer: Committer[Mutation] = Committer(
@@ -222,6 +236,8 @@ class DiskStore:
                 self._schedule.changed(stream)
         self._counters.durable_lsn = lsn - 1
         self._schedule.wrote(batch.bytes)
+        if batch.bytes:
+            self._schedule.committed()
         stats = self.stats
         stats.commits += 1
         stats.commit_records.add(len(batch.entries))
@@ -239,6 +255,8 @@ class DiskStore:
         if isinstance(error, StoreReadOnly):
             self._schedule.broke()
             self._go_read_only(error.detail)
+        elif isinstance(error, DiskFull):
+            self._schedule.journal_is_full()
         self._observer.failed(entries, error)
         for mutation in entries:
             future = mutation.future
@@ -353,8 +371,8 @@ class DiskStore:
     def health(self) -> Health:
         if self._read_only is not None:
             return Health(True, False, self._read_only)
-        if self._schedule.is_disk_full:
-            return Health(True, False, "The disk of the data folder is nearly full.")
+        if self._schedule.has_no_space:
+            return Health(True, False, "The disk of the data folder is full, or nearly so.")
         return Health(True, True, None)
 
     def grace_until_us(self, ttl_s: int) -> int:

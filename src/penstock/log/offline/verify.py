@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.errors import Damaged, StoreDamaged
 from penstock.log.disk.catalog import CATALOG_ERRORS
 from penstock.log.disk.files import Files
+from penstock.log.disk.journal_recovery import SET_ASIDE
 from penstock.log.disk.recovery import FORMAT_FILE, read_format
 from penstock.log.disk.store import CATALOG_FILE
 from penstock.log.offline.folder import Folder, file_bytes, open_folder
@@ -78,3 +79,9 @@ def _check_all(folder: Folder, report: Report, progress: Progress) -> None:
             "journal are not in the catalog yet; the next start replays them"
         )
     StreamsCheck(folder, report, progress, journal).run()
+    aside = files.list_folder(folder.root / SET_ASIDE)
+    if aside:
+        report.note(
+            f"{SET_ASIDE} has {len(aside)} journal files that a start could not use, such as "
+            f"{aside[0]}; remove them when you do not need them"
+        )

@@ -14,7 +14,9 @@ from typing import NamedTuple
 from penstock.errors import Damaged
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import CATALOG_ERRORS
-from penstock.log.disk.recovery import Replay
+from penstock.log.disk.journal_mark import MARK_FILE, Mark, read_mark
+from penstock.log.disk.journal_recovery import BAD_HEAD, covers, is_blank, mark_fault
+from penstock.log.disk.recovery import HAS_MARK, Replay
 from penstock.log.offline.folder import Folder
 from penstock.log.offline.report import Progress, Report
 from penstock.log.records import (
@@ -29,6 +31,9 @@ from penstock.log.stream import Stream
 from penstock.protocol.headers import is_json
 
 NOT_STARTING = "the server refuses to start with it: restore the data folder from a backup"
+NOTHING_LOST = (
+    "the catalog has all of its records, so the next start goes on without it; check the disk"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,13 @@ class JournalCheck:
         self._checkpoint_lsn = int(meta.get("checkpoint_lsn", 0))
         self._replay = Replay(folder.catalog, self._checkpoint_lsn, int(meta.get("next_id", 1)))
         self._next_lsn = self._checkpoint_lsn + 1
+        self._is_clean = bool(meta.get("clean"))
+        self._has_mark = bool(meta.get(HAS_MARK))
+        self._mark: Mark | None = None
+        self._is_last_lost = False
         self._previous: JournalFile | None = None
+        self._previous_scan: journal.Scan | None = None
+        self._misnamed: list[tuple[str, journal.Scan]] = []
         self._can_replay = True
         self._skipped: set[int] = set()
         self._unknown: dict[int, JournalPosition] = {}
@@ -103,9 +114,14 @@ class JournalCheck:
     def run(self) -> None:
         try:
             files = self._folder.files
+            self._check_mark()
             for path, data in journal.journal_files(files, self._folder.root / "journal"):
                 self._file(path, data)
                 self._progress.add(len(data))
+            self._check_end()
+            if self._is_last_lost:
+                self._stop_replay()  # what the streams have of it is unknown
+            self._check_misnamed()
         except OSError as error:
             self._stop_replay()
             self._report.problem("journal-unreadable", "journal", str(error), advice=NOT_STARTING)
@@ -123,42 +139,116 @@ class JournalCheck:
         self._can_replay = False
         self._unknown.clear()
 
+    # -- the journal as a whole
+
+    def _advice(self, number: int) -> str:
+        """Return what to do about a fault in file `number`."""
+        is_covered = covers(self._mark, number, self._checkpoint_lsn, is_clean=self._is_clean)
+        return NOTHING_LOST if is_covered else NOT_STARTING
+
+    def _check_mark(self) -> None:
+        """Report what is wrong with the file that JOURNAL names, or with JOURNAL itself."""
+        files, root = self._folder.files, self._folder.root
+        self._mark = read_mark(files, root)
+        if self._mark is None:
+            if self._has_mark:
+                self._report.problem(
+                    "journal-mark", MARK_FILE, "it is missing or damaged", advice=NOT_STARTING
+                )
+            return
+        fault = mark_fault(files, root / "journal", self._mark)
+        if fault is not None:
+            self._is_last_lost = True
+            self._report.problem(
+                "journal-damaged" if fault.endswith(BAD_HEAD) else "journal-lost",
+                f"journal/{self._mark.file_name}",
+                fault,
+                advice=self._advice(self._mark.number),
+            )
+
+    def _check_end(self) -> None:
+        """Report records that must have been there, and are not."""
+        if self._previous is not None and self._previous_scan is not None:
+            self._check_last(self._previous, self._previous_scan)
+        mark = self._mark
+        if mark is not None and self._next_lsn < mark.first_lsn and self._can_replay:
+            what = f"records {self._next_lsn} to {mark.first_lsn - 1} are missing"
+            self._report.problem("journal-gap", "journal", what, advice=NOT_STARTING)
+
+    def _check_misnamed(self) -> None:
+        for name, scan in self._misnamed:
+            what = f"it is {scan.head.number:016d}.journal under another name"
+            if scan.last_lsn < self._next_lsn:
+                self._report.note(f"{name}: {what}, and not needed; the next start sets it aside")
+            else:
+                self._problem("journal-name", JournalPosition(name, 0), what + "; rename it back")
+
     # -- files
 
     def _file(self, path: Path, data: bytes) -> None:
         name = self._folder.name(path)
         self._report.journal_files += 1
-        if not path.stem.isdecimal():
-            self._problem(
-                "journal-name", JournalPosition(name, 0), "this is not the name of a journal file"
-            )
-            return
         scan = journal.find_batches(data, path.name)
+        number = int(path.stem) if path.stem.isdecimal() else None
         if scan is None:
             self._headless(JournalPosition(name, 0), data)
             return
-        if scan.head.number != int(path.stem):
-            self._report.note(
-                f"{name} is a recycled file whose renaming was undone by a power loss; "
-                "the next start removes it"
-            )
+        if scan.head.number != number:
+            self._wrong_name(name, scan, number)
             return
-        batches = scan.batches
-        last_lsn = scan.head.first_lsn - 1 + sum(batch.records for batch in batches)
+        if self._is_unborn(scan, data):
+            self._report.note(f"{name} was never finished and is empty; the next start removes it")
+            return
+        batches, last_lsn = scan.batches, scan.last_lsn
         durability = "fsync" if scan.head.durability == journal.FSYNC else "buffered"
         file = JournalFile(name, len(data), durability, scan.head.first_lsn, last_lsn, len(batches))
         self._check_order(file)
+        if len(data) < scan.head.bytes and not self._names(scan):
+            # What is missing in an earlier file shows by the LSN of the next one.
+            self._report.problem(
+                "journal-lost",
+                name,
+                f"it has {len(data)} bytes, not {scan.head.bytes}",
+                position=len(data),
+                advice=NOT_STARTING if self._mark is None else NOTHING_LOST,
+            )
         self.files.append(file)
         position = journal.HEAD_BYTES
         for batch in batches:
             self._batch(batch, JournalPosition(name, position))
             position += journal.batch_bytes(batch)
         self._next_lsn = max(self._next_lsn, last_lsn + 1)
-        self._previous = file
-        self._check_end(file, scan)
+        self._previous, self._previous_scan = file, scan._replace(batches=[])
+
+    def _wrong_name(self, name: str, scan: journal.Scan, number: int | None) -> None:
+        if scan.batches and scan.last_lsn > self._checkpoint_lsn:
+            self._misnamed.append((name, scan))
+        elif number is None:
+            self._report.note(f"{name} is not the name of a journal file")
+        else:
+            self._report.note(
+                f"{name} is a recycled file whose renaming was undone by a power loss; "
+                "the next start removes it"
+            )
+
+    def _names(self, scan: journal.Scan) -> bool:
+        """Whether JOURNAL names this file, so that it must be there as it was."""
+        mark = self._mark
+        return mark is not None and mark.is_open and mark.number == scan.head.number
+
+    def _is_unborn(self, scan: journal.Scan, data: bytes) -> bool:
+        """Whether a crash left a file that was still being made."""
+        is_marked = self._mark is not None and self._mark.number >= scan.head.number
+        return not scan.batches and len(data) < scan.head.bytes and not is_marked
 
     def _headless(self, position: JournalPosition, data: bytes) -> None:
-        if any(data[journal.HEAD_BYTES : journal.HEAD_BYTES * 2]):
+        if (
+            self._is_last_lost
+            and self._mark is not None
+            and (position.file.endswith(self._mark.file_name))
+        ):
+            return  # reported already
+        if not is_blank(data):
             self._problem("journal-damaged", position, "its head is unreadable but batches follow")
             self._stop_replay()
         else:
@@ -166,7 +256,7 @@ class JournalCheck:
 
     def _check_order(self, file: JournalFile) -> None:
         position = JournalPosition(file.name, 0)
-        previous = self._previous
+        previous, scan = self._previous, self._previous_scan
         if previous is not None and file.first_lsn <= previous.last_lsn:
             self._problem(
                 "journal-overlap",
@@ -178,34 +268,65 @@ class JournalCheck:
             file.first_lsn <= self._checkpoint_lsn
         )
         if is_applied or file.first_lsn <= self._next_lsn:
+            if scan is not None and previous is not None and scan.torn:
+                self._report.note(
+                    f"{previous.name}, byte {scan.end}: an earlier start cut off an incomplete or "
+                    "damaged batch here"
+                )
             return
+        if previous is not None and scan is not None and scan.later is not None:
+            self._check_last(previous, scan)  # the reason of the gap
         missing = f"records {self._next_lsn} to {file.first_lsn - 1} are missing before it"
         if file.durability == "fsync":
             self._problem("journal-gap", position, missing)
         elif self._can_replay:
             self._report.note(
-                f"{file.name}: {missing}; the journal is buffered, so the next start cuts it here"
+                f"{file.name}: {missing}; the journal is buffered, so the next start cuts it here "
+                "and sets the file aside"
             )
         self._stop_replay()
 
-    def _check_end(self, file: JournalFile, scan: journal.Scan) -> None:
+    def _check_last(self, file: JournalFile, scan: journal.Scan) -> None:
+        """Report how a file ends that no other continues."""
+        if self._names(scan) and file.first_lsn <= self._checkpoint_lsn > file.last_lsn:
+            self._report.problem(
+                "journal-lost",
+                file.name,
+                f"it ends with record {file.last_lsn}, but the catalog has records up to "
+                f"{self._checkpoint_lsn}",
+                position=scan.end,
+                advice=self._advice(scan.head.number),
+            )
         if scan.later is not None and file.durability == "fsync":
-            self._problem(
+            self._report.problem(
                 "journal-damaged",
-                JournalPosition(file.name, scan.end),
+                file.name,
                 f"the batch here is unreadable but a whole one follows at byte {scan.later}",
+                position=scan.end,
+                advice=self._advice(scan.head.number),
             )
-            self._stop_replay()
-        elif scan.torn and file.durability == "buffered":
-            self._report.note(
-                f"{file.name}, byte {scan.end}: the batch here is unreadable; the journal is "
-                "buffered, so the next start cuts it here"
+            if self._advice(scan.head.number) == NOT_STARTING:
+                self._stop_replay()
+        elif scan.torn and not self._is_last_lost:
+            self._torn(file, scan)
+
+    def _torn(self, file: JournalFile, scan: journal.Scan) -> None:
+        what = f"{scan.torn_bytes} bytes here are an incomplete or damaged batch"
+        if self._is_clean:
+            self._report.problem(
+                "journal-incomplete",
+                file.name,
+                f"{what}, which a clean stop does not leave",
+                position=scan.end,
+                advice=self._advice(scan.head.number),
             )
-        elif scan.torn:
-            fate = "was never acknowledged"
-            if file.last_lsn < self._checkpoint_lsn:
-                fate = "is not needed: what it held was never acknowledged or is in the catalog"
-            self._report.note(f"{file.name}, byte {scan.end}: the torn batch here {fate}")
+            return
+        reason = "the last stop was not clean, which explains one"
+        if file.durability == "buffered":
+            reason = "the journal is buffered, so that a power loss explains it"
+        self._report.note(
+            f"{file.name}, byte {scan.end}: {what}; {reason}, and the next start cuts it off"
+        )
 
     # -- batches and records
 
