@@ -184,7 +184,7 @@ def test_failures_have_their_exit_codes(cli: Cli, tmp_path: Path) -> None:
     nobody = ("--url", "http://127.0.0.1:9")
     for command in (("read", "x"), ("bench", "append", "-n", "1")):
         code, error = cli.failed(*command, *nobody)
-        assert (code, "Is the server running" in error) == (5, True)
+        assert (code, "Is it running (`penstock serve`)" in error) == (5, True)
     code, error = cli.failed("append", "absent", "1")
     assert (code, "penstock create absent" in error) == (3, True)
     assert cli.failed("ls", "--url", "localhost")[0] == 2

@@ -77,10 +77,11 @@ def test_a_server_that_cannot_be_reached(cli: Cli) -> None:
 
 
 class Pages(BaseHTTPRequestHandler):
-    """A web server that knows nothing of streams: `/ok` is a page, everything else a failure."""
+    """A web server that knows nothing of streams: /200 is a page, /404 another."""
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path.startswith("/ok") else 502)
+        status = self.path.split("/")[1]
+        self.send_response(int(status) if status.isdigit() else 502)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(PAGE)))
         self.end_headers()
@@ -136,8 +137,10 @@ def test_the_page_of_a_proxy_is_not_printed(cli: Cli) -> None:
             assert code == 1
             assert message.startswith("A web page ('502 Bad Gateway') came back")
             assert "<" not in message
-            code, message = said(cli, *command, "--url", f"http://127.0.0.1:{port}/ok")
+            code, message = said(cli, *command, "--url", f"http://127.0.0.1:{port}/200")
             assert (code, message.startswith("A web page")) == (1, True)
+        code, message = said(cli, "head", "x", "--url", f"http://127.0.0.1:{port}/404")
+        assert (code, message.startswith("A web page")) == (3, True)
 
 
 def test_tokens(cli: Cli, tmp_path: Path) -> None:

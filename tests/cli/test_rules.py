@@ -116,6 +116,8 @@ def test_offsets_of_messages(start: str, end: str, offsets: list[str]) -> None:
 def test_messages_are_cut_byte_for_byte() -> None:
     data = b'[ {"a": 1.0},\n1e999,"\\ud800",\n[1,\n2] ]'
     assert json_messages(data) == [b'{"a": 1.0}', b"1e999", b'"\\ud800"', b"[1, 2]"]
+    digits = b"9" * 5000
+    assert json_messages(b'["\\ud800",' + digits + b"]") == [b'"\\ud800"', digits]
     with pytest.raises(errors.ProtocolError):
         json_messages(b"{")
 

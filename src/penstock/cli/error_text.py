@@ -62,10 +62,14 @@ class Target(NamedTuple):
 
 def message_of(error: PenstockError, *, has_token: bool = False) -> str:
     """Return what is wrong and what to do, in one line."""
+    from penstock.client.answers import WEB_PAGE  # late: it loads msgspec
+
     if isinstance(error, ConnectionFailed):
         return _unreachable(error)
     if error.url is None:
         return error.detail
+    if error.reason is not None and error.reason.startswith(WEB_PAGE):
+        return error.reason
     target = target_of(error.url)
     for cls, describe in _BY_CLASS:
         if isinstance(error, cls):

@@ -45,7 +45,8 @@ def json_messages(data: bytes) -> list[bytes]:
 
 def _split_leniently(text: str) -> Iterator[bytes]:
     """Yield the items of an array as they are written, by a slower and more lenient parser."""
-    parse = json.JSONDecoder().raw_decode
+    # The values are not used, and Python refuses integers of more than 4,300 digits.
+    parse = json.JSONDecoder(parse_int=float).raw_decode
     position, separator = 0, "["
     while True:
         if text[position : position + 1] != separator:

@@ -18,6 +18,7 @@ from penstock.protocol.headers import parse_closed
 
 DETAIL_CHARACTERS_MAX: Final = 500
 PAGE_BYTES_MAX: Final = 16 * 1024
+WEB_PAGE: Final = "A web page"  # how the reason begins if an answer is a page for browsers
 
 _PAGE_TITLE: Final = re.compile(rb"<title[^>]*>([^<]{1,500})", re.IGNORECASE)
 
@@ -274,7 +275,7 @@ def web_page_text(answer: Answer) -> str:
     title = " ".join(match[1].decode("utf-8", "replace").split())[:100] if match else ""
     quoted = f" ({title!r})" if title else ""
     return (
-        f"A web page{quoted} came back instead of an answer of the protocol: the URL is that of "
+        f"{WEB_PAGE}{quoted} came back instead of an answer of the protocol: the URL is that of "
         "another server, or a proxy in between cannot reach the right one."
     )
 
