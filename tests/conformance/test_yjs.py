@@ -54,7 +54,9 @@ def test_documents_survive_compaction_for_everybody_who_joins(kind: str, live_mo
     assert result["errors"] == []
     for stage in result["stages"]:
         assert stage["texts"] == [stage["expected"]] * len(stage["texts"]), stage["name"]
-    assert len(result["stages"]) == 5
+    assert len(result["stages"]) == 6
     first, second = result["snapshots"]
     assert None not in (first, second)
     assert first != second
+    assert result["presence"] == [{"name": "writer"}] * 5
+    assert result["removed"] == 204

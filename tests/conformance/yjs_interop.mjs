@@ -5,6 +5,7 @@
 // them ends up with and what it reported as errors. MODE is the live mode: sse or long-poll.
 import { YjsProvider } from "@durable-streams/y-durable-streams"
 import { YjsServer } from "@durable-streams/y-durable-streams/server"
+import { Awareness } from "y-protocols/awareness"
 import * as Y from "yjs"
 
 const [url, liveMode] = process.argv.slice(2)
@@ -13,13 +14,17 @@ const WAIT_MS = 10_000
 
 console.log = console.error // the Yjs server reports each snapshot; stdout is for the result
 
-const yjs = new YjsServer({ dsServerUrl: url, compactionThreshold: THRESHOLD, port: 0 })
-const baseUrl = `${await yjs.start()}/v1/yjs/interop`
+async function serve() {
+  const server = new YjsServer({ dsServerUrl: url, compactionThreshold: THRESHOLD, port: 0 })
+  return `${await server.start()}/v1/yjs/interop`
+}
+
+const baseUrl = await serve()
 const docId = `document-${liveMode}`
 const errors = []
 
-async function until(condition) {
-  const deadline = Date.now() + WAIT_MS
+async function until(condition, waitMs = WAIT_MS) {
+  const deadline = Date.now() + waitMs
   while (!(await condition())) {
     if (Date.now() > deadline) return false
     await new Promise((resolve) => setTimeout(resolve, 5))
@@ -27,12 +32,13 @@ async function until(condition) {
   return true
 }
 
-async function join(name) {
+async function join(name, at = baseUrl) {
   const doc = new Y.Doc()
-  const provider = new YjsProvider({ doc, baseUrl, docId, liveMode })
+  const awareness = new Awareness(doc)
+  const provider = new YjsProvider({ doc, awareness, baseUrl: at, docId, liveMode })
   provider.on("error", (error) => errors.push(`${name}: ${error.message}`))
   await until(() => provider.synced)
-  return { name, provider, read: () => doc.getText("text").toString(), doc }
+  return { name, provider, read: () => doc.getText("text").toString(), doc, awareness }
 }
 
 async function write(member, text) {
@@ -92,7 +98,22 @@ text += "g"
 await write(later, "g")
 await stage("a late joiner writes", members, text)
 
+// Another Yjs server knows of the snapshot only from the index that the first one has written.
+members.push(await join("of another Yjs server", await serve()))
+await stage("joined through another Yjs server", members, text)
+
+// Presence is not stored: who has not subscribed to it yet gets the next announcement.
+const seen = () => members.map(({ awareness }) => awareness.getStates().get(writer.doc.clientID))
+const isSeen = () => seen().every((state) => state?.name === "writer")
+const announced = async () => {
+  writer.awareness.setLocalState({ name: "writer" })
+  return until(isSeen, 200)
+}
+await until(announced)
+const presence = seen()
+
 for (const { provider } of members) provider.destroy()
-process.stdout.write(JSON.stringify({ stages, errors, snapshots: [first, second] }) + "\n")
-await yjs.stop()
+const removed = await fetch(`${baseUrl}/docs/${docId}`, { method: "DELETE" })
+const result = { stages, errors, snapshots: [first, second], presence, removed: removed.status }
+process.stdout.write(JSON.stringify(result) + "\n")
 process.exit(0)

@@ -150,6 +150,15 @@ async def test_minus_one_is_the_beginning_and_now_the_tail(client: Client) -> No
 # -- live modes
 
 
+@with_app()
+async def test_live_false_is_the_default(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    for query in ("live=false", "offset=-1&live=false"):
+        read = await client.get("a", query)
+        assert (read.status, read.json()) == (200, [1])
+        assert read.headers == (await client.get("a")).headers
+
+
 @with_app(long_poll_timeout_s=0.01)
 async def test_a_long_poll_that_gets_nothing_is_204(client: Client) -> None:
     tail = (await client.put("a", content_type=JSON)).offset
@@ -268,6 +277,12 @@ async def test_an_etag_names_range_and_closure_and_saves_the_body(client: Client
     closed = (await client.get("a")).headers["etag"]
     assert len(tags | {closed}) == 3
     assert closed == whole.removesuffix('"') + ':c"'
+
+
+@with_app()
+async def test_head_has_the_etag_of_a_read_of_all(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    assert (await client.head("a")).headers["etag"] == (await client.get("a")).headers["etag"]
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])

@@ -168,7 +168,10 @@ def _messages(response: HTTPResponse, count: int) -> Iterator[str]:
     """Yield the first `count` JSON messages of an SSE response, as they arrive."""
     event, data = "", [""]
     while count > 0:
-        line = response.readline().decode().rstrip("\n")
+        received = response.readline()
+        if not received:
+            raise HTTPException("the connection of the live reader was closed")
+        line = received.decode().rstrip("\n")
         if line.startswith("event:"):
             event = line.removeprefix("event:").strip()
         elif line.startswith("data:"):
@@ -178,8 +181,6 @@ def _messages(response: HTTPResponse, count: int) -> Iterator[str]:
                 for message in json.loads("\n".join(data))[:count]:
                     count -= 1
                     yield json.dumps(message)
-            elif event == "":
-                raise HTTPException("the connection of the live reader was closed")
             event, data = "", [""]
 
 
