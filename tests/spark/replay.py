@@ -42,15 +42,18 @@ class Replay:
 
     def _reset(self, row: Row) -> None:
         stream = row["stream"]
-        for place in [place for place in self._open if place[0] == stream]:
-            self._close(place, row)
-        for place in [place for place in self.state if place[0] == stream]:
-            del self.state[place]
-        target = row["control_offset"]
+        target, floor = row["control_offset"], None
         if target is not None:
             generation, position = (int(part) for part in target.split("_"))
             if generation == row["generation"]:
+                floor = position
                 self._floor[stream] = max(self._floor.get(stream, (0, 0)), (generation, position))
+        for place in [place for place in self.state if place[0] == stream]:
+            before = self.state[place]
+            is_older = before["generation"] != row["generation"]
+            if floor is None or is_older or before["position"] < floor:
+                del self.state[place]
+                self._close(place, row)
 
     def _change(self, row: Row, generation: int) -> None:
         floor = self._floor.get(row["stream"])

@@ -65,11 +65,11 @@ def test_the_newest_change_of_each_entity_counts(spark: SparkSession) -> None:
 
 def test_resets_clear_their_stream_up_to_the_offset_they_name(spark: SparkSession) -> None:
     ahead = {"control": "reset", "control_offset": f"{1:016d}_{60:016d}"}
-    behind = {"control": "reset", "control_offset": f"{1:016d}_{5:016d}"}
+    behind = {"control": "reset", "control_offset": f"{1:016d}_{20:016d}"}
     again = {"control": "reset", "generation": 2, "position": -1}
     cases: list[tuple[list[dict[str, Any]], set[tuple[str, str, str]]]] = [
         ([put("a", "1"), RESET, put("b", "1")], {("s", "b", "1")}),
-        ([put("a", "1"), behind, put("b", "1")], {("s", "b", "1")}),
+        ([put("a", "1"), put("b", "1"), behind, put("c", "1")], {("s", "b", "1"), ("s", "c", "1")}),
         ([put("a", "1"), ahead, put("b", "1"), put("c", "1", position=60)], {("s", "c", "1")}),
         ([put("a", "1"), RESET], set()),
         (

@@ -65,6 +65,53 @@ def test_a_reset_ends_what_was_before_it_in_its_stream_alone(bench: WarehouseBen
     bench.agree()
 
 
+def test_a_reset_to_an_offset_behind_it_ends_what_is_older(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"1"}'), put("b", '{"name":"1"}'), put("c", '{"name":"1"}'))
+    bench.fold()
+    bench.batch(put("b", '{"name":"1"}'), put("c", '{"name":"2"}'), gone("d"))  # 30, 40, 50
+    bench.batch({"control": "reset", "control_offset": spelled(1, 30)}, put("e", '{"name":"1"}'))
+    bench.agree()
+    assert [row[1] for row in bench.state()] == ["b", "c", "e"]
+    bench.fold()
+    bench.agree()
+    bench.batch({"control": "reset"}, {"control": "reset", "control_offset": spelled(1, 0)})
+    bench.agree()
+    assert bench.state() == []  # nothing comes back
+
+
+def test_random_resets_agree_with_the_replay(bench: WarehouseBench) -> None:
+    _random_resets(bench, seed=4, batches=6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_many_random_resets_agree_with_the_replay(bench: WarehouseBench, seed: int) -> None:
+    _random_resets(bench, seed=seed, batches=20)
+
+
+def _random_resets(bench: WarehouseBench, *, seed: int, batches: int) -> None:
+    chance = random.Random(seed)
+    number = 0
+    for _ in range(batches):
+        rows = []
+        for _ in range(chance.randrange(1, 7)):
+            kind, key = chance.random(), chance.choice("abcdef")
+            if kind < 0.05:
+                rows.append({"control": "reset"})
+            elif kind < 0.25:
+                behind = spelled(1, 10 * chance.randrange(number + 1))
+                rows.append({"control": "reset", "control_offset": behind})
+            elif kind < 0.4:
+                rows.append(gone(key))
+            else:
+                rows.append(put(key, f'{{"name":"{chance.randrange(3)}"}}'))
+            number += 1
+        bench.batch(*rows)
+        if chance.random() < 0.4:
+            bench.fold()
+        bench.agree()
+
+
 def test_a_recreated_stream_begins_anew(bench: WarehouseBench) -> None:
     bench.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":"Bob"}'))
     bench.fold()

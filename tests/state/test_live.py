@@ -183,12 +183,16 @@ def test_a_reset_to_an_offset_ahead_skips_to_it(
         assert state.to_dict() == {"user": {"yes": 3}}
 
 
-@pytest.mark.parametrize("offset", ["behind", "nonsense", "beyond"])
+@pytest.mark.parametrize("offset", ["nonsense", "beyond", "of-another"])
 def test_a_reset_to_anywhere_else_goes_on_after_it(
     live: Lives, name: str, stream: Stream, offset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = append(stream, insert("user", "1", 1))
-    where = {"behind": start, "nonsense": "somewhere", "beyond": start[:-4] + "9999"}[offset]
+    where = {
+        "nonsense": "somewhere",
+        "beyond": start[:-4] + "9999",
+        "of-another": f"{0:016d}_{0:016d}",  # no stream has this generation
+    }[offset]
     append(stream, insert("user", "2", 2), reset(offset=where), insert("user", "3", 3))
     with live(name) as state:
         state.wait_up_to_date(WAIT_S)

@@ -26,7 +26,7 @@ from penstock.state import (
     up_to_date,
     update,
 )
-from penstock.state.live.plan import Count, Exists, Plan, Position, Question
+from penstock.state.live.plan import Changed, Count, Exists, Plan, Position, Question
 from penstock.state.live.rules import Rules
 from penstock.state.live.transaction import Sequence
 from penstock.state.lookup import token
@@ -180,12 +180,55 @@ def test_places_count_events_that_were_left_out() -> None:
     assert outcome.skipped == 2
 
 
-@pytest.mark.parametrize("offset", [A, B])
-def test_a_reset_to_an_offset_behind_it_only_warns(
-    offset: str, caplog: pytest.LogCaptureFixture
+def test_a_reset_to_an_offset_behind_it_retains_what_has_changed_since() -> None:
+    def answer(question: Question) -> bool:
+        assert isinstance(question, Changed)
+        assert question[:2] == (A, B)
+        question.take(b"[" + insert("user", "1", 1).to_json() + b"]")
+        question.take(b"[" + BAD + b"," + delete("user", "4").to_json() + b"]")
+        return True
+
+    events = insert("user", "2", 2), reset(offset=A), insert("user", "3", 3)
+    outcome = plan(Rules(), batch(*events), answer=answer)
+    assert not outcome.clears
+    assert outcome.retains == {("user", "1"), ("user", "2"), ("user", "4")}
+    assert outcome.writes == {("user", "2"): b"2", ("user", "3"): b"3"}
+
+
+def test_a_reset_to_an_offset_behind_it_in_its_own_batch_retains_what_is_between() -> None:
+    inside = B + "5"
+    events = [insert("user", each, 1) for each in "123"]
+    outcome = plan(
+        Rules(), batch(*events, reset(offset=inside), insert("user", "4", 1)), answer=lambda _: 1
+    )
+    assert outcome.retains == {("user", "2"), ("user", "3")}
+    values = {key: value for (_, key), value in outcome.writes.items()}
+    assert values == {"1": None, "2": b"1", "3": b"1", "4": b"1"}
+
+
+def test_a_reset_to_the_beginning_of_its_batch_needs_no_question() -> None:
+    outcome = plan(Rules(), batch(insert("user", "1", 1), reset(offset=B)))
+    assert outcome.retains == {("user", "1")}
+    assert outcome.writes == {("user", "1"): b"1"}
+
+
+def test_two_resets_retain_what_both_do() -> None:
+    counts = iter([0, 1])
+    events = insert("user", "1", 1), insert("user", "2", 2)
+    outcome = plan(
+        Rules(),
+        batch(*events, reset(offset=B + "1"), reset(offset=B + "2")),
+        answer=lambda _: next(counts),
+    )
+    assert outcome.retains == {("user", "2")}
+
+
+def test_a_reset_to_an_offset_behind_it_that_cannot_be_read_clears(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outcome = plan(Rules(), batch(reset(offset=offset), insert("user", "2", 2)))
-    assert "behind" in caplog.text
+    outcome = plan(Rules(), batch(reset(offset=A), insert("user", "2", 2)), answer=lambda _: None)
+    assert "cannot be read" in caplog.text
+    assert outcome.clears
     assert outcome.writes == {("user", "2"): b"2"}
 
 

@@ -62,9 +62,23 @@ async def test_a_reset_that_skips_ahead_is_refused(client: Client) -> None:
     ahead = f"{(await client.head('t')).offset[:16]}_0000000000009999"
     answer = await append(client, "t", control("reset", offset=ahead))
     assert (answer.status, answer.json()["code"]) == (422, "invalid-event")
-    behind = f"{ahead[:16]}_{0:016d}"
-    assert (await append(client, "t", control("reset", offset=behind))).status == 204
-    assert await short(client) == ["1+a=1", "2-a="]
+
+
+@with_app()
+async def test_a_reset_to_an_offset_behind_it_deletes_what_is_older(client: Client) -> None:
+    await table(client)
+    await append(client, "t", change("s", "a", "1"), change("s", "b", "1"))
+    behind = (await append(client, "t", change("s", "c", "1"))).offset
+    await append(client, "t", change("s", "b", "2"), change("s", "d", "1"))
+    reset = control("reset", offset=behind)
+    assert (await append(client, "t", change("s", "e", "1"), reset)).status == 204
+    assert (await short(client))[6:] == ["7-a=", "8-c="]
+    assert await state(client) == {"s": {"b": "2", "d": "1", "e": "1"}}
+    # The start of the stream discards nothing.
+    await append(client, "t", control("reset", offset=f"{behind[:16]}_{0:016d}"))
+    assert len(await rows(client)) == 8
+    await append(client, "t", control("reset", offset=f"{0:016d}_{9:016d}"))
+    assert await state(client) == {}
 
 
 @with_app()

@@ -147,8 +147,8 @@ def snapshot_end(*, offset: str | None = None) -> ControlEvent:
 
 
 def reset(*, offset: str | None = None, location: str | None = None) -> ControlEvent:
-    """Return the event that invalidates the state before it; readers begin again, at `offset` if
-    it is ahead.
+    """Return the event that invalidates the state before it, or with an `offset`, ahead or behind,
+    everything before that offset.
 
     With a `location`, the path or URL of another stream, they continue there.
     """

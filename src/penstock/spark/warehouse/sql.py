@@ -109,16 +109,22 @@ def view_names(
 
 def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
     """The events at which the state of a stream begins anew: its resets and, if snapshots replace,
-    the beginning of each finished snapshot. Nothing before the position `floor` counts."""
+    the beginning of each finished snapshot.
+
+    Nothing before the position `floor` counts, and nothing up to the ordinal `bound`: that of the
+    mark, or -1 if it is a reset to an offset behind it (`is_behind`).
+    """
     target = "try_cast(substr(e.control_offset, 18) AS BIGINT)"
-    is_ahead = (
-        "length(e.control_offset) = 33 AND substr(e.control_offset, 17, 1) = '_' "
+    is_named = (
+        "coalesce(length(e.control_offset) = 33 AND substr(e.control_offset, 17, 1) = '_' "
         "AND try_cast(substr(e.control_offset, 1, 16) AS BIGINT) = e.generation "
-        f"AND {target} > e.position"
+        f"AND {target} IS NOT NULL, FALSE)"
     )
+    is_behind = f"({is_named} AND {target} < e.position)"
     columns = ", ".join(f"e.{name}" for name in ("stream", "generation", *ends))
     resets = (
-        f"SELECT {columns}, CASE WHEN {is_ahead} THEN {target} ELSE e.position END AS floor "
+        f"SELECT {columns}, CASE WHEN {is_named} THEN {target} ELSE e.position END AS floor, "
+        f"CASE WHEN {is_behind} THEN -1 ELSE e.ordinal END AS bound, {is_behind} AS is_behind "
         f"FROM {events} e WHERE e.control = 'reset'"
     )
     if not replaces:
@@ -129,21 +135,22 @@ def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
         "WHERE e.control IN ('snapshot-start', 'snapshot-end', 'reset')"
     )
     started = (
-        f"SELECT {columns}, e.floor FROM ({bounds}) e "
+        f"SELECT {columns}, e.floor, e.ordinal AS bound, FALSE AS is_behind FROM ({bounds}) e "
         "WHERE e.control = 'snapshot-start' AND e.next_control = 'snapshot-end'"
     )
     return f"{resets} UNION ALL {started}"
 
 
 def cuts(events: str, *, replaces: bool) -> str:
-    """The last mark of each stream, with the highest floor of its generation."""
+    """The last mark of each stream, with the highest floor and ordinal of its generation."""
     ranked = (
         "SELECT m.*, row_number() OVER (PARTITION BY m.stream ORDER BY m.generation DESC, "
         "m.ordinal DESC) AS rank, max(m.floor) OVER (PARTITION BY m.stream, m.generation) "
-        f"AS highest FROM ({marks(events, replaces=replaces)}) m"
+        "AS highest, max(m.bound) OVER (PARTITION BY m.stream, m.generation) AS last_bound "
+        f"FROM ({marks(events, replaces=replaces)}) m"
     )
     return (
-        "SELECT r.stream, r.generation, r.ordinal, r.highest AS floor "
+        "SELECT r.stream, r.generation, r.last_bound AS ordinal, r.highest AS floor "
         f"FROM ({ranked}) r WHERE r.rank = 1"
     )
 
@@ -317,7 +324,9 @@ def history(
     if until != NOW:
         events = f"(SELECT e.* FROM {events} e WHERE {until.condition('e')})"
     key = key_columns(entity)
-    rows = changes(events, entity, more=[f"_{name}" for name in ends if f"_{name}" not in REST])
+    more = [f"_{name}" for name in ends if f"_{name}" not in REST]
+    rows = changes(events, entity, more=more)
+    rows = f"{rows} UNION ALL {_discarded(events, rows, key=key, more=more)}"
     bounds = "".join(f", s.to_{name}" for name in ends)
     # The hint is a comment for DuckDB. Marks are few.
     spanned = (
@@ -352,6 +361,31 @@ def history(
     return f"SELECT {', '.join(columns)} FROM ({ended}) v WHERE v._operation <> 'delete'"
 
 
+def _discarded(events: str, rows: str, *, key: Sequence[str], more: Sequence[str]) -> str:
+    """The entities that resets to an offset behind them have removed, as deletes at the resets: the
+    last change of each before the reset is before that offset."""
+    columns = [f"d.{name}" for name in key]
+    columns += [
+        "'delete' AS _operation" if name == "_operation" else f"m.{name[1:]} AS {name}"
+        for name in (*REST, *more)
+    ]
+    place = ("stream", "generation", "ordinal")
+    same = " AND ".join(f"m.{name} = d.mark_{name}" for name in place)
+    partition = ", ".join([*(f"b.{name}" for name in place), *(f"c.{name}" for name in key)])
+    # The hint is a comment for DuckDB. These resets are few, and mostly there are none.
+    last = (
+        f"SELECT /*+ BROADCAST(b) */ c.*, {', '.join(f'b.{name} AS mark_{name}' for name in place)}"
+        f", b.floor, row_number() OVER (PARTITION BY {partition} ORDER BY c._ordinal DESC) AS rank "
+        f"FROM ({rows}) c JOIN ({marks(events, replaces=False)}) b ON c._stream = b.stream "
+        "AND c._generation = b.generation AND c._ordinal < b.ordinal WHERE b.is_behind"
+    )
+    return (
+        f"SELECT /*+ BROADCAST(m) */ {', '.join(columns)} FROM ({last}) d JOIN {events} m "
+        f"ON {same} WHERE d.rank = 1 AND d._position < d.floor AND d._operation <> 'delete' "
+        "AND m.control = 'reset'"
+    )
+
+
 def with_former_names(history: str) -> str:
     """History with its columns also under the names that they had before."""
     former = ", ".join(f"o.{name} AS {before}" for before, name in FORMER_NAMES.items())
@@ -360,12 +394,13 @@ def with_former_names(history: str) -> str:
 
 def _spans(events: str, *, replaces: bool, ends: Sequence[str]) -> str:
     """The parts of a stream between its marks: one before each mark, and one after the last.
+    Resets to an offset behind them do not divide a stream.
 
     Marks are read once, and the last one makes two rows: to read them may be to read a stream.
     """
     highest = (
         "SELECT m.*, max(m.floor) OVER (PARTITION BY m.stream, m.generation ORDER BY m.ordinal) "
-        f"AS highest FROM ({marks(events, replaces=replaces, ends=ends)}) m"
+        f"AS highest FROM ({marks(events, replaces=replaces, ends=ends)}) m WHERE NOT m.is_behind"
     )
     numbered = (
         "SELECT f.*, row_number() OVER w AS epoch, "

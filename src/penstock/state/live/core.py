@@ -19,7 +19,7 @@ from penstock.state.json import decode_value, same_raw
 from penstock.state.live.backends import Backend, Entities, Indexes, MemoryBackend
 from penstock.state.live.changes import ChangeOperation, StateBatch, StateChange
 from penstock.state.live.moves import Moving, relative, resolved
-from penstock.state.live.plan import Cleared, Entity, Plan, Position, Question
+from penstock.state.live.plan import Entity, Plan, Position, Question, Retained, Written
 from penstock.state.live.rules import Rules, log
 from penstock.state.live.selection import Selection
 
@@ -163,6 +163,7 @@ class LiveCore:
                     return Committed([])
                 plan, self.url, self._moving = arrived, self._moving.url, None
                 self.moves += 1
+            self._remove_others(plan)
             steps = self._steps(plan) if self._is_heard else []
             changes = self._uncovered(_change(step) for step in steps) if self.on_change else []
             if plan.writes or plan.clears or plan.position != self.position:
@@ -175,6 +176,13 @@ class LiveCore:
                 self._moving = Moving(self.url, plan.moves_to, self._replacement)
             changes += self._notice(plan.txids)
             return Committed(changes, self._batch(steps) if self.on_batch else None)
+
+    def _remove_others(self, plan: Plan) -> None:
+        """Add the removal of all entities that a reset does not retain."""
+        if plan.retains is None or plan.clears:
+            return
+        for entity in self.everything().keys() - plan.retains - plan.writes.keys():
+            plan.writes[entity] = None
 
     def _batch(self, steps: Iterable[StateChange]) -> StateBatch:
         return StateBatch(
@@ -310,26 +318,26 @@ class LiveCore:
                 if not same_raw(existing.get(entity) or b"", writes.get(entity) or b"")
             ]
         offsets = self._offsets(plan) if self.on_batch else None
+        before: dict[Entity, bytes | None] | None = None  # loaded for the first reset
         now: dict[Entity, bytes | None] = {}
         steps: list[StateChange] = []
-        cleared = False
         for step in plan.trace or ():
             offset = "" if offsets is None else offsets[step.number]
-            if isinstance(step, Cleared):
-                existing = {} if cleared else self.everything()
-                existing.update(now)
-                steps.extend(
-                    _step(Change(entity, existing[entity], None), "reset", offset)
-                    for entity in sorted(existing)
-                    if existing[entity] is not None
-                )
-                now, cleared = {}, True
+            if isinstance(step, Written):
+                entity, old = step.entity, now.get(step.entity)
+                if entity not in now:
+                    old = self.backend.get(*entity) if before is None else before.get(entity)
+                change = Change(entity, old, step.value)
+                steps.append(_step(change, step.operation, offset, step.txid))
+                now[entity] = step.value
                 continue
-            entity = step.entity
-            under = None if cleared or entity in now else self.backend.get(*entity)
-            change = Change(entity, now.get(entity, under), step.value)
-            steps.append(_step(change, step.operation, offset, step.txid))
-            now[entity] = step.value
+            before = self.everything() if before is None else before
+            before, now = {**before, **now}, {}
+            retained = step.entities if isinstance(step, Retained) else frozenset()
+            for entity in sorted(before.keys() - retained):
+                old = before.pop(entity)
+                if old is not None:
+                    steps.append(_step(Change(entity, old, None), "reset", offset))
         return steps
 
     def _offsets(self, plan: Plan) -> Sequence[str]:

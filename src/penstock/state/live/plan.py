@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -26,12 +27,32 @@ class Exists(NamedTuple):
     offset: str
 
 
-Question: TypeAlias = Count | Exists
+class Changed(NamedTuple):
+    """The question which messages are between two offsets: `take` gets them as JSON arrays, in
+    order. The answer is whether that was all of them.
+
+    Where the beginning was trimmed, what remains is taken.
+    """
+
+    start: str
+    until: str
+    take: Callable[[bytes], None]
+
+
+Question: TypeAlias = Count | Exists | Changed
 
 
 class Cleared(NamedTuple):
     """In the trace of a batch: all entities were removed, by the message `number` of the batch."""
 
+    number: int = 0
+
+
+class Retained(NamedTuple):
+    """In the trace of a batch: all other entities were removed, by the message `number` of the
+    batch."""
+
+    entities: Set[Entity]
     number: int = 0
 
 
@@ -61,11 +82,12 @@ class Plan:
     position: Position
     up_to_date: bool = False
     clears: bool = False
+    retains: Set[Entity] | None = None  # all other entities are removed before the writes
     skips: bool = False  # the position is not the end of the batch: read on from the position
     moves_to: str | None = None  # the location of the stream to read on from
     replaces: bool = False  # the writes are the whole new state: listeners get the differences
     writes: dict[Entity, bytes | None] = field(default_factory=dict)
-    trace: list[Cleared | Written] | None = None
+    trace: list[Cleared | Retained | Written] | None = None
     batch: Batch | None = None  # the batch that the numbers of the trace refer to
     controls: list[ControlEvent] = field(default_factory=list)
     txids: dict[str, None] = field(default_factory=dict)

@@ -11,8 +11,9 @@ from penstock.client import requests
 from penstock.client.flow import Flow, send
 from penstock.client.operations import Operations, ReadOptions
 from penstock.client.retry import Retry
-from penstock.errors import BadRequest, Gone, StreamNotFound
-from penstock.state.live.plan import Count, Plan, Question
+from penstock.errors import BadRequest, Gone, StreamNotFound, StreamTrimmed
+from penstock.protocol.offsets import START
+from penstock.state.live.plan import Changed, Count, Plan, Question
 
 
 def answered(planning: Generator[Question, Any, Plan], url: str, retry: Retry) -> Flow[Plan]:
@@ -31,10 +32,30 @@ def _answer(question: Question, url: str, retry: Retry) -> Flow[int | bool | Non
     try:
         if isinstance(question, Count):
             return (yield from _count(question, url, retry))
+        if isinstance(question, Changed):
+            return (yield from _changed(question, url, retry))
         answer = yield from send(requests.read(url, question.offset), retry)
         return bool(answer.offset)
     except (BadRequest, Gone, StreamNotFound):
         return None
+
+
+def _changed(question: Changed, url: str, retry: Retry) -> Flow[bool]:
+    offset = question.start
+    while offset < question.until:
+        try:
+            answer = yield from send(requests.read(url, offset, until=question.until), retry)
+        except StreamTrimmed:
+            if offset == START:
+                raise
+            offset = START
+            continue
+        if answer.body:
+            question.take(answer.body)
+        if answer.offset == offset:
+            break
+        offset = answer.offset
+    return offset == question.until
 
 
 def _count(question: Count, url: str, retry: Retry) -> Flow[int | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw
@@ -18,6 +18,7 @@ from penstock.errors import Gone, InvalidEvent, StateReset, ValidationFailed
 from penstock.protocol.offsets import START
 from penstock.state.event import ChangeEvent, ControlEvent, Headers, StateEvent
 from penstock.state.live.plan import (
+    Changed,
     Cleared,
     Count,
     Entity,
@@ -25,6 +26,7 @@ from penstock.state.live.plan import (
     Plan,
     Position,
     Question,
+    Retained,
     Written,
 )
 from penstock.state.live.selection import Selection
@@ -99,7 +101,7 @@ class Rules:
             operation = headers.operation
             if not operation:
                 last_txid = None
-                below = yield from self._control(event, number, indexes, batch, plan)
+                below = yield from self._control(event, number, events, indexes, batch, plan)
                 if plan.moves_to is not None:
                     # The part before the reset is shown; after a restart the batch is read again.
                     plan.position, plan.up_to_date = position, False
@@ -156,6 +158,7 @@ class Rules:
         self,
         event: ControlEvent,
         number: int,
+        events: Sequence[StateEvent],
         indexes: Sequence[int],
         batch: Batch,
         plan: Plan,
@@ -175,24 +178,50 @@ class Rules:
             if event.location is not None:
                 plan.moves_to, plan.skips = event.location, True
                 return None
-            plan.clears = True
-            plan.writes.clear()
             plan.position = plan.position._replace(in_snapshot=False)
-            if plan.trace is not None:
-                plan.trace.append(Cleared(indexes[number]))
             if event.offset is not None:
-                return (yield from self._skip(event.offset, number, indexes, batch, plan))
+                return (
+                    yield from self._restart(event.offset, number, events, indexes, batch, plan)
+                )
+            self._clear(indexes[number], plan)
         return number + 1
 
-    def _skip(
+    @staticmethod
+    def _clear(index: int, plan: Plan) -> None:
+        plan.clears, plan.retains = True, None
+        plan.writes.clear()
+        if plan.trace is not None:
+            plan.trace.append(Cleared(index))
+
+    def _restart(
         self,
         target: str,
         number: int,
+        events: Sequence[StateEvent],
         indexes: Sequence[int],
         batch: Batch,
         plan: Plan,
     ) -> Generator[Question, Any, int | None]:
-        """Skip to the offset of a reset if it is ahead. Going back would never end."""
+        """Apply a reset that names an offset: nothing before that offset counts any more."""
+        if target <= batch.offset:
+            retained = yield from self._changed(target, batch.offset)
+            if retained is not None:
+                retained |= self._entities_of(events[:number])
+                self._retain(retained, indexes[number], plan)
+                return number + 1
+            log.warning("reset to %.64s, which cannot be read; going on", target)
+        elif target < batch.next_offset:
+            count: int | None = yield Count(batch.offset, target)
+            if count is not None:
+                first = bisect_left(indexes, count)
+                if first >= number:
+                    self._clear(indexes[number], plan)
+                else:
+                    retained = self._entities_of(events[first:number])
+                    self._retain(retained, indexes[number], plan)
+                return max(first, number + 1)
+            log.warning("reset to %.64s, where no message begins; going on", target)
+        self._clear(indexes[number], plan)
         if target == batch.next_offset:
             return None
         if target > batch.next_offset:
@@ -201,14 +230,42 @@ class Rules:
                 plan.skips = True
                 return None
             log.warning("reset to %.64s, where the stream cannot be read; going on", target)
-        elif target > batch.offset:
-            count: int | None = yield Count(batch.offset, target)
-            if count is not None and count > indexes[number]:
-                return bisect_left(indexes, count)
-            log.warning("reset to %.64s, which is not ahead of it; going on", target)
-        else:
-            log.warning("reset to %.64s, which is behind it; going on", target)
         return number + 1
+
+    def _changed(self, start: str, until: str) -> Generator[Question, Any, set[Entity] | None]:
+        """Return the entities that were changed between two offsets; None if that is unknown."""
+        entities: set[Entity] = set()
+        if start == until:
+            return entities
+
+        def take(data: bytes) -> None:
+            events = parse_many(data, strict_timestamp=False, on_invalid=lambda _: None)
+            entities.update(self._entities_of(events))
+
+        is_all: bool | None = yield Changed(start, until, take)
+        return entities if is_all else None
+
+    def _entities_of(self, events: Iterable[StateEvent]) -> set[Entity]:
+        """Return the entities of the changes that the state has applied."""
+        entities: set[Entity] = set()
+        for event in events:
+            if not isinstance(event, ChangeEvent) or not self.selects((event.type, event.key)):
+                continue
+            try:
+                if self._schema is not None:
+                    self._schema.check(event)
+            except ValidationFailed:
+                continue
+            entities.add((event.type, event.key))
+        return entities
+
+    @staticmethod
+    def _retain(entities: set[Entity], index: int, plan: Plan) -> None:
+        plan.retains = entities if plan.retains is None else plan.retains & entities
+        for entity in plan.writes.keys() - entities:
+            plan.writes[entity] = None
+        if plan.trace is not None:
+            plan.trace.append(Retained(entities, index))
 
     def _choose(self, cause: ControlEvent | Gone) -> ResetChoice:
         if self._on_reset == "clear":

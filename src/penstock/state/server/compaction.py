@@ -171,7 +171,7 @@ class Compactor:
             recent = b"".join(recording.parts)
             if recent:
                 batch.add_all(recent)
-            self._apply(batch, base.position, late + recent, lines)
+            self._apply(batch, base, late + recent, lines)
             tail = self._engine.pending(stream).tail
             if batch.skip_until > tail:
                 raise NotCompactable(
@@ -222,15 +222,17 @@ class Compactor:
         return lines
 
     @staticmethod
-    def _apply(batch: Batch, start: int, wire: bytes, lines: Lines) -> None:
-        """Apply later changes to the state: the wire bytes from `start` on."""
+    def _apply(batch: Batch, base: _Base, wire: bytes, lines: Lines) -> None:
+        """Apply later changes to the base state: the wire bytes from its position on."""
         if batch.resets:
-            lines.clear()
+            for type, key, position, _ in base.locations:
+                if position < batch.floor:
+                    lines.pop((type, key), None)
         for entity, last in batch.entities.items():
             # Removed first, so that the order stays that of the log.
             lines.pop(entity, None)
             if last is not None:
-                position, length = last[0] - start, last[1]
+                position, length = last.position - base.position, last.length
                 lines[entity] = as_insert(wire[position : position + length])
 
 

@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS changes (
   PRIMARY KEY (stream, type, key, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS resets (
   stream INTEGER NOT NULL, position INTEGER NOT NULL, length INTEGER NOT NULL,
-  ordinal INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
+  ordinal INTEGER NOT NULL, floor INTEGER NOT NULL, PRIMARY KEY (stream, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entities (
   stream INTEGER NOT NULL, type TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL,
   length INTEGER NOT NULL, value BLOB, ordinal INTEGER NOT NULL, expires_us INTEGER,
@@ -58,12 +58,12 @@ PRAGMA user_version = {FORMAT};
 # are those at the tail; only values that have changed since must be read from the log.
 _PAGE: Final = """SELECT past.type, past.key, past.position, past.length, value, operation FROM (
   SELECT stream, type, key, max(position) AS position, length, operation FROM changes
-  WHERE stream = ? AND (type, key) >= (?, ?) AND position > ? AND position < ? GROUP BY type, key
+  WHERE stream = ? AND (type, key) >= (?, ?) AND position >= ? AND position < ? GROUP BY type, key
 ) AS past LEFT JOIN entities USING (stream, type, key, position)"""
 _LAST_PAGE: Final = """SELECT type, key, position, length, value, -1 FROM entities
 WHERE stream = ? AND (type, key) >= (?, ?)"""
 _ONE: Final = """SELECT type, key, position, length, operation FROM changes
-WHERE stream = ? AND type = ? AND key = ? AND position > ? AND position < ?
+WHERE stream = ? AND type = ? AND key = ? AND position >= ? AND position < ?
 ORDER BY position DESC LIMIT 1"""
 _HISTORY: Final = """SELECT position, length, ordinal, operation FROM changes
 WHERE stream = ?1 AND type = ?2 AND key = ?3 AND position > ?4 AND position < ?5
@@ -230,9 +230,11 @@ class StateIndex:
             # In the order of the table, where neighbours are on the same page.
             batch.changes.sort()
             self._db.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", batch.changes)
-            self._db.executemany("INSERT INTO resets VALUES (?, ?, ?, ?)", batch.resets)
+            self._db.executemany("INSERT INTO resets VALUES (?, ?, ?, ?, ?)", batch.resets)
             if batch.resets:
-                self._db.execute("DELETE FROM entities WHERE stream = ?", (stream,))
+                self._db.execute(
+                    "DELETE FROM entities WHERE stream = ? AND position < ?", (stream, batch.floor)
+                )
             self._db.executemany(
                 "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 batch.set_entities(),
@@ -266,9 +268,9 @@ class StateIndex:
             return None
         if query.latest:
             query = query._replace(at=progress.position)
-        reset = self._reset(query)
+        floor = self._floor(query)
         if query.type is not None and query.key is not None:
-            where = (query.stream, query.type, query.key, reset, query.at)
+            where = (query.stream, query.type, query.key, floor, query.at)
             row = self._one(_ONE, *where)
             entries = [] if row is None or row[4] == DELETE else [Entry(*row[:4])]
             return Page(query.at, entries, more=False)
@@ -283,7 +285,7 @@ class StateIndex:
                     return Page(query.at, [], joined.more, joined)
             cursor = self._db.execute(_LAST_PAGE, (query.stream, *low))
         else:
-            cursor = self._db.execute(_PAGE, (query.stream, *low, reset, query.at))
+            cursor = self._db.execute(_PAGE, (query.stream, *low, floor, query.at))
         entities: list[Entry] = []
         size = 0
         try:
@@ -331,11 +333,11 @@ class StateIndex:
         progress = self.progress(query.stream)
         return progress is not None and progress.position >= query.at
 
-    def _reset(self, query: StateQuery) -> int:
-        """Return the position of the last reset before the position of a query, or -1."""
-        sql = "SELECT max(position) FROM resets WHERE stream = ? AND position < ?"
+    def _floor(self, query: StateQuery) -> int:
+        """Return the position from which events count at the position of a query."""
+        sql = "SELECT max(floor) FROM resets WHERE stream = ? AND position < ?"
         row = self._one(sql, query.stream, query.at)
-        return -1 if row is None or row[0] is None else int(row[0])
+        return 0 if row is None or row[0] is None else int(row[0])
 
     def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
         return self._db.execute(sql, values).fetchall()

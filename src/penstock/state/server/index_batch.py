@@ -40,6 +40,7 @@ class Batch:
         "_stream",
         "changes",
         "deadline_us",
+        "floor",
         "numbered",
         "odd_timestamps",
         "ordinal",
@@ -58,7 +59,8 @@ class Batch:
         self.odd_timestamps = 0
         self.deadline_us: int | None = None  # the earliest of all events
         self.changes: list[tuple[object, ...]] = []
-        self.resets: list[tuple[int, int, int, int]] = []
+        self.resets: list[tuple[int, int, int, int, int]] = []
+        self.floor = 0  # nothing before this position counts, because of the resets
         self.numbered: dict[str, list[tuple[int, int]]] = {}
         self._entities: dict[tuple[str, str], EntityRow | None] = {}
 
@@ -109,9 +111,13 @@ class Batch:
                 last = EntityRow(self.position, length, small, self.ordinal, deadline)
             self._entities[event.type, event.key] = last
         elif event.control == "reset":
-            self.resets.append((self._stream, *location))
-            self._entities.clear()
-            self.skip_until = self._resumes_at(event.offset)
+            floor = self._floor(event.offset, self.position + length)
+            self.resets.append((self._stream, *location, floor))
+            self.floor = max(self.floor, floor)
+            self.skip_until = floor
+            for entity, last in self._entities.items():
+                if last is not None and last.position < floor:
+                    self._entities[entity] = None
 
     def _deadline(self, event: Any) -> int | None:
         deadline = deadline_us(event)
@@ -119,15 +125,16 @@ class Batch:
             self.deadline_us = deadline
         return deadline
 
-    def _resumes_at(self, offset: str | None) -> int:
-        """Return the position that a reset names; events between it and the reset do not count."""
+    def _floor(self, offset: str | None, end: int) -> int:
+        """Return the position that a reset names, ahead or behind; else that of its end. Nothing
+        before it counts any more."""
         try:
             parsed = parse_offset(offset or "")
         except BadRequest:
-            return 0
+            return end
         if isinstance(parsed, Offset) and parsed.generation == self._stream:
             return parsed.position
-        return 0
+        return end
 
 
 def _parsed(line: bytes) -> Any:

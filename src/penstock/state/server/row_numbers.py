@@ -99,11 +99,10 @@ def live(db: Any, stream: int, type: str) -> tuple[array[int], array[int], array
     return columns
 
 
-def live_keys(db: Any, stream: int, limit: int) -> list[tuple[str, str]]:
-    """Return the type and key of every entity, at most `limit`."""
-    sql = "SELECT type, key FROM entities WHERE stream = ? LIMIT ?"
-    entities: list[tuple[str, str]] = db.execute(sql, (stream, limit)).fetchall()
-    return entities
+def live_keys(db: Any, stream: int, limit: int) -> dict[tuple[str, str], int]:
+    """Return the type and key of every entity, at most `limit`, and the position of its event."""
+    sql = "SELECT type, key, position FROM entities WHERE stream = ? LIMIT ?"
+    return {(type, key): position for type, key, position in db.execute(sql, (stream, limit))}
 
 
 def undone_keys(db: Any, stream: int, delete: int) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """The check of appends to streams that are shown as tables, so that rows can express every event.
 
 Keys and records that would break a row are refused, an event without timestamp gets that of its
-append, a reset becomes deletes, and a row that a table writes becomes an insert or an update.
-Decides within the append, on the pending state.
+append, a reset becomes deletes of what it discards, and a row that a table writes becomes an insert
+or an update. Decides within the append, on the pending state.
 """
 
 from __future__ import annotations
@@ -93,21 +93,23 @@ class TableChecks:
         resets: list[int],
         now: str,
     ) -> list[bytes]:
-        """Replace each reset by deletes of the entities that are live there."""
+        """Replace each reset by deletes of the entities that it discards."""
         # Raises NotYet if the index has to be asked first.
         live = self._resets.live(proposal.stream, proposal.start)
         result: list[bytes] = []
         for index, (line, event) in enumerate(zip(lines, events, strict=True)):
             if index in resets:
-                result += [_delete(type, key, now) for type, key in live]
-                live.clear()
+                floor = _floor(event, proposal)
+                discarded = [entity for entity, at in live.items() if floor is None or at < floor]
+                result += [_delete(type, key, now) for type, key in discarded]
+                for entity in discarded:
+                    del live[entity]
                 continue
             result.append(line)
             if isinstance(event, ChangeEvent):
-                if event.operation == "delete":
-                    live.pop((event.type, event.key), None)
-                else:
-                    live[event.type, event.key] = None
+                live.pop((event.type, event.key), None)
+                if event.operation != "delete":
+                    live[event.type, event.key] = proposal.start
         if not result:
             # An append cannot be empty: a reset of nothing becomes a control event without effect.
             result = [b'{"headers":{"control":"up-to-date"}}']
@@ -151,13 +153,26 @@ def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> N
         ) from None
 
 
-def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
-    """Refuse a reset that skips events after it: rows cannot express that."""
+def _floor(event: ControlEvent, proposal: Proposal) -> int | None:
+    """Return the position from which events count after a reset; None if none before it does."""
+    offset = _offset(event)
+    if offset is None or offset.generation != proposal.stream.id:
+        return None
+    return offset.position
+
+
+def _offset(event: ControlEvent) -> Offset | None:
     try:
         offset = parse_offset(event.offset or "")
     except BadRequest:
-        return
-    if isinstance(offset, Offset) and offset > (proposal.stream.id, proposal.start):
+        return None
+    return offset if isinstance(offset, Offset) else None
+
+
+def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
+    """Refuse a reset that skips events after it: rows cannot express that."""
+    offset = _offset(event)
+    if offset is not None and offset > (proposal.stream.id, proposal.start):
         raise InvalidEvent(
             f"Event {index}: a reset with an offset ahead of it skips events, which rows cannot: "
             "the stream is shown as a table. Leave the offset out.",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 EVENT_BYTES_MIN: Final = 70
 """The smallest size of a delete event, which bounds how many fit into an append."""
 
-Live = dict[tuple[str, str], None]
+Live = dict[tuple[str, str], int]
+"""Entities, and the position of the event that has set each."""
 
 
 class Resets:
@@ -101,8 +102,8 @@ class _Recording:
         self.stream = stream
         self.start = self._end = tail
         self._is_broken = False
-        self.base: list[tuple[str, str]] | None = None
-        self._changes: dict[tuple[str, str], bool] = {}
+        self.base: Live | None = None
+        self._changes: dict[tuple[str, str], int | None] = {}  # None: deleted
 
     def is_broken(self, tail: int) -> bool:
         """Whether a recorded append was refused later, or lost with its batch."""
@@ -112,16 +113,16 @@ class _Recording:
         self._is_broken = self.is_broken(tail)
         self._end += len(wire)
         event: Any
-        for event in events_of(wire):
+        for line, event in zip(wire.split(b",\n"), events_of(wire), strict=False):
             if isinstance(event, ChangeEvent):
-                self._changes[event.type, event.key] = event.operation != "delete"
+                self._changes[event.type, event.key] = None if event.operation == "delete" else tail
+            tail += len(line) + 2
 
     def live(self) -> Live:
         assert self.base is not None
-        live: Live = dict.fromkeys(self.base)
-        for entity, is_live in self._changes.items():
-            if is_live:
-                live[entity] = None
-            else:
-                live.pop(entity, None)
+        live = dict(self.base)
+        for entity, position in self._changes.items():
+            live.pop(entity, None)
+            if position is not None:
+                live[entity] = position
         return live
