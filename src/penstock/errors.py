@@ -16,7 +16,8 @@ PenstockError
 ├── Unauthorized 401
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly
-├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound · NurlNotFound 404
+├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
+├── NurlNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409

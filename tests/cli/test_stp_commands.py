@@ -48,6 +48,8 @@ def test_follow_status_and_unfollow(here: Cli) -> None:
             assert "endpoints  changed  active" in origin.ok("stp", "status")
             named = here.ok("stp", "follow", surl)
             assert named == f"mirror/127.0.0.1_{source.port}/endpoints follows {surl}\n"
+            linked = here.json("stp", "follow", surl, "--into", "copy", "--links", "2")
+            assert linked["links"]["depth"] == 2
     assert here.ok("stp", "unfollow", "copy") == "copy no longer follows another table\n"
     code, error = here.failed("stp", "unfollow", "copy")
     assert (code, error.count("\n")) == (3, 1)

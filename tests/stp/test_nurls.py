@@ -239,6 +239,7 @@ async def test_the_list_comes_in_pages() -> None:
         ("POST", "/v1/nurls", b'{"surl":"https://a.example/t","event":"x"}', 404, "nurl-not-found"),
         ("DELETE", "/v1/nurls", b"", 400, "invalid-parameter"),
         ("DELETE", "/v1/nurls?event=x", b"", 404, "nurl-not-found"),
+        ("DELETE", "/v1/nurls?evnt=x", b"", 400, "unknown-parameter"),
         ("GET", "/v1/nurls?limit=0", b"", 400, "invalid-parameter"),
     ],
 )  # fmt: skip

@@ -417,6 +417,18 @@ class Settings:
     follow_per_peer_max: int = _STP.count(
         limits.FOLLOW_PER_PEER_MAX, "Maximum number of tables of one host that are followed."
     )
+    follow_links_depth_max: int = _STP.count(
+        limits.FOLLOW_LINKS_DEPTH_MAX,
+        "Maximum depth to which a mirror follows the tables that records name. 0 allows none.",
+        minimum=0,
+    )
+    follow_links_max: int = _STP.count(
+        limits.FOLLOW_LINKS_MAX, "Maximum number of tables that the records of a mirror lead to."
+    )
+    follow_link_bytes_max: int = _STP.size(
+        limits.FOLLOW_LINK_BYTES_MAX,
+        "Size of a mirror that a record led to, at which its following ends.",
+    )
     follow_poll_s: float = _STP.seconds(
         limits.FOLLOW_POLL_S, "Time between two requests to a server that does not stream."
     )

@@ -24,22 +24,25 @@ if TYPE_CHECKING:
 
 
 class FollowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a PUT. `nurl` is where the source is asked to notify us of its changes."""
+    """The body of a PUT. `nurl` is where the source is asked to notify us of its changes, `links`
+    how deep the tables that its records name are followed too."""
 
     surl: str
     nurl: str | None = None
     adopt: bool = False
+    links: int | None = None
 
 
 class Follow:
     """The resource of a mirror."""
 
-    __slots__ = ("_check", "_hub", "_public_url")
+    __slots__ = ("_check", "_depth_max", "_hub", "_public_url")
 
     def __init__(self, hub: NotifyHub, settings: Settings, egress: Egress) -> None:
         self._hub = hub
         self._check = egress.check
         self._public_url = settings.public_url.rstrip("/")
+        self._depth_max = settings.follow_links_depth_max
 
     def put(self, path: str, request: Request) -> Awaitable[Response]:
         """Return 201 for a new mirror, 200 for the same again; 409 is another source, or rows of
@@ -54,11 +57,16 @@ class Follow:
         return self._put(path, follow, server_url(request, self._public_url))
 
     async def _put(self, path: str, follow: FollowRequest, base: str) -> Response:
+        if follow.links is not None and not 0 <= follow.links <= self._depth_max:
+            raise InvalidFollow(
+                f"links is how deep records are followed: 0 to {self._depth_max} here; see "
+                "follow_links_depth_max."
+            )
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
         created = await self._hub.mirrors.follow(
-            path, surl, nurl=nurl, adopt=follow.adopt, base=base
+            path, surl, nurl=nurl, adopt=follow.adopt, base=base, links=follow.links
         )
         return self._show(path, 201 if created else 200)
 
@@ -81,4 +89,8 @@ class Follow:
             "nurl": follower.follow.nurl or None,
             **msgspec.to_builtins(follower.status),
         }
+        if follower.follow.links:
+            body["links"] = self._hub.mirrors.links.status(follower.follow)
+        if follower.follow.root:
+            body["root"] = follower.follow.root
         return document(body, status)

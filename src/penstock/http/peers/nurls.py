@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PAGE_MAX: Final = 1000
 """NURLs in one page of the list, unless the request asks for fewer."""
 
+_SELECTION: Final = frozenset(Selection._fields)
+_LISTING: Final = _SELECTION | {"after", "limit"}
+
 
 class SendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a POST: the Notify, and which NURLs get it."""
@@ -45,7 +48,7 @@ class NurlList:
         self._hub = hub
 
     async def get(self, path: str, request: Request) -> Response:
-        query = parse_query(request.query, (*Selection._fields, "after", "limit"), strict=True)
+        query = parse_query(request.query, _LISTING, strict=True)
         after = query.pop("after", "")
         limit = parse_count("limit", query.pop("limit", str(PAGE_MAX)), maximum=PAGE_MAX)
         await self._hub.ready()
@@ -78,7 +81,7 @@ class NurlList:
         return document(outcome)
 
     async def delete(self, path: str, request: Request) -> Response:
-        query = parse_query(request.query, Selection._fields, strict=True)
+        query = parse_query(request.query, _SELECTION, strict=True)
         if not any(query.values()):
             raise InvalidParameter(
                 "Name the NURLs to remove by `nurl`, `event`, `table` or `source`."

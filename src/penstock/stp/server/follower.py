@@ -46,6 +46,10 @@ EVENT: Final = "changed"
 _log = logging.getLogger("penstock.stp")
 
 
+class _Full(EgressFailed):
+    """A table that a record led to is larger than the settings allow."""
+
+
 class Status(msgspec.Struct, kw_only=True):
     """The state of a following, for people."""
 
@@ -162,6 +166,10 @@ class Follower:
             self._announce_soon()
             try:
                 await self._read()
+            except _Full as error:
+                self._report(error)
+                status.state = "ended"
+                return
             except PenstockError as error:
                 if self._deduplicator.position > before:
                     status.failures = 0  # It was cut off, but brought rows.
@@ -261,6 +269,9 @@ class Follower:
                 self._deduplicator = Deduplicator(before)  # They come again.
                 raise
         self._count(mirror)
+        limit = self._settings.follow_link_bytes_max
+        if self.follow.root and mirror.size > limit:
+            raise _Full(f"A record leads to it, and it has more than {limit} bytes.")
         if bad is not None:
             raise EgressFailed(f"The source sent a line that is not a row: {bad.detail}")
 

@@ -7,6 +7,7 @@ record as the rows and no crash can separate the two. Knows the log; nothing of 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -51,7 +52,11 @@ class Mirror:
         follow: Follow,
         stream: Stream,
         table: Table,
+        *,
+        on_rows: Callable[[list[Row]], None] | None = None,
     ) -> None:
+        """`on_rows` is called with rows that have changed the mirror, when they are durable."""
+        self._on_rows = on_rows
         self._engine = engine
         self._indexer = indexer
         self._follow = follow
@@ -60,6 +65,11 @@ class Mirror:
         self._producer = producer_id(follow.surl)
         self.appended = 0
         self.unchanged = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the mirror's stream, with those that were trimmed."""
+        return self._stream.tail
 
     async def apply(self, rows: list[Row], now: str) -> None:
         """Append the changes of some rows and the position after them, in one record."""
@@ -101,6 +111,8 @@ class Mirror:
         request = Append(body, _JSON, False, producer, None, None, Writer.SERVER)
         await self._engine.append(self._stream.path, request)
         self.appended += len(changes)
+        if self._on_rows is not None:
+            self._on_rows([row for row, _ in changes])
         return True
 
     async def _save_position(self, position: int) -> None:

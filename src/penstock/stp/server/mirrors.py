@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from penstock.protocol.outbound import Target
 from penstock.state import declaration as state
 from penstock.stp.declaration import META, Table, encode
 from penstock.stp.server.follower import Follower, Status
+from penstock.stp.server.links import Links
 from penstock.stp.server.mirror import LEFT, Mirror, has_followed, has_left, left, position
 from penstock.stp.server.registry import OWNER, Follow
 
@@ -64,6 +66,7 @@ class Mirrors:
         registry: Registry,
         *,
         clock: Clock,
+        public_origin: str = "",
     ) -> None:
         self._engine = engine
         self._indexer = indexer
@@ -77,9 +80,12 @@ class Mirrors:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.followers: dict[str, Follower] = {}
         self._past = Status()
+        self.public_origin = public_origin
+        self.links = Links(self, registry, tables, egress, peers, settings)
 
     async def resume(self) -> None:
         """Start the followers that the registry has."""
+        self.links.pause()
         for follow in list(self._registry.follows.values()):
             try:
                 stream = self._engine.find(follow.table, touch=False)
@@ -89,8 +95,10 @@ class Mirrors:
                 continue
             await self._engine.set_meta(follow.table, OWNER, _owner(follow.surl))
             self._start_following(follow, stream)
+        self.links.resume()
 
     def close(self) -> None:
+        self.links.close()
         for task in self._tasks.values():
             task.cancel()
 
@@ -122,9 +130,12 @@ class Mirrors:
         adopt: bool = False,
         base: str = "",
         followed: tuple[str, ...] = (),
+        links: int | None = None,
+        root: str = "",
     ) -> bool:
         """Make a table a mirror of `surl`; return False if it is one already. The NURLs in
-        `followed`, and those that wait for it, are told that it is followed."""
+        `followed`, and those that wait for it, are told that it is followed. `links` is how deep
+        the tables that its records name are followed; None leaves that as it is."""
         async with self._lock:
             existing = self._registry.follows.get(table)
             if existing is not None:
@@ -134,7 +145,7 @@ class Mirrors:
                         f"{table!r} follows {existing.surl}; a mirror has one source. "
                         f"DELETE /v1/follow/{table} first."
                     )
-                await self._add_followed(existing, followed)
+                await self._change(existing, followed, links)
                 self.followers[table].wake()
                 return False
             self._peers.check(surl)
@@ -150,6 +161,8 @@ class Mirrors:
                 own_bytes=stream.tail if adopt else 0,
                 base=base,
                 followed=tuple(asked)[:FOLLOWED_MAX],
+                links=links or 0,
+                root=root,
             )
             await self._registry.put(follow)
             self._start_following(follow, stream)
@@ -158,22 +171,28 @@ class Mirrors:
                     await self._registry.remove(each)
         return True
 
-    async def _add_followed(self, follow: Follow, nurls: tuple[str, ...]) -> None:
-        """Tell more NURLs of a following that has begun, each once."""
+    async def _change(self, follow: Follow, nurls: tuple[str, ...], links: int | None) -> None:
+        """Tell more NURLs of a following that has begun, and follow its links as deep as it says
+        now. What an operator follows does not depend on links any more."""
         asked = tuple(dict.fromkeys((*follow.followed, *nurls)))[:FOLLOWED_MAX]
-        if asked != follow.followed:
-            follow = replace(follow, followed=asked)
-            await self._registry.put(follow)
-            self.followers[follow.table].changed(follow)
+        depth, root = (follow.links, follow.root) if links is None else (links, "")
+        changed = replace(follow, followed=asked, links=depth, root=root)
+        if changed != follow:
+            await self._registry.put(changed)
+            self.followers[follow.table].changed(changed)
+            if depth != follow.links:
+                self.links.end(follow.table)
+                self.links.begin(changed)
 
     async def forget_followed(self, table: str, nurl: str) -> None:
         """Tell a NURL of a following no more, also after a restart."""
-        follow = self._registry.follows.get(table)
-        if follow is not None and nurl in follow.followed:
-            others = tuple(each for each in follow.followed if each != nurl)
-            follow = replace(follow, followed=others)
-            await self._registry.put(follow)
-            self.followers[table].changed(follow)
+        async with self._lock:
+            follow = self._registry.follows.get(table)
+            if follow is not None and nurl in follow.followed:
+                others = tuple(each for each in follow.followed if each != nurl)
+                follow = replace(follow, followed=others)
+                await self._registry.put(follow)
+                self.followers[table].changed(follow)
 
     def _check_room(self, surl: Target) -> None:
         settings, registry = self._settings, self._registry
@@ -225,11 +244,13 @@ class Mirrors:
                 await self._engine.set_meta(table, OWNER, None)
             # Last: a crash before this leaves a following that is resumed.
             await self._registry.remove(follow)
+        self.links.end(table)
 
     def _start_following(self, follow: Follow, stream: Stream) -> None:
         async def declare(kind: SequenceType) -> Mirror:
             table = await self._declare(stream, kind)
-            return Mirror(self._engine, self._indexer, follow, stream, table)
+            on_rows = partial(self.links.changed, follow.table)
+            return Mirror(self._engine, self._indexer, follow, stream, table, on_rows=on_rows)
 
         base = self._settings.public_url.rstrip("/") or follow.base
         follower = Follower(
@@ -246,6 +267,7 @@ class Mirrors:
         task = asyncio.get_running_loop().create_task(follower.run())
         self._tasks[follow.table] = task
         task.add_done_callback(lambda done: _ended(follower, done))
+        self.links.begin(follow)
 
     def lookup(self, path: str) -> TableView | None:
         """Return the table at a path, if there is one."""

@@ -64,6 +64,7 @@ class NotifyHub:
             self._peers,
             self.registry,
             clock=clock,
+            public_origin=self._public_origin,
         )
         self.nurls = Nurls(self.registry, self.mirrors, self.notifier, clock=clock)
         self._watches: dict[str, _Watch] = {}

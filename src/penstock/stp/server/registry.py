@@ -66,6 +66,8 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The first `own_bytes` of its stream were there before. `base` is the URL of this server as the
     client that asked for the mirror knew it. `followed` are the NURLs that learn of the following.
+    `links` is how deep the tables that its records name are followed; those have as their `root`
+    the mirror where that began.
     """
 
     table: str
@@ -75,6 +77,8 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     own_bytes: int = 0
     base: str = ""
     followed: tuple[str, ...] = ()
+    links: int = 0
+    root: str = ""
 
     @property
     def key(self) -> str:

@@ -46,10 +46,22 @@ command.add_command(check)
     "--nurl", metavar="URL", help="Notify URL of the source, to register for notifications."
 )
 @click.option("--adopt", is_flag=True, help="Allow a mirror that already has rows.")
+@click.option(
+    "--links",
+    type=click.IntRange(min=0),
+    metavar="DEPTH",
+    help="Follow the tables that its records name too, this deep; 0 ends that.",
+)
 @json_option
 @server_options
 def follow(
-    server: Server, surl: str, into: str | None, nurl: str | None, adopt: bool, as_json: bool
+    server: Server,
+    surl: str,
+    into: str | None,
+    nurl: str | None,
+    adopt: bool,
+    links: int | None,
+    as_json: bool,
 ) -> None:
     """Make the server mirror the table at SURL, also after a restart.
 
@@ -60,7 +72,9 @@ def follow(
     from penstock.stp.server.peers import mirror_path
 
     table = into or mirror_path(parse_url(surl))
-    document = {"surl": surl, "adopt": adopt, **({} if nurl is None else {"nurl": nurl})}
+    options = {"nurl": nurl, "links": links}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    document = {"surl": surl, "adopt": adopt, **chosen}
     with server.client() as client:
         mirror = _request(client, "PUT", f"follow/{table}", document)
     if as_json:
