@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PAGE_MAX: Final = 1000
 """NURLs in one page of the list, unless the request asks for fewer."""
+_SELECTION: Final = frozenset(Selection._fields)
 
 
 class SendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +46,7 @@ class NurlList:
         self._hub = hub
 
     async def get(self, path: str, request: Request) -> Response:
-        query = parse_query(request.query, (*Selection._fields, "after", "limit"), strict=True)
+        query = parse_query(request.query, _SELECTION | {"after", "limit"}, strict=True)
         after = query.pop("after", "")
         limit = parse_count("limit", query.pop("limit", str(PAGE_MAX)), maximum=PAGE_MAX)
         await self._hub.ready()
@@ -78,7 +79,7 @@ class NurlList:
         return document(outcome)
 
     async def delete(self, path: str, request: Request) -> Response:
-        query = parse_query(request.query, Selection._fields, strict=True)
+        query = parse_query(request.query, _SELECTION, strict=True)
         if not any(query.values()):
             raise InvalidParameter(
                 "Name the NURLs to remove by `nurl`, `event`, `table` or `source`."
