@@ -153,6 +153,17 @@ async def test_a_reader_of_the_whole_of_a_closed_stream_is_told_to_stop(client: 
     assert first.controls[0]["streamClosed"] is True, "who comes first is told in an event"
 
 
+@with_app()
+async def test_a_browser_that_comes_to_a_stopping_server_comes_again(client: Client) -> None:
+    tail = (await client.put("a", b"[1]", content_type=JSON)).offset
+    client.app.drain()
+    again = await client.get("a", "offset=-1&live=sse", last_event_id=tail)
+    assert (again.status, again.body) == (200, b"retry: 1000\n\n")
+    assert again.headers["content-type"] == "text/event-stream"
+    other = await client.get("a", "offset=-1&live=sse")
+    assert other.status == 503, "clients that know the protocol are told why"
+
+
 @with_app(sse_keepalive_s=0.02)
 async def test_idle_readers_get_comments_while_they_are_there(client: Client) -> None:
     await client.put("a", content_type=TEXT)

@@ -146,7 +146,7 @@ def test_input_means_the_same_in_any_pieces(
 
 
 @pytest.mark.soak
-@settings(max_examples=100_000)
+@settings(max_examples=20_000)
 @given(st.lists(ARRIVALS, min_size=1, max_size=6))
 def test_the_head_cache_reads_many_bytes_as_the_parser_does(
     connections: list[list[bytes]],
@@ -155,7 +155,7 @@ def test_the_head_cache_reads_many_bytes_as_the_parser_does(
 
 
 @pytest.mark.soak
-@settings(max_examples=100_000)
+@settings(max_examples=20_000)
 @given(ARRIVALS, st.randoms(use_true_random=False), st.sampled_from([7, 40, 16 * 1024]))
 def test_much_input_means_the_same_in_any_pieces(
     arrivals: list[bytes], rng: random.Random, slice_bytes: int

@@ -8,6 +8,7 @@ import zlib
 from itertools import pairwise
 from pathlib import Path
 
+import brotli
 import pytest
 import zstandard
 
@@ -328,6 +329,7 @@ async def test_reads_slide_the_ttl_and_head_does_not(client: Client) -> None:
         ("gzip", gzip.decompress),
         ("deflate", zlib.decompress),
         ("zstd", zstandard.ZstdDecompressor().decompress),
+        ("br", brotli.decompress),
     ],
 )
 @pytest.mark.parametrize("count", [100, 3000])
@@ -370,11 +372,15 @@ async def test_what_would_not_shrink_is_left_alone(client: Client) -> None:
         ("gzip, deflate, br, zstd", "zstd"),
         ("zstd;q=0.5, gzip", "gzip"),
         ("GZIP;Q=0.8", "gzip"),
-        ("br", None),
+        ("br", "br"),
+        ("gzip, deflate, br", "br"),
+        ("br;q=0.9, gzip", "gzip"),
+        ("compress", None),
         ("", None),
         ("*", "zstd"),
         ("*;q=0", None),
-        ("zstd;q=0, *", "gzip"),
+        ("zstd;q=0, *", "br"),
+        ("zstd;q=0, br;q=0, *", "gzip"),
         ("gzip;q=0", None),
         ("gzip;q=junk", None),
         ("identity", None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,40 @@ async def has_stopped_accepting(server: Server) -> None:
         except OSError:
             return
         writer.close()
+
+
+def open_files(server: Server) -> int:
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the limit of another process is set with prlimit"
+)
+@on_loop
+async def test_the_log_tells_when_no_descriptor_is_left_and_when_there_is_again() -> None:
+    import resource
+
+    with running_server(memory=True) as server:
+        first = await connect(server)
+        assert (await first.ask(get("/healthz"))).status == 200
+        limit = open_files(server) + 5
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        clients = [first]
+        while "no file descriptor is left" not in server.stderr:
+            if len(clients) < 30:
+                clients.append(await connect(server))
+            await asyncio.sleep(0.05)
+        assert f"limit {limit}" in server.stderr
+        assert (await first.ask(get("/healthz"))).status == 200
+        for client in clients[1:]:
+            await client.close()
+        while "available again" not in server.stderr:
+            await asyncio.sleep(0.05)
+        last = await connect(server)
+        assert (await last.ask(get("/healthz"))).status == 200
+        assert server.stderr.count("no file descriptor is left") == 1
+        for client in (first, last):
+            await client.close()
 
 
 @on_loop

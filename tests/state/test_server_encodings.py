@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import brotli
 import httpx2
 import pytest
 import zstandard
@@ -19,6 +20,7 @@ DOCUMENT: dict[str, Any] = {
     "types": {f"type-{number}": {"schema": {"type": "object"}} for number in range(100)}
 }
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "br": brotli.decompress,
     "gzip": lambda data: zlib.decompress(data, 16 + zlib.MAX_WBITS),
     "deflate": zlib.decompress,
     "zstd": lambda data: zstandard.ZstdDecompressor().decompress(data),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from typing import Any
+from typing import Any, cast
 
+import brotli
 import pytest
 
 from penstock.errors import RowsTrimmed
@@ -166,7 +167,7 @@ async def test_closing_the_stream_changes_the_tag_and_is_told(client: Client) ->
     assert (await put(client, "k", "v")).status == 409
 
 
-@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
 def test_answers_are_compressed_on_request_small_and_large(coding: str) -> None:
     @with_app()
     async def check(client: Client) -> None:
@@ -190,6 +191,8 @@ def test_answers_are_compressed_on_request_small_and_large(coding: str) -> None:
 def _unpacked(coding: str, data: bytes) -> bytes:
     if coding == "gzip":
         return gzip.decompress(data)
+    if coding == "br":
+        return cast(bytes, brotli.decompress(data))
     import zstandard
 
     return zstandard.ZstdDecompressor().decompressobj().decompress(data)

@@ -20,6 +20,7 @@ from penstock.http.log_format import configure
 from penstock.http.message import Application
 from penstock.http.native.connection import Connection
 from penstock.http.native.connections import ConnectionTable
+from penstock.http.native.descriptors import DescriptorWatch
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -130,12 +131,13 @@ def raise_open_files() -> None:
 class Server:
     """The native transport for one Application on one event loop."""
 
-    __slots__ = ("_app", "_server", "_settings", "table")
+    __slots__ = ("_app", "_server", "_settings", "_watch", "table")
 
     def __init__(self, app: Application, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._server: asyncio.Server | None = None
+        self._watch: DescriptorWatch | None = None
         self.table: ConnectionTable
 
     async def start(self, sock: socket.socket) -> str:
@@ -145,11 +147,14 @@ class Server:
         self._server = await loop.create_server(
             lambda: Connection(table), sock=sock, backlog=BACKLOG
         )
+        self._watch = DescriptorWatch(sock, loop, table.count)
         host, port = sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
         """Accept no more, let requests in flight finish, end live readers, cut the rest."""
+        if self._watch is not None:
+            self._watch.stop()
         if self._server is not None:
             self._server.close()
         self.table.drain()

@@ -16,7 +16,7 @@ from penstock.http.live.channel import Channel, Channels
 from penstock.http.live.comments import Comments
 from penstock.http.message import Headers, Request, Response
 from penstock.http.streams.read import Answer, Reads
-from penstock.http.streams.sse import SseEncoder, SseReader, form_of
+from penstock.http.streams.sse import RETRY, SseEncoder, SseReader, form_of
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
 from penstock.protocol.sse import PLAIN, SseForm
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
 
+EVENT_HEADERS = (
+    (b"content-type", b"text/event-stream"),
+    NO_CACHE,
+    (b"x-accel-buffering", b"no"),
+)
 SWEEP_S = 1.0  # between two checks of the time limits of SSE responses
 
 
@@ -104,10 +109,13 @@ class Live:
     ) -> Answer:
         """Return an SSE response; the transport attaches its reader after sending the head.
 
-        `resumed` is a reader that had an earlier one: at the end of a closed stream it gets 204,
-        which makes browsers stop.
+        `resumed` is a browser that had an earlier one. It stops for good at any status but 200: at
+        the end of a closed stream that is what 204 is for, and a server that stops has an empty
+        response for it.
         """
         if self._channels.draining:
+            if resumed:
+                return Response(200, list(EVENT_HEADERS), RETRY)
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
@@ -187,11 +195,7 @@ class Live:
             if resumed:
                 return Response(204, [*end, NO_STORE])
         form = form_of(stream, form)
-        headers: Headers = [
-            (b"content-type", b"text/event-stream"),
-            NO_CACHE,
-            (b"x-accel-buffering", b"no"),
-        ]
+        headers: Headers = list(EVENT_HEADERS)
         if form.base64:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         cursor = int(self._first_cursor(client_cursor))

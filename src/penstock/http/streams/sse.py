@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 * 1024
 """The size of what a reader that is behind is sent at a time, and so what a stalled one holds."""
-_RETRY: Final = sse.retry(limits.SSE_RETRY_MS)
-
 PUBLISH_BYTES_MAX: Final = 1024 * 1024
 """A commit with more, such as a snapshot, is read from the log by each reader at its own pace."""
+RETRY: Final = sse.retry(limits.SSE_RETRY_MS)
 
 
 class SseReader(LiveReader):
@@ -180,7 +179,7 @@ class SseEncoder:
             self._traffic.events += 1
         if not reader.started:
             reader.started = True
-            frame = _RETRY + frame
+            frame = RETRY + frame
         self._traffic.bytes_out += len(frame)
         reader.position, reader.held = end, held
         sink.write(frame)
