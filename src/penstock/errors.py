@@ -10,7 +10,8 @@ PenstockError
 │   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow
 ├── SubscriptionError (each also has the protocol's own form)
-│   ├── InvalidSubscription 400 · WebhookRefused 400 (of BadRequest) · InvalidToken 401
+│   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
+│   ├── InvalidToken 401
 │   ├── SubscriptionNotFound 404 · TooManySubscriptions 429
 │   └── SubscriptionExists · Fenced · AlreadyClaimed · NoPendingWork · InvalidAck (of Conflict)
 ├── Unauthorized 401
@@ -548,6 +549,13 @@ class InvalidSubscription(SubscriptionError, BadRequest):
 class WebhookRefused(SubscriptionError, BadRequest):
     status, code, title = 400, "webhook-url-rejected", "The webhook's URL is not called"
     wire_code = "WEBHOOK_URL_REJECTED"
+
+
+class PublicUrlNotSet(SubscriptionError, BadRequest):
+    """A webhook's receiver has to be told this server's own URL, which a Host cannot vouch for."""
+
+    status, code, title = 400, "public-url-not-set", "This server does not know its own URL"
+    wire_code = "INVALID_REQUEST"
 
 
 class InvalidToken(SubscriptionError):

@@ -83,9 +83,20 @@ def test_what_is_refused_is_said_in_a_line(here: Cli) -> None:
     assert (code, error.count("\n")) == (1, 1)
     assert here.failed(*hook, "https://a.example/", "--wake-stream", "w")[0] == 2
     assert here.failed("subscription", "create", "s", "--pattern", "a/*")[0] == 2
-    here.ok(*hook, "https://a.example/hook")
-    code, error = here.failed("work", "s", "--", "true")
-    assert "webhook" in error
+    code, error = here.failed(*hook, "https://a.example/hook")
+    assert (code, error.count("\n"), "--public-url" in error) == (1, 1, True)
+
+
+def test_a_webhook_has_no_work_for_a_worker(tmp_path: Path) -> None:
+    arguments = ["--public-url", "https://streams.example.com"]
+    with (
+        running_server(memory=True, args=arguments) as server,
+        Cli(server.url, tmp_path) as cli,
+    ):
+        hook = ["--webhook", "https://a.example/hook"]
+        cli.ok("subscription", "create", "s", "--pattern", "a/*", *hook)
+        _, error = cli.failed("work", "s", "--", "true")
+        assert "webhook" in error
 
 
 def test_work_is_done_once_and_acked(here: Cli) -> None:

@@ -25,6 +25,8 @@ import httpx2
 
 SUBSCRIPTIONS = "/v1/stream/__ds/subscriptions"
 AGAIN_S = 0.01
+REFUSED = (503, 507)
+"""The server cannot write now: nothing has happened, and the same request may be sent again."""
 
 
 class Diary:
@@ -101,10 +103,15 @@ def claim_and_ack(http: httpx2.Client, base: str, diary: Diary) -> bool:
 
 
 def finish(http: httpx2.Client, url: str, wake: Any, acks: list[dict[str, str]]) -> httpx2.Response:
-    """Say that a claimed wake is done."""
+    """Say that a claimed wake is done, until the server can write that."""
     named = {name: wake[name] for name in ("wake_id", "generation")}
     headers = {"authorization": f"Bearer {wake['token']}"}
-    return http.post(f"{url}/ack", json={**named, "acks": acks, "done": True}, headers=headers)
+    while True:
+        report = {**named, "acks": acks, "done": True}
+        answer = http.post(f"{url}/ack", json=report, headers=headers)
+        if answer.status_code not in REFUSED:
+            return answer
+        time.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
 """A seeded run of subscriptions and their workers, and what may be left of them after a crash.
 
 Everything that is kept of subscriptions is written in one order, so what survives is the effect of
-the first so many writes: of all that were durable, and of none that came later. Beside that, what
-somebody was told is noted as it was told: positions, generations, keys.
+the first so many writes: of all that were durable, and of none that came later. Those that met a
+full disk or an overload are not among them. Beside that, what somebody was told is noted as it was
+told: positions, generations, keys.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import queue
 import random
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +34,8 @@ PATHS = ("events/a", "events/b", "listed/c")
 PULLS = ("p", "q")
 HOOK = "h"
 LEASE_MS = 1000
+QUEUE_BYTES = 1500
+CROWD_BYTES = 600
 
 
 class Said(NamedTuple):
@@ -46,17 +53,30 @@ class Written(msgspec.Struct):
     rows: list[dict[str, Any]]
     submitted_at: int
     answered_at: int | None = None
+    failed: bool = False
 
 
-def fold(rows: list[dict[str, Any]], into: dict[str, dict[str, Any]]) -> None:
-    """What rows say: by subscription, its own row, its wake and its links."""
+def fold(
+    rows: list[dict[str, Any]], into: dict[str, dict[str, Any]], drafts: dict[str, dict[str, Any]]
+) -> None:
+    """What rows say: by subscription, its own row, its wake and its links. Links that are written
+    before the row of their subscription are drafts."""
     for row in rows:
         kind, key, value = row["type"], row["key"], row.get("value")
+        if kind == "draft":
+            assert value is not None
+            if drafts.get(key, {}).get("created_us") != value["created_us"]:
+                drafts[key] = {"created_us": value["created_us"], "links": {}}
+            drafts[key]["links"].update(value["links"])
+            continue
         if kind == "subscription":
             known = into.pop(key, None)
             if value is not None:
                 is_same = known is not None and known["row"]["created_us"] == value["created_us"]
-                kept = known if is_same and known is not None else {"wake": {}, "links": {}}
+                draft = drafts.get(key, {"created_us": 0, "links": {}})
+                is_drafted = draft["created_us"] == value["created_us"]
+                links = dict(draft["links"]) if is_drafted else {}
+                kept = known if is_same and known is not None else {"wake": {}, "links": links}
                 into[key] = {**kept, "row": value}
             continue
         path, _, id = key.partition(" ") if kind == "link" else ("", "", key)
@@ -104,8 +124,23 @@ class Scenario:
         self.ended: list[Said] = []
         self.kids: list[tuple[int, str]] = []
         self.counts: dict[str, int] = {}
+        self._full = 0
+        self._fill_disk()
         self._note_writes()
         hook.calls = _Calls(self)
+
+    def _fill_disk(self) -> None:
+        """Let the journal meet a full disk `_full` times."""
+        journal = disk(self._engine)._journal
+        write = journal.write
+
+        def refuse(first_lsn: int, parts: Sequence[bytes]) -> None:
+            if self._full:
+                self._full -= 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write(first_lsn, parts)
+
+        journal.write = refuse  # type: ignore[method-assign] # a full disk
 
     def _note_writes(self) -> None:
         store, write = self._service.store, self._service.store.write
@@ -121,8 +156,12 @@ class Scenario:
 
     def _answered(self, written: Written, done: asyncio.Future[Any]) -> None:
         # Nobody is told of one whose subscription is gone meanwhile.
-        if not done.cancelled() and done.exception() is None:
+        if done.cancelled():
+            return
+        if done.exception() is None:
             written.answered_at = len(self._record)
+        else:
+            written.failed = True
 
     def called(self, call: Call) -> None:
         """The receiver was told of a wake; on a thread of its own."""
@@ -159,6 +198,8 @@ class Scenario:
             self._drop,
             self._join,
             self._rotate,
+            *(self._fill,) * 3,
+            *(self._crowd,) * 3,
         )
         waiting: list[asyncio.Task[None]] = []
         for _ in range(bursts):
@@ -269,6 +310,22 @@ class Scenario:
         await self._service.rotate_key()
         self._note_keys()
         self._clock.advance(400)
+
+    async def _fill(self) -> None:
+        """The disk is full for the next writes."""
+        self._full = self._random.choice((1, 1, 2))
+
+    async def _crowd(self) -> None:
+        """Everybody at once, more than the queue takes."""
+        actions = [self._random.choice((self._report, self._claim, self._join)) for _ in range(4)]
+        body = b'"%s"' % (b"x" * CROWD_BYTES)
+        await self._engine.create("noise", JSON, b"", closed=False)
+        noise = [self._noise(body) for _ in range(3)]
+        await asyncio.gather(*noise, *(self._attempt(action) for action in actions))
+
+    async def _noise(self, body: bytes) -> None:
+        with suppress(PenstockError):
+            await self._engine.append("noise", append(body, config=JSON))
 
     def _note_keys(self) -> None:
         at = len(self._record)

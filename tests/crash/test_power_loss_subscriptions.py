@@ -1,5 +1,6 @@
-"""The plug is pulled while subscriptions are at work: no ack is undone and none made up, no
-generation comes twice, nobody's work is forgotten, and keys that were shown can still be checked.
+"""The plug is pulled while subscriptions work on a disk that is full now and then: no ack is
+undone and none made up, no generation comes twice, nobody's work is forgotten, and keys that were
+shown can still be checked.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ from penstock.subscriptions.store import SubscriptionStore
 from tests.crash.engines import START_US, abandon, small_blocks, small_settings, start
 from tests.crash.power import Image, Luck, Record
 from tests.crash.power_run import ODDS, ROOT, recording
-from tests.crash.subscription_scenario import PULLS, Scenario, fold, position
+from tests.crash.subscription_scenario import PULLS, QUEUE_BYTES, Scenario, fold, position
 from tests.subscriptions.desk import Receiver, caught_up, receiver
 
 BURSTS = 80
 QUICK_CUTS = 60
-OPTIONS: dict[str, Any] = {"development": True, "subscription_log_bytes": 3000}
+OPTIONS: dict[str, Any] = {
+    "development": True,
+    "subscription_log_bytes": 3000,
+    "append_queue_bytes_max": QUEUE_BYTES,
+}
 DEADLINE_S = 60
 
 
@@ -131,20 +136,22 @@ async def _left(engine: Engine, settings: Settings) -> dict[str, dict[str, Any]]
 
 def _check_writes(scenario: Scenario, left: dict[str, dict[str, Any]], cut: int) -> None:
     """A moment of the past: not before anything that was durable, not after anything unsaid."""
+    writes = [each for each in scenario.writes if not each.failed]
     least = most = 0
-    for count, written in enumerate(scenario.writes, 1):
+    for count, written in enumerate(writes, 1):
         if written.answered_at is not None and written.answered_at <= cut:
             least = count
         if written.submitted_at <= cut:
             most = count
     folded: dict[str, dict[str, Any]] = {}
-    for written in scenario.writes[:least]:
-        fold(written.rows, folded)
+    drafts: dict[str, dict[str, Any]] = {}
+    for written in writes[:least]:
+        fold(written.rows, folded, drafts)
     for count in range(least, most + 1):
         if folded == left:
             return
         if count < most:
-            fold(scenario.writes[count].rows, folded)
+            fold(writes[count].rows, folded, drafts)
     raise AssertionError(f"after {cut} steps, {least} of {most} writes durable: {left}")
 
 
@@ -271,6 +278,10 @@ def test_the_scenario_reaches_everything_that_is_kept(tmp_path: Path) -> None:
     ends = [row for each in scenario.writes for row in each.rows if "value" not in row]
     assert {row["type"] for row in ends} == {"subscription", "link"}
     assert {said.id for said in scenario.generations} == {"p", "q", "h"}
+    assert scenario.counts["disk-full"] > 3
+    assert scenario.counts["overloaded"] > 3
+    failed = [row["type"] for each in scenario.writes if each.failed for row in each.rows]
+    assert {"wake", "link"} <= set(failed)
 
 
 def test_nothing_is_lost_to_a_subscriber_when_the_power_fails(tmp_path: Path) -> None:

@@ -91,19 +91,22 @@ def running_server(
     posix: bool = True,
     memory: bool = False,
     data_dir: Path | None = None,
+    full_disk: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server on a free port, ready to serve, stopped at the end.
 
     `args` are flags of `penstock serve`, also when it runs under uvicorn (`asgi=True`) or without
     the names that Windows does not have (`posix=False`). Without a `data_dir` a temporary one is
-    used.
+    used. Its disk is full while the file `full_disk` exists.
     """
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-test-")))
         log = cleanup.enter_context((scratch / "stderr").open("w+"))
         module = "penstock.cli" if posix else "tests.helpers.without_posix"
         module = "tests.helpers.asgi" if asgi else module
+        if full_disk is not None:
+            module, env = "tests.helpers.full_disk", {**(env or {}), "FULL_DISK": str(full_disk)}
         folder = None if memory else data_dir or scratch / "data"
         store = ["--memory"] if folder is None else ["--data-dir", str(folder)]
         process = subprocess.Popen(

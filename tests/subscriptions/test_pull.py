@@ -258,12 +258,40 @@ async def test_a_deleted_subscription_fails_what_is_in_flight(client: Client) ->
     claimed = (await desk.claim()).json()
     assert (await desk.send("DELETE", "")).status == 204
     assert (await desk.send("DELETE", "")).status == 204
-    assert _code(await desk.finish(claimed)) == "SUBSCRIPTION_NOT_FOUND"
+    assert _code(await desk.finish(claimed)) == "TOKEN_INVALID"
     # One of the same name is another: its cursors start anew and old tokens are no good.
     await desk.pull()
     await desk.append("events/a")
     assert (await desk.claim()).json()["generation"] == 1
     assert (await desk.finish(claimed)).status in (401, 409)
+
+
+@with_app(development=True)
+async def test_a_token_that_is_none_tells_nobody_which_subscriptions_exist(client: Client) -> None:
+    desk, hook, gone = (Desk(client, id) for id in ("s", "hook", "gone"))
+    await desk.pull()
+    await hook.put(type="webhook", pattern="x/*", webhook={"url": "http://127.0.0.1:9/"})
+    await gone.pull()
+    await desk.append("events/a")
+    wake, old = [(await each.claim()).json() for each in (desk, gone)]
+    assert (await gone.send("DELETE", "")).status == 204
+    report = {"wake_id": wake["wake_id"], "generation": 1}
+    never = Desk(client, "never")
+    for token in ("nonsense", "", old["token"], f"1.{wake['token'][2:-1]}", "9" * 400):
+        answers = {
+            repr(await each.send("POST", f"/{action}", report, token))
+            for each in (desk, hook, gone, never)
+            for action in ("ack", "release", "callback")
+        }
+        assert len(answers) == 1
+        assert "TOKEN_INVALID" in answers.pop()
+    # One of another subscription is none either.
+    others = [await each.send("POST", "/ack", report, wake["token"]) for each in (hook, never)]
+    assert others[0] == others[1]
+    # Who has the right one learns what is wrong.
+    wrong = await desk.send("POST", "/callback", report, wake["token"])
+    assert _code(wrong) == "INVALID_REQUEST"
+    assert (await desk.finish(wake)).status == 200
 
 
 @with_app()

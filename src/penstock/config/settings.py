@@ -37,6 +37,13 @@ class Settings:
     port: int = _SERVER.count(
         4437, "Port to listen on. 0 picks a free port.", minimum=0, maximum=65535, common=True
     )
+    public_url: str = _SERVER.text(
+        "",
+        "URL under which clients and other servers reach this one, such as "
+        "https://streams.example.com. Webhook subscriptions need it. By default it is the URL of a "
+        "request, as its Host says.",
+        common=True,
+    )
     data_dir: Path = _SERVER.folder("data", "Folder that holds the streams.", common=True)
     memory: bool = _SERVER.switch(
         False, "Keep streams in memory only. A stop deletes them.", common=True
@@ -347,11 +354,6 @@ class Settings:
         "Maximum number of connections to other servers, not counting streamed responses.",
     )
 
-    public_url: str = _STP.text(
-        "",
-        "URL under which other servers reach this one. By default it is the URL of their request.",
-        common=True,
-    )
     stp_peers: tuple[str, ...] = _STP.texts(
         "Hosts that a Notify may make this server follow or notify: names, *.suffixes, or *.",
         common=True,

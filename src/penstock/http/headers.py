@@ -149,8 +149,10 @@ def weak(tag: str) -> bytes:
 # URLs of this server as its client sees them.
 
 
-def location(request: Request) -> bytes:
+def location(request: Request, public_url: str = "") -> bytes:
     """Return the URL of the request; its path alone for a client that sent no Host."""
+    if public_url:
+        return public_url.encode() + request.path
     host = request.headers.get(b"host")
     if not host:
         return request.path

@@ -17,6 +17,7 @@ from penstock.errors import (
     EgressRefused,
     InvalidSubscription,
     InvalidUrl,
+    PublicUrlNotSet,
     SubscriptionExists,
     SubscriptionNotFound,
     TooManySubscriptions,
@@ -26,14 +27,14 @@ from penstock.protocol.globs import literal_prefix
 from penstock.protocol.headers import format_expires_at, is_json
 from penstock.protocol.offsets import Offset
 from penstock.protocol.subscription import RESERVED, WEBHOOK, Config
-from penstock.protocol.wakes import Delete, Wake
+from penstock.protocol.wakes import Delete, Wake, token_generation
 from penstock.subscriptions.keys import Key, Keys
 from penstock.subscriptions.model import Link, Row, Subscription, view
 from penstock.subscriptions.slices import in_slices
 from penstock.subscriptions.store import SubscriptionStore, end_row, link_row
 from penstock.subscriptions.wakes import Wakes
 from penstock.subscriptions.webhooks import PREFIX
-from penstock.subscriptions.workers import Workers
+from penstock.subscriptions.workers import Workers, no_token
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 """Streams looked at in one turn of the event loop."""
+
+NOBODY: Final = "nobody"
+"""The scope of a token that no subscription has."""
+
+BASES_SHOWN_MAX: Final = 5
+"""URLs that one line of the log names."""
 
 _log = logging.getLogger("penstock.subscriptions")
 
@@ -83,8 +90,26 @@ class Subscriptions:
         await self.store.load()
         for subscription in self.all.values():
             self.matching.add(subscription)
+        self._warn_of_hosts()
         # In the background: it may look at every stream of the server.
         self._begin_scan(list(self.all.values()))
+
+    @property
+    def _knows_its_url(self) -> bool:
+        """Whether callback URLs need not rest on the Host of a request; in development they may."""
+        return bool(self._settings.public_url) or self._settings.development
+
+    def _warn_of_hosts(self) -> None:
+        """Log the webhooks of earlier versions, whose callback URL is the Host of their creator."""
+        if self._knows_its_url:
+            return
+        bases = sorted({each.row.base for each in self.all.values() if each.config.webhook_url})
+        if bases:
+            _log.warning(
+                "webhooks are called with callback URLs at %s, as the Host of a request said; set "
+                "public_url to the URL of this server",
+                ", ".join(bases[:BASES_SHOWN_MAX]),
+            )
 
     def _begin_scan(self, subscriptions: list[Subscription]) -> None:
         scan = asyncio.get_running_loop().create_task(self._scan(subscriptions))
@@ -178,6 +203,12 @@ class Subscriptions:
                 self._egress.check(config.webhook_url)
             except (EgressRefused, InvalidUrl) as error:
                 raise WebhookRefused(error.detail) from None
+            if not self._knows_its_url:
+                raise PublicUrlNotSet(
+                    "The receiver of a webhook needs the URL of this server to call it back, and "
+                    "the Host of a request can be forged. Set public_url (--public-url), or use a "
+                    "pull-wake subscription."
+                )
         if config.wake_stream is not None:
             stream = self.wakes.find(config.wake_stream)
             if stream is not None and not is_json(stream.config.content_type):
@@ -253,6 +284,20 @@ class Subscriptions:
             raise SubscriptionNotFound(
                 f"There is no subscription {id!r}; PUT one to {PREFIX}subscriptions/{id}."
             )
+        return subscription
+
+    async def get_by_token(self, id: str, token: str) -> Subscription:
+        """Return the subscription that a token of a wake is for.
+
+        Without such a token nobody learns anything, not even whether there is a subscription.
+        """
+        await self._settled(id)
+        subscription = self.all.get(id)
+        # Compared in either case: the time that it takes must not tell either.
+        scope = NOBODY if subscription is None else subscription.scope
+        generation = token_generation(self.store.secret, scope, token)
+        if subscription is None or generation is None:
+            raise no_token()
         return subscription
 
     async def delete(self, id: str) -> None:

@@ -54,13 +54,14 @@ _FORK_HEADERS = (b"stream-forked-from", b"stream-fork-offset", b"stream-fork-sub
 class Streams:
     """The methods of a stream, except for reads."""
 
-    __slots__ = ("_engine", "_posts", "_settings", "_traffic")
+    __slots__ = ("_engine", "_posts", "_public_url", "_settings", "_traffic")
 
     def __init__(self, engine: Engine, settings: Settings, traffic: Traffic) -> None:
         self._engine = engine
         self._settings = settings
         self._traffic = traffic
         self._posts = traffic.requests["POST"]
+        self._public_url = settings.public_url.rstrip("/")
 
     def create(self, path: str, request: Request) -> Later:
         headers = request.headers
@@ -81,7 +82,7 @@ class Streams:
             future = self._engine.create(path, whole, request.body, closed=closed)
         else:
             future = self._engine.fork(path, fork, config, request.body, closed=closed)
-        url = location(request)
+        url = location(request, self._public_url)
         return Later(future, lambda done: self._created(done, url))
 
     def append(self, path: str, request: Request) -> Later:

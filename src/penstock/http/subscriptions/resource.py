@@ -215,17 +215,17 @@ class SubscriptionResource:
 
     async def _callback(self, id: str, parts: Parts) -> Response:
         token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
-        subscription = await self._service.get(id)
+        subscription = await self._service.get_by_token(id, token)
         return _ok(await self._service.workers.callback(subscription, token, report))
 
     async def _ack(self, id: str, parts: Parts) -> Response:
         token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
-        subscription = await self._service.get(id)
+        subscription = await self._service.get_by_token(id, token)
         return _ok(await self._service.workers.ack(subscription, token, report))
 
     async def _release(self, id: str, parts: Parts) -> Response:
         token, report = _bearer(parts), decode(parts.body, Report, _REPORT)
-        subscription = await self._service.get(id)
+        subscription = await self._service.get_by_token(id, token)
         await self._service.workers.release(subscription, token, report)
         return Response(204)
 

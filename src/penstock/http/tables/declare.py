@@ -56,11 +56,12 @@ STRING: Final[dict[str, Any]] = {"schema": {"type": "string"}}
 class TableDeclarations:
     """Declares tables."""
 
-    def __init__(self, tables: TableDirectory, *, clock: Clock) -> None:
+    def __init__(self, tables: TableDirectory, *, clock: Clock, public_url: str) -> None:
         self._directory = tables
         self._engine = tables.engine
         self._indexer = tables.indexer
         self._clock = clock
+        self._public_url = public_url.rstrip("/")
 
     async def put(self, path: str, request: Request, body: bytes) -> Response:
         """Return 201 for a new table, 200 for the same again; raise TableExists for another."""
@@ -82,7 +83,7 @@ class TableDeclarations:
                 undone = await self._undone(stream, history)
                 if history.position == self._engine.pending(stream).tail:
                     await self._declare(stream, name, table, history, undone)
-                    created = [(b"location", location(request))]
+                    created = [(b"location", location(request, self._public_url))]
                     return _response(stream, name, table, 201, created)
             await self._engine.wait(stream, history.position, 1.0)
             history = await inspect(self._engine, self._indexer, stream, table, history)

@@ -32,7 +32,9 @@ class TableDialect(Dialect):
         live_keys = LiveKeys(indexer, settings)
         self._checks = TableChecks(Resets(indexer, settings), live_keys, clock=clock)
         self._live = TableLive(engine, settings, services.traffic)
-        declarations = TableDeclarations(self.directory, clock=clock)
+        declarations = TableDeclarations(
+            self.directory, clock=clock, public_url=settings.public_url
+        )
         self._tables = Tables(self.directory, declarations, live_keys, settings, clock=clock)
         self._reads = TableReads(self.directory, self._live, services.compressor)
 
