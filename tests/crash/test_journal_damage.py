@@ -345,6 +345,18 @@ def test_an_incomplete_last_batch_is_cut_off_logged_and_counted(
     assert_starts(folder, count)
 
 
+def test_a_last_batch_that_an_earlier_start_had_is_missed(folder: Path) -> None:
+    """No crash explains it: a start syncs what it serves, and writes to other files."""
+
+    async def run() -> None:
+        await abandon(await start(small_settings(folder)))
+
+    asyncio.run(run())
+    file = read_journal(folder)[-1]
+    flip(folder / "journal" / file.name, file.ends[-2][0] + 40)
+    assert_refused(folder, "records [0-9]+ to [0-9]+ are missing")
+
+
 # -- a loss that is accepted
 
 

@@ -26,8 +26,8 @@ _VERSION = 1
 
 
 class Mark(NamedTuple):
-    """The last journal file. `is_open` is False if every record is in the catalog, so that there
-    need not be a file."""
+    """The last journal file. `is_open` if it takes batches; otherwise all records before
+    `first_lsn` are in the catalog or in the files up to `number`."""
 
     number: int
     is_open: bool

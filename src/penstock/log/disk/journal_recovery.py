@@ -59,7 +59,6 @@ class JournalRecovery:
         self._is_cut = False
         self._misnamed: list[tuple[Path, journal.Scan]] = []
         self._last: journal.Scan | None = None
-        self._last_bytes = 0
         self._doubt: str | None = None
         """What is wrong with the end of the last file, unless the next one continues there."""
         self._last_batches: list[LastBatch] = []
@@ -103,13 +102,8 @@ class JournalRecovery:
             target = journal.set_aside(self._files, path, self._root / SET_ASIDE)
             self.warnings.append(f"{path.name} was set aside as {target}.")
         self._make_durable()
-        last = self._last
-        if last is None or not self._is_ahead(last):
-            # The catalog has everything, so that no file has to be there at the next start.
-            return Mark(self.next_number - 1, False, 0, self.next_lsn, 0)
-        head = last.head
-        size = min(head.bytes, self._last_bytes)
-        return Mark(head.number, True, head.file_id, head.first_lsn, size)
+        # No file is written to any more, so that the LSN alone says what the next start must have.
+        return Mark(self.next_number - 1, False, 0, self.next_lsn, 0)
 
     @property
     def set_aside_count(self) -> int:
@@ -238,7 +232,7 @@ class JournalRecovery:
         self.next_lsn = max(self.next_lsn, last + 1)
         is_set_aside = scan.later is not None and not is_covered
         self.kept.append(journal.OldFile(path, last, is_set_aside))
-        self._last, self._last_bytes = scan, len(data)
+        self._last = scan
 
     def _gap(self, path: Path, scan: journal.Scan) -> None:
         lost = (
