@@ -61,8 +61,15 @@ def test_a_stream_that_is_not_there(cli: Cli, command: tuple[str, ...]) -> None:
 def test_tables_and_subscriptions_that_are_not_there(cli: Cli) -> None:
     code, message = said(cli, "table", "read", "nope")
     assert (code, "`penstock table create nope`" in message) == (3, True)
-    code, message = said(cli, "subscription", "show", "nope")
-    assert (code, "`penstock subscription ls`" in message) == (3, True)
+    for command in (("show", "nope"), ("add", "nope", "x")):
+        code, message = said(cli, "subscription", *command)
+        assert (code, "no subscription nope on" in message) == (3, True)
+        assert "`penstock subscription ls`" in message
+    assert said(cli, "create", "__ds/x")[1] == (
+        "Names that begin with __ds are reserved for the server."
+    )
+    code, message = said(cli, "work", "nope", "--", "/no/such/program")
+    assert (code, "'/no/such/program' is not a program" in message) == (2, True)
 
 
 def test_a_server_that_cannot_be_reached(cli: Cli) -> None:

@@ -170,6 +170,8 @@ def _failures_on_one_line() -> Iterator[None]:
 def system_message(error: OSError) -> str:
     """Return the text of the operating system's error, with the file but without its number."""
     reason = (error.strerror or str(error)).strip()
+    if isinstance(error, FileExistsError):
+        reason = "It exists and is not a folder"
     return f"{error.filename}: {reason}." if error.filename else f"{reason}."
 
 

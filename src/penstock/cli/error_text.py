@@ -91,7 +91,10 @@ def target_of(url: str) -> Target:
     if match is None:
         parts = urlsplit(url)
         return Target(f"{parts.scheme}://{parts.netloc}", "")
-    return Target(match["server"], unquote(match["name"] or ""), match["kind"] is not None)
+    name = unquote(match["name"] or "")
+    if match["kind"] is None:
+        return Target(match["server"], name)
+    return Target(match["server"], name.partition("/")[0], is_subscription=True)
 
 
 def _not_found(error: PenstockError, target: Target, has_token: bool) -> str:
@@ -121,6 +124,8 @@ def _no_route(error: PenstockError, target: Target, has_token: bool) -> str:
             f"No streams are served below {target.server}. A server is named without a path unless "
             f"it is mounted there: try --url {target.server.removesuffix(path)}"
         )
+    if target.name.partition("/")[0] == "__ds":
+        return "Names that begin with __ds are reserved for the server."
     return f"{target.server} has no such function. It may be an older or another server."
 
 

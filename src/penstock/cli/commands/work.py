@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +57,8 @@ def command(
     """
     from penstock.client.retry import Retry
 
+    if shutil.which(arguments[0]) is None:  # before a wake is claimed
+        raise click.UsageError(f"COMMAND {arguments[0]!r} is not a program that can be run.")
     # A worker keeps running while its server restarts.
     with server.client(retry=Retry(attempts_max=PATIENT_ATTEMPTS_MAX)) as client:
         name = worker or f"{platform.node()}-{os.getpid()}"
