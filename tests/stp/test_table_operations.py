@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from penstock.stp.server.live_keys import _Keys
 from tests.crash.faults import Fault, FaultFiles, FaultStore
 from tests.helpers.app import Client, with_app
@@ -205,6 +207,26 @@ async def test_more_keys_than_are_held_in_memory_are_looked_up(client: Client) -
     await write_in_both_dialects(client, 5)
 
 
+def test_the_streams_whose_keys_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.stp.server.live_keys.STREAMS_MAX", 2)
+
+    @with_app()
+    async def check(client: Client) -> None:
+        for path in "abcd":
+            await table(client, path)
+        for _ in range(2):
+            for path in "abcd":
+                await put(client, "k", "1", path)
+                await remove(client, "gone", path)
+        assert (await scrape(client))["penstock_table_keys"] == 2
+        for path in "abcd":
+            assert await operations(client, path) == [
+                "insert k", "delete gone", "update k", "delete gone",
+            ]  # fmt: skip
+
+    check("memory", None)
+
+
 def test_a_restart_knows_the_keys(tmp_path: Path) -> None:
     async def session(folder: Path, *keys: str) -> list[str]:
         from penstock.config.settings import Settings
@@ -275,5 +297,5 @@ def test_what_the_index_says_after_an_append_is_not_undone_with_it() -> None:
     keys.set("s", "a", 100)
     keys.end = 150
     keys.learn([("s", "a", 10), ("s", "b", 20)])
-    assert keys.is_live("s", "a", 50)
+    assert keys.types["s"] == {"a": 100, "b": 20}
     assert not keys.settle(100)
