@@ -386,7 +386,6 @@ class Settings:
     notify_follow: bool = _STP.switch(
         True,
         "Follow a table of a peer as soon as a Notify names it. Otherwise operators decide.",
-        common=True,
     )
     notify_waiting_s: float = _STP.seconds(
         limits.NOTIFY_WAITING_S,

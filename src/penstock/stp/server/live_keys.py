@@ -31,6 +31,8 @@ WAIT_S: Final = 1.0
 write is not refused because an index is behind."""
 RETRY_S: Final = 10.0
 """Time after which an index that did not answer in time is asked again."""
+STREAMS_MAX: Final = 10_000
+"""Streams whose keys are held, also if they have none."""
 WANTED_MAX: Final = 10_000
 """Keys that one question to the index covers, unless a single append has more."""
 ABSENT: Final = -1
@@ -74,20 +76,7 @@ class LiveKeys:
                 raise NotYet(partial(self._ask, keys), blocks=True)
             self.unknown += len(unknown)
         lines = proposal.wire.split(b",\n")[:-1]
-        updates, position = 0, proposal.start
-        keys.begin(proposal.start)
-        for index, (line, event) in enumerate(zip(lines, events, strict=True)):
-            if not isinstance(event, ChangeEvent):
-                pass  # Nothing of a table, but the log decides that.
-            elif event.operation == "delete":
-                keys.remove(event.type, event.key)
-            else:
-                if keys.is_live(event.type, event.key, proposal.earliest):
-                    lines[index] = line.replace(INSERT, UPDATE, 1)
-                    updates += 1
-                keys.set(event.type, event.key, position)
-            position += len(line) + 2
-        keys.end = position
+        updates = keys.apply(proposal.start, proposal.earliest, lines, events)
         self._bound(keys)
         return (b",\n".join([*lines, b""]), len(lines)) if updates else None
 
@@ -127,6 +116,8 @@ class LiveKeys:
         keys = _Keys(stream, proposal.start, types)
         keys.is_complete = keys.is_loaded = proposal.start == 0
         self._streams[stream.id] = keys
+        if len(self._streams) > STREAMS_MAX:
+            self._drop(next(iter(self._streams.values())))
         return keys
 
     def _drop(self, keys: _Keys) -> None:
@@ -223,7 +214,9 @@ class _Keys:
         self.slow_until = 0.0
         self.wanted: set[tuple[str, str]] = set()
         self.counted = 0
-        self._undo: list[tuple[dict[str, int], str, int | None]] = []
+        # Three for each change: the positions of its type, its key, and the position before. Flat,
+        # because a batch may have many, and the collector would go through as many tuples.
+        self._undo: list[Any] = []
         self._has_learned = False
         self._covered: object = types
 
@@ -246,7 +239,9 @@ class _Keys:
             return True
         if tail != self.start or self._has_learned:
             return False
-        for positions, key, position in reversed(self._undo):
+        undo = self._undo
+        for index in range(len(undo) - 3, -1, -3):
+            positions, key, position = undo[index : index + 3]
             if position is None:
                 positions.pop(key, None)
             else:
@@ -272,18 +267,38 @@ class _Keys:
             if isinstance(event, ChangeEvent) and event.key not in types[event.type]
         }
 
-    def is_live(self, type: str, key: str, earliest: int) -> bool:
-        """Whether a key has a value: a trim has deleted those that were set before `earliest`.
-        Of an unknown key it is assumed."""
-        position = self.types[type].get(key)
-        if position is None:
-            return not self.is_complete
-        return position >= earliest
+    def apply(self, tail: int, earliest: int, lines: list[bytes], events: Sequence[Any]) -> int:
+        """Record the rows of an append, and spell those of live keys as updates; return how many.
+
+        A trim has deleted the keys that were set before `earliest`. Of an unknown key it is assumed
+        that it is live.
+        """
+        self.begin(tail)
+        # All in one loop, without a call for each row: batches may have many.
+        types, undo, updates = self.types, self._undo, 0
+        otherwise = ABSENT if self.is_complete else earliest
+        for index, event in enumerate(events):
+            line = lines[index]
+            if not isinstance(event, ChangeEvent):
+                pass  # Nothing of a table, but the log decides that.
+            elif event.headers.operation == "delete":
+                self.remove(event.type, event.key)
+            else:
+                positions, key = types[event.type], event.key
+                before = positions.get(key)
+                if (otherwise if before is None else before) >= earliest:
+                    lines[index] = line.replace(INSERT, UPDATE, 1)
+                    updates += 1
+                undo += (positions, key, before)
+                positions[key] = tail
+            tail += len(line) + 2
+        self.end = tail
+        return updates
 
     def set(self, type: str, key: str, position: int) -> None:
         positions = self.types.get(type)
         if positions is not None:
-            self._undo.append((positions, key, positions.get(key)))
+            self._undo += (positions, key, positions.get(key))
             positions[key] = position
 
     def remove(self, type: str, key: str) -> None:
@@ -293,7 +308,7 @@ class _Keys:
         before = positions.get(key)
         if before is None and self.is_complete:
             return
-        self._undo.append((positions, key, before))
+        self._undo += (positions, key, before)
         if self.is_complete:
             del positions[key]
         else:
