@@ -215,6 +215,50 @@ def test_streams_that_were_there_before_the_setting_are_listed(
     run(tmp_path, after)
 
 
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"[1,2]", {"content_type": JSON}),
+        (b'[{"type": "user", "key": 7}]', {"content_type": JSON}),
+        (b"notes", {"content_type": TEXT}),
+        (b"", {"content_type": TEXT}),
+        (b"", {"content_type": JSON, "stream_closed": "true"}),
+    ],
+)
+def test_a_stream_that_is_used_for_something_else_is_left_alone(
+    body: bytes, headers: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def before(client: Client) -> None:
+        assert (await client.put(REGISTRY, body, **headers)).status == 201
+
+    async def after(client: Client) -> None:
+        content = (await client.get(REGISTRY)).body
+        while "in use for something else" not in caplog.text:
+            await asyncio.sleep(0.001)
+        await client.put("a", content_type=JSON)
+        assert (await client.get(REGISTRY)).body == content
+        assert (await client.delete(REGISTRY)).status == 204
+
+    run(tmp_path, before, registry=False)
+    run(tmp_path, after)
+
+
+def test_a_registry_that_somebody_else_has_begun_is_continued(tmp_path: Path) -> None:
+    """The Test UI creates the stream if it is not there; the reference server writes to it."""
+    gone = {"path": "gone", "contentType": TEXT, "createdAt": 1}
+    event = {"type": "stream", "key": "gone", "value": gone, "headers": {"operation": "insert"}}
+
+    async def before(client: Client) -> None:
+        await client.put(REGISTRY, json.dumps([event]).encode(), content_type=JSON)
+        await client.put("a", content_type=JSON)
+
+    async def after(client: Client) -> None:
+        await until(client, paths("a"))
+
+    run(tmp_path, before, registry=False)
+    run(tmp_path, after)
+
+
 def test_its_history_is_bounded(tmp_path: Path) -> None:
     async def churn(client: Client) -> None:
         await client.put("stays", content_type=JSON)

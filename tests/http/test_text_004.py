@@ -285,7 +285,7 @@ async def test_head_has_the_etag_of_a_read_of_all(client: Client) -> None:
     assert (await client.head("a")).headers["etag"] == (await client.get("a")).headers["etag"]
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 def test_answers_above_a_kilobyte_are_compressed(coding: str, tmp_path: object) -> None:
     @with_app()
     async def scenario(client: Client) -> None:

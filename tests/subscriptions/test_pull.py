@@ -520,8 +520,8 @@ async def test_many_are_woken_by_one_append(client: Client) -> None:
     for desk in desks:
         await desk.put(type="pull-wake", pattern="events/*", wake_stream="wake/pool")
     await desks[0].append("events/a")
-    told = {each["subscription_id"] for each in await _until(desks[0], len(desks))}
-    assert told == {f"s{number}" for number in range(450)}
+    ids = {each["subscription_id"] for each in await _until(desks[0], len(desks))}
+    assert ids == {f"s{number}" for number in range(450)}
 
 
 @with_app()

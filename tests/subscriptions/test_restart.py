@@ -245,15 +245,15 @@ def test_the_book_is_rewritten_and_reads_the_same(tmp_path: Path) -> None:
 def test_one_that_is_made_as_the_book_is_rewritten_is_kept(tmp_path: Path) -> None:
     async def before(desk: Desk) -> None:
         await desk.pull()
-        service, kept = desk.service, desk.service.store
-        kept._log_bytes = 1
-        kept.rewrite_if_long()
+        service, store = desk.service, desk.service.store
+        store._log_bytes = 1
+        store.rewrite_if_long()
         # In the same step: the rewriting is decided and has not begun.
         new = Subscription(replace(service.all["s"].row, id="new", created_us=1))
         service.all["new"] = new
-        await kept.write(rows_of(new))
-        assert kept._rewriting is not None
-        await kept._rewriting
+        await store.write(rows_of(new))
+        assert store._rewriting is not None
+        await store._rewriting
         stream = service.wakes.find("__ds/subscriptions")
         assert stream is not None
         assert stream.earliest > 0

@@ -52,10 +52,10 @@ async def _failed(desk: Desk) -> Any:
 
 def verify(call: Call, jwks: Any) -> None:
     """Raises unless the signature is that of a published key."""
-    said = dict(part.split("=", 1) for part in call.signature.split(","))
-    key = next(key for key in jwks["keys"] if key["kid"] == said["kid"])
+    fields = dict(part.split("=", 1) for part in call.signature.split(","))
+    key = next(key for key in jwks["keys"] if key["kid"] == fields["kid"])
     public = Ed25519PublicKey.from_public_bytes(from_b64url(key["x"]))
-    public.verify(from_b64url(said["ed25519"]), said["t"].encode() + b"." + call.body)
+    public.verify(from_b64url(fields["ed25519"]), fields["t"].encode() + b"." + call.body)
 
 
 @with_app(development=True)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from penstock.backoff import Backoff
-from penstock.errors import PenstockError, StreamNotFound, StreamSoftDeleted
+from penstock.errors import (
+    PenstockError,
+    StreamClosed,
+    StreamExists,
+    StreamNotFound,
+    StreamSoftDeleted,
+)
 from penstock.http.router import RESERVED
 from penstock.log.system_stream import Event, SystemStream
 from penstock.stp.server.registry import OWNER, SERVER
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
     from penstock.log.mutations import Mutation
-    from penstock.log.stream import Stream
 
 PATH: Final = "__registry__"
 TYPE: Final = "stream"
@@ -46,6 +51,23 @@ class Entry(NamedTuple):
     created_ms: int
 
 
+class _Value(msgspec.Struct, frozen=True):
+    content_type: str = msgspec.field(name="contentType")
+    created_ms: int = msgspec.field(name="createdAt")
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """An event of a stream at the registry's path, as far as the registry has written it."""
+
+    type: str
+    key: str
+    value: _Value | None = None
+
+
+_OTHER_USE = (StreamExists, StreamClosed, msgspec.MsgspecError)
+"""What the registry meets at a stream that somebody else uses."""
+
+
 class StreamRegistry:
     """The writer of `__registry__`.
 
@@ -57,7 +79,7 @@ class StreamRegistry:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._log_bytes = settings.registry_log_bytes
-        self._stream = SystemStream(engine, PATH, prepare=self._own)
+        self._stream = SystemStream(engine, PATH)
         self._entries: dict[str, Entry] = {}
         self._marked: dict[str, None] = {}
         self._moved = asyncio.Event()
@@ -91,17 +113,24 @@ class StreamRegistry:
 
     async def _run(self) -> None:
         failures = 0
-        is_loaded = False
+        is_open = False
         while True:
             try:
-                if not is_loaded:
-                    await self._stream.ensure()
-                    await self._load()
-                    await self._compare_all()
-                    is_loaded = True
+                if not is_open:
+                    await self._open()
+                    is_open = True
                 await self._write_marked()
                 failures = 0
-            except (PenstockError, msgspec.MsgspecError) as error:
+            except _OTHER_USE as error:
+                _log.error(
+                    "%s is in use for something else, and no registry is written: %s Delete the "
+                    "stream and restart, or leave the setting `registry` out.",
+                    PATH,
+                    error,
+                )
+                self._engine.unlisten(self._committed)
+                return
+            except PenstockError as error:
                 failures += 1
                 _log.warning("cannot write the stream %s, trying again: %s", PATH, error)
                 await asyncio.sleep(_backoff.wait_s(failures, random.random()))
@@ -109,19 +138,27 @@ class StreamRegistry:
             await self._moved.wait()
             self._moved.clear()
 
-    async def _own(self, stream: Stream) -> None:
-        """Reserve the stream for the server."""
-        if stream.meta.get(OWNER) != SERVER:
+    async def _open(self) -> None:
+        """Read what the registry says, take it over, and find out what it does not say."""
+        if self._stream.exists:
+            if self._stream.find().closed:
+                raise StreamClosed("It is closed.")
+            await self._load()
+        await self._stream.ensure()
+        if self._stream.meta(OWNER) != SERVER:
             await self._stream.set_meta(OWNER, SERVER)
+        await self._compare_all()
 
     async def _load(self) -> None:
-        """Read what the registry says."""
         self._entries = {}
         self._rewritten_from = self._stream.find().earliest
         async for events in self._stream.pieces():
-            for event in events:
-                if event.get("type") == TYPE:
-                    _apply(self._entries, event)
+            for event in msgspec.convert(events, list[_Event]):
+                if event.type == TYPE:
+                    self._entries.pop(event.key, None)
+                    if event.value is not None:
+                        value = event.value
+                        self._entries[event.key] = Entry(value.content_type, value.created_ms)
 
     async def _compare_all(self) -> None:
         """Mark every path where the registry differs from the streams that there are."""
@@ -143,20 +180,27 @@ class StreamRegistry:
     async def _write_marked(self) -> None:
         while self._marked:
             paths = list(itertools.islice(self._marked, PATHS_PER_APPEND))
+            current = {path: self._current(path) for path in paths}
             events: list[Event] = []
             for path in paths:
                 del self._marked[path]
-                events += _difference(path, self._entries.get(path), self._current(path))
+                events += _difference(path, self._entries.get(path), current[path])
             if events:
                 try:
                     await self._stream.write(events)
                 except BaseException:
                     self._mark(paths)
                     raise
-                for event in events:
-                    _apply(self._entries, event)
+                for path in paths:
+                    self._set(path, current[path])
                 await self._rewrite_if_long()
             await asyncio.sleep(0)
+
+    def _set(self, path: str, entry: Entry | None) -> None:
+        if entry is None:
+            self._entries.pop(path, None)
+        else:
+            self._entries[path] = entry
 
     def _current(self, path: str) -> Entry | None:
         try:
@@ -216,13 +260,3 @@ def _insert(path: str, entry: Entry) -> Event:
 
 def _rows(entries: dict[str, Entry]) -> Iterator[Event]:
     return (_insert(path, entry) for path, entry in sorted(entries.items()))
-
-
-def _apply(entries: dict[str, Entry], event: Event) -> None:
-    value = event.get("value")
-    if isinstance(value, dict) and event["headers"]["operation"] != "delete":
-        entries[event["key"]] = Entry(
-            str(value.get("contentType")), msgspec.convert(value.get("createdAt", 0), int)
-        )
-    else:
-        entries.pop(event["key"], None)
