@@ -81,7 +81,6 @@ class Settings:
         "Time between two comment lines of an SSE response, which keep proxies from ending it. "
         "0 sends none.",
         minimum=0,
-        common=True,
     )
     sse_buffer_bytes_max: int = _READ.size(
         limits.SSE_BUFFER_BYTES_MAX, "Unsent bytes at which a slow SSE reader is disconnected."
