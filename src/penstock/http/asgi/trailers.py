@@ -33,4 +33,5 @@ def drop_trailers() -> None:
         complete(self)
         self.headers = []  # the scope has the list of headers; what follows is lost in this one
 
-    HttpToolsProtocol.on_headers_complete = on_headers_complete  # type: ignore[method-assign] # it has no hook
+    # uvicorn has no hook for this.
+    HttpToolsProtocol.on_headers_complete = on_headers_complete  # type: ignore[method-assign]
