@@ -42,6 +42,15 @@ SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 # Size of the declaration of a state stream, which is stored with the stream.
 SCHEMA_BYTES_MAX: Final = 256 * KIB
 STATE_TTL_S_MAX: Final = 315_360_000  # Largest `ttl` of an event: ten years, in seconds.
+# Steps of checking one place of a value against a schema, with every reference expanded. A step is
+# about 25 ns, and 300 ns where alternatives fail.
+SCHEMA_STEPS_MAX: Final = 1_000_000
+SCHEMA_DEPTH_MAX: Final = 128  # Levels of subschemas and references in a schema.
+SCHEMA_ENUM_MAX: Final = 10_000  # Values of one enum.
+SCHEMA_PATTERNS_MAX: Final = 512  # Regular expressions in a schema.
+SCHEMA_PATTERN_BYTES: Final = 8 * MIB  # Compiled size of all regular expressions of a schema.
+# Compiled size that each regular expression may have, however many there are.
+SCHEMA_PATTERN_BYTES_MIN: Final = 64 * KIB
 STATE_LIMIT: Final = 1000  # Entities on one page of a state, unless the request names a limit.
 STATE_LIMIT_MAX: Final = 20_000  # Largest limit that a request for a page of a state can name.
 # Bytes of events on one page of a state with more than one entity.

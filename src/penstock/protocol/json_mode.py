@@ -100,7 +100,7 @@ def _check_message_count(body: bytes) -> None:
         return
     _decode_value(body)
     depth, commas = 0, 0
-    for marks in _structure(body):
+    for marks in structure(body):
         for mark in marks:
             if mark == _COMMA:
                 commas += depth == 1
@@ -118,7 +118,7 @@ def check_depth(value: bytes, depth_max: int) -> None:
     if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
         return
     depth = 0
-    for marks in _structure(value):
+    for marks in structure(value):
         for mark in marks.replace(b",", b""):
             depth += 1 if mark in b"[{" else -1
             if depth > depth_max:
@@ -155,7 +155,7 @@ def _check_numbers(valid: bytes) -> None:
                 )
 
 
-def _structure(valid: bytes) -> Iterator[bytes]:
+def structure(valid: bytes) -> Iterator[bytes]:
     """Yield the brackets and commas outside the strings of valid JSON, in bounded pieces."""
     if _BACKSLASH in valid:
         # Escaped backslashes go first: what then still escapes a quote is an escape.
