@@ -47,10 +47,11 @@ STATE_TTL_S_MAX: Final = 315_360_000  # Largest `ttl` of an event: ten years, in
 SCHEMA_STEPS_MAX: Final = 1_000_000
 SCHEMA_DEPTH_MAX: Final = 128  # Levels of subschemas and references in a schema.
 SCHEMA_ENUM_MAX: Final = 10_000  # Values of one enum.
-SCHEMA_PATTERNS_MAX: Final = 512  # Regular expressions in a schema.
+SCHEMA_PATTERNS_MAX: Final = 256  # Regular expressions in a schema.
 SCHEMA_PATTERN_BYTES: Final = 8 * MIB  # Compiled size of all regular expressions of a schema.
 # Compiled size that each regular expression may have, however many there are.
 SCHEMA_PATTERN_BYTES_MIN: Final = 64 * KIB
+SCHEMA_CHECK_TIMEOUT_S: Final = 5  # Time to check one value against the schema of its type.
 STATE_LIMIT: Final = 1000  # Entities on one page of a state, unless the request names a limit.
 STATE_LIMIT_MAX: Final = 20_000  # Largest limit that a request for a page of a state can name.
 # Bytes of events on one page of a state with more than one entity.

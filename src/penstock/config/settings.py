@@ -177,6 +177,10 @@ class Settings:
     json_depth_max: int = _STREAM.count(
         limits.JSON_DEPTH_MAX, "Maximum nesting depth of a JSON message.", maximum=512
     )
+    schema_check_timeout_s: float = _STREAM.seconds(
+        limits.SCHEMA_CHECK_TIMEOUT_S,
+        "Maximum time to check one value against the schema of its type.",
+    )
     fork_depth_max: int = _STREAM.count(
         limits.FORK_DEPTH_MAX, "Maximum length of a chain of forks.", maximum=200
     )

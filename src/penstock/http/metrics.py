@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
+    from penstock.state.server.costly_checks import CostlyChecks
     from penstock.state.server.expirer import Expirer
     from penstock.state.server.indexer import StateIndexer
     from penstock.stp.server.checks import TableChecks
@@ -153,7 +154,9 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     )
 
 
-def state_metrics(indexer: StateIndexer, checks: Checks, expirer: Expirer) -> Iterator[Metric]:
+def state_metrics(
+    indexer: StateIndexer, checks: Checks, costly: CostlyChecks, expirer: Expirer
+) -> Iterator[Metric]:
     streams, lag_bytes = indexer.lag()
     yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
     yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", lag_bytes)
@@ -162,6 +165,7 @@ def state_metrics(indexer: StateIndexer, checks: Checks, expirer: Expirer) -> It
     yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
     yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
     yield _counter("state_expired", "Entities deleted because they expired.", expirer.expired)
+    yield _counter("state_checks_ended", "Checks of events that took too long.", costly.ended)
 
 
 def table_metrics(

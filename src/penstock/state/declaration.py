@@ -7,14 +7,16 @@ of appends. Knows neither HTTP nor the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
 from penstock import limits
 from penstock.errors import BodyTooLarge, InvalidEvent, InvalidSchema, ValidationFailed
-from penstock.protocol.json_mode import frame, unframe
+from penstock.log.requests import NotYet
+from penstock.protocol.json_mode import frame, nesting, slices, unframe
 from penstock.state import expiry
 from penstock.state.collection import Collection
 from penstock.state.event import ChangeEvent
@@ -39,6 +41,16 @@ _UNKNOWN_TYPES: Final = ("keep", "refuse")
 _READ_ONLY: Final = frozenset({"version", "offset", "ordinal"})
 _COMPILED_MAX: Final = 1024
 _TYPES_NAMED_MAX: Final = 10
+
+INLINE_STEPS_MAX: Final = 100_000
+"""Steps of a check, as its schemas' cost counts them, up to which it is done within the append."""
+VALUE_STEPS_MAX: Final = 100_000
+"""Steps up to which one value is checked in this process, which cannot do anything else
+meanwhile."""
+
+CheckCostly = Callable[[bytes, bytes], None]
+"""Checks one event, in JSON, against a stored declaration where it holds up nobody; raises
+ValidationFailed."""
 
 
 class Document(NamedTuple):
@@ -163,9 +175,20 @@ class KeyPattern:
 
 
 class Compiled:
-    """A declaration whose schemas are compiled, to check events."""
+    """A declaration whose schemas are compiled, to check events.
 
-    __slots__ = ("_collections", "_key_patterns", "_refuses_unknown", "mode")
+    With `check_costly` it checks the events that would take long.
+    """
+
+    __slots__ = (
+        "_branches",
+        "_collections",
+        "_costs",
+        "_key_patterns",
+        "_refuses_unknown",
+        "_steps",
+        "mode",
+    )
 
     def __init__(self, declaration: Declaration) -> None:
         self.mode = declaration.mode
@@ -175,12 +198,30 @@ class Compiled:
             for name, entry in declaration.types.items()
             if "key_pattern" in entry
         }
+        schemas = {name: JsonSchema(entry["schema"]) for name, entry in declaration.types.items()}
         self._collections = {
-            name: Collection[Any](type=name, schema=entry["schema"])
-            for name, entry in declaration.types.items()
+            name: Collection[Any](type=name, schema=schema) for name, schema in schemas.items()
         }
+        self._costs = {name: schema.cost for name, schema in schemas.items()}
+        costs = self._costs.values()
+        self._steps = max([cost.steps + cost.patterns for cost in costs], default=0)
+        self._branches = max([cost.branches for cost in costs], default=0)
 
-    def check(self, array: bytes, *, trusts_deletes: bool = False) -> None:
+    def is_cheap(self, wire: bytes) -> bool:
+        """Whether messages can be checked at once, by their size alone."""
+        # A value for every four bytes is more than real messages have.
+        steps = len(wire) // 4 * self._steps
+        if self._branches > 1 and steps <= INLINE_STEPS_MAX:
+            steps *= self._branches ** nesting(wire, depth_max=64)
+        return steps <= INLINE_STEPS_MAX and len(wire) <= INLINE_STEPS_MAX
+
+    def check(
+        self,
+        array: bytes,
+        *,
+        trusts_deletes: bool = False,
+        check_costly: Callable[[bytes], None] | None = None,
+    ) -> None:
         """Raise the error of the first invalid event of an array. With `trusts_deletes` a delete
         may be of any type and key."""
         try:
@@ -188,17 +229,23 @@ class Compiled:
         except InvalidEvent as error:
             error.path = _pointer(error)
             raise
-        for failure in self._failures(events, trusts_deletes=trusts_deletes):
+        for failure in self._failures(events, check_costly, trusts_deletes=trusts_deletes):
             raise failure
 
-    def count_invalid(self, array: bytes) -> int:
+    def count_invalid(
+        self, array: bytes, *, check_costly: Callable[[bytes], None] | None = None
+    ) -> int:
         """Return the number of invalid events of an array."""
         invalid: list[InvalidEvent] = []
         events = parse_many(array, on_invalid=invalid.append)
-        return len(invalid) + sum(1 for _ in self._failures(events))
+        return len(invalid) + sum(1 for _ in self._failures(events, check_costly))
 
     def _failures(
-        self, events: list[Any], *, trusts_deletes: bool = False
+        self,
+        events: list[Any],
+        check_costly: Callable[[bytes], None] | None,
+        *,
+        trusts_deletes: bool = False,
     ) -> Iterator[InvalidEvent]:
         for index, event in enumerate(events):
             if not isinstance(event, ChangeEvent):
@@ -206,11 +253,18 @@ class Compiled:
             if trusts_deletes and event.operation == "delete":
                 continue
             try:
-                self._check(event)
+                if check_costly is not None and self._is_costly(event):
+                    check_costly(event.to_json())
+                else:
+                    self._check(event)
             except InvalidEvent as error:
                 failure = in_array(error, index, event.to_json())
-                failure.path = _pointer(failure)
+                failure.path = error.path or _pointer(failure)
                 yield failure
+
+    def _is_costly(self, event: ChangeEvent) -> bool:
+        raw, cost = event.raw_value, self._costs.get(event.type)
+        return raw is not None and cost is not None and cost.of(raw) > VALUE_STEPS_MAX
 
     def _check(self, event: ChangeEvent) -> None:
         if event.headers.ttl or event.headers.expires_at:
@@ -234,11 +288,73 @@ class Compiled:
         )
 
 
-class Checks:
-    """The check of appends to declared streams. Calls `accepted` for each stream that passes."""
+class Question(NamedTuple):
+    """An append whose check takes long. `value` is the stored declaration."""
 
-    def __init__(self, accepted: Callable[[Stream], None], *, clock: Clock) -> None:
+    compiled: Compiled
+    value: bytes
+    wire: bytes
+    trusts_deletes: bool
+    now_us: int
+
+
+class Verdict(NamedTuple):
+    """The result of a check that took long, and what was checked. `changed` is to be appended
+    instead."""
+
+    value: bytes
+    wire: bytes
+    error: InvalidEvent | None = None
+    warnings: int = 0
+    changed: bytes | None = None
+
+
+def judge(question: Question, check_costly: CheckCostly) -> Verdict:
+    """Check many messages, or costly ones, a slice at a time: other threads can run meanwhile."""
+    compiled, value, wire, trusts_deletes, now_us = question
+    warnings, first, is_changed = 0, 0, False
+    pieces: list[bytes] = []
+    check = partial(check_costly, value)
+    for piece in slices(wire):
+        array = unframe(piece)
+        if compiled.mode == "warn":
+            warnings += compiled.count_invalid(array, check_costly=check)
+        else:
+            try:
+                compiled.check(array, trusts_deletes=trusts_deletes, check_costly=check)
+            except InvalidEvent as error:
+                return Verdict(value, wire, _moved(error, first))
+        first += piece.count(b"\n")
+        changed = expiry.with_deadlines(piece, now_us)
+        is_changed = is_changed or changed is not None
+        pieces.append(piece if changed is None else changed)
+    return Verdict(value, wire, None, warnings, b"".join(pieces) if is_changed else None)
+
+
+def _moved(error: InvalidEvent, first: int) -> InvalidEvent:
+    """Return the error of an event whose slice begins with event `first` of its append."""
+    if error.index is None or not first:
+        return error
+    index = error.index + first
+    detail = error.detail.replace(f"Event {error.index}:", f"Event {index}:", 1)
+    moved = type(error)(detail, field=error.field, rule=error.rule, index=index, raw=error.raw)
+    moved.path = error.path
+    return moved
+
+
+Judge = Callable[[Question], Awaitable[Verdict]]
+"""Runs `judge` off the event loop."""
+
+
+class Checks:
+    """The check of appends to declared streams. Calls `accepted` for each stream that passes.
+
+    A check that would take long is left to `judge`, and the append waits for it.
+    """
+
+    def __init__(self, accepted: Callable[[Stream], None], judge: Judge, *, clock: Clock) -> None:
         self._accepted = accepted
+        self._judge = judge
         self._clock = clock
         self._compiled: dict[int, tuple[bytes, Compiled]] = {}
         self.refused = 0
@@ -247,6 +363,8 @@ class Checks:
     def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         stream = proposal.stream
         compiled = self._of(stream.id, proposal.value)
+        if not compiled.is_cheap(proposal.wire):
+            return self._apply(self._verdict(compiled, proposal), proposal)
         array = unframe(proposal.wire)
         if compiled.mode == "warn":
             self.warnings += compiled.count_invalid(array)
@@ -261,6 +379,36 @@ class Checks:
         wire = expiry.with_deadlines(proposal.wire, self._clock.now_us())
         return None if wire is None else (wire, proposal.messages)
 
+    def _verdict(self, compiled: Compiled, proposal: Proposal) -> Verdict:
+        """Return the result of a check that takes long; raise NotYet if it was not made yet."""
+        verdict = proposal.notes.get(META)
+        if (
+            not isinstance(verdict, Verdict)
+            or verdict.value != proposal.value
+            or verdict.wire != proposal.wire
+        ):
+            raise NotYet(partial(self._check_later, compiled, proposal), blocks=True)
+        return verdict
+
+    async def _check_later(self, compiled: Compiled, proposal: Proposal) -> None:
+        proposal.notes[META] = await self._judge(
+            Question(
+                compiled,
+                proposal.value,
+                proposal.wire,
+                proposal.is_by_server,
+                self._clock.now_us(),
+            )
+        )
+
+    def _apply(self, verdict: Verdict, proposal: Proposal) -> tuple[bytes, int] | None:
+        self.warnings += verdict.warnings
+        if verdict.error is not None:
+            self.refused += 1
+            raise verdict.error
+        self._accepted(proposal.stream)
+        return None if verdict.changed is None else (verdict.changed, proposal.messages)
+
     def _of(self, stream_id: int, value: bytes) -> Compiled:
         """Return the compiled declaration, which is compiled once per version."""
         cached = self._compiled.get(stream_id)
@@ -268,7 +416,12 @@ class Checks:
             return cached[1]
         if len(self._compiled) >= _COMPILED_MAX:
             self._compiled.clear()
-        compiled = Compiled(decode(value))
+        try:
+            compiled = Compiled(decode(value))
+        except ValueError as error:  # it was declared before there were such limits
+            raise InvalidSchema(
+                f"The declaration of the stream cannot be used: {error} Declare it anew."
+            ) from error
         self._compiled[stream_id] = (value, compiled)
         return compiled
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from penstock import limits
-from penstock.protocol.json_mode import structure
+from penstock.protocol.json_mode import nesting
 
 # Keywords whose subschemas apply to the same place of a value as the schema itself.
 _IN_PLACE: Final = ("not", "if", "then", "else")
@@ -40,7 +40,6 @@ _UNEVALUATED: Final = 3
 """How often `unevaluated…` repeats the subschemas beside it."""
 _META_STEPS: Final = 2000
 
-_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NODE_MARKS: Final = (b",", b"[", b"{")
 
 
@@ -66,23 +65,13 @@ class SchemaCost(NamedTuple):
         """Return the steps of checking a value in JSON."""
         steps = self.steps * nodes(raw) + self.patterns * len(raw) // 8
         if self.branches > 1:
-            steps *= self.branches ** min(nesting(raw), 64)
+            steps *= self.branches ** nesting(raw, depth_max=64)
         return steps
 
 
 def nodes(raw: bytes) -> int:
     """Return how many values are in JSON, at most."""
     return 1 if raw[:1] == b'"' else 1 + sum(map(raw.count, _NODE_MARKS))
-
-
-def nesting(raw: bytes) -> int:
-    """Return how deep valid JSON is nested."""
-    marks = b"".join(structure(raw)).replace(b",", b"").translate(_BRACKETS)
-    depth = 0
-    while marks:
-        marks = marks.replace(b"[]", b"")
-        depth += 1
-    return depth
 
 
 def measure(document: Any) -> SchemaCost:
@@ -145,11 +134,11 @@ class _Walk:
                     base = address
                     self._resources.setdefault(base, []).append(schema)
         for keyword in ("$anchor", "$dynamicAnchor"):
-            anchor = schema.get(keyword)
-            if isinstance(anchor, str):
-                self._anchors.setdefault((base, anchor), []).append(schema)
+            name = schema.get(keyword)
+            if isinstance(name, str):
+                self._anchors.setdefault((base, name), []).append(schema)
                 if keyword == "$dynamicAnchor":
-                    self._dynamic.setdefault(anchor, []).append(schema)
+                    self._dynamic.setdefault(name, []).append(schema)
         if schema.get("$recursiveAnchor") is True:
             self._dynamic.setdefault("", []).append(schema)
         return base

@@ -115,6 +115,8 @@ class JsonSchema:
         except (ValueError, TypeError, RecursionError) as error:
             where = "/".join(map(str, getattr(error, "instance_path", ())))
             message = _short(getattr(error, "message", error))
+            if message.endswith('is not a "regex"'):
+                message += f", or one that takes more than {pattern_bytes} bytes"
             raise ValueError(
                 f"This is not a usable JSON Schema{where and f' at /{where}'}: {message}."
             ) from error
