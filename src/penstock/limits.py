@@ -65,6 +65,9 @@ ROW_BYTES_MAX: Final = 64 * MIB  # Length of one row that a table client reads.
 TABLE_SCHEMA_BYTES_MAX: Final = 128
 TABLE_VERSION_MAX: Final = 2**31 - 1  # Largest version of a table's schema.
 TABLES_PER_STREAM_MAX: Final = 1000  # Tables on one stream. Each shows another type.
+TABLE_ROWS_PER_POST_MAX: Final = 2**15  # Rows in one request. Each becomes an event of the log.
+# Bytes of the events that the rows of one request become, as a multiple of body_bytes_max.
+TABLE_GROWTH_MAX: Final = 2
 TABLE_IDLE_S: Final = 20  # Time without a new row after which a table read ends.
 TABLE_TIMEOUT_S: Final = 60  # Duration of a table read. The client resumes with another.
 # Keys of tables in memory, of about 200 bytes each, to tell an insert from an update.

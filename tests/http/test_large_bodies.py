@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
-from penstock.log.decide import context
-from penstock.protocol.json_mode import SLICE_BYTES
+from penstock.protocol.json_mode import SLICE_BYTES, frame
 from tests.helpers.app import Client, with_app
 
 JSON = "application/json"
@@ -19,14 +19,13 @@ COUNT = LARGE.count(b",") + 1
 @pytest.fixture(autouse=True)
 def large_frames_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where a large body is framed on the event loop."""
-    frame = context.frame
 
-    def checked(body: bytes, **options: bool) -> tuple[bytes, int]:
+    def checked(body: bytes, **options: Any) -> tuple[bytes, int]:
         on_loop = threading.current_thread() is threading.main_thread()
         assert not on_loop or len(body) <= SLICE_BYTES
-        return frame(body, **options)  # type: ignore[arg-type]  # the options as they came
+        return frame(body, **options)
 
-    monkeypatch.setattr(context, "frame", checked)
+    monkeypatch.setattr("penstock.log.decide.context.frame", checked)
 
 
 @with_app()
