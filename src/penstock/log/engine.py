@@ -229,6 +229,10 @@ class Engine:
         """Return the number of messages before a boundary of a JSON stream."""
         return await self._ranges.ordinal(stream, position)
 
+    async def ordinals(self, stream: Stream, positions: list[int]) -> list[int]:
+        """Return the number of messages before each of some boundaries, which ascend."""
+        return await self._ranges.ordinals(stream, positions)
+
     async def seek(self, stream: Stream, ordinal: int) -> int:
         """Return where message `ordinal` (from 0) of a JSON stream starts."""
         return await self._ranges.seek(stream, ordinal)
