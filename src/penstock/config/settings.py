@@ -63,7 +63,7 @@ class Settings:
     )
     shutdown_timeout_s: float = _SERVER.seconds(
         limits.SHUTDOWN_TIMEOUT_S,
-        "Maximum wait for requests in flight when the server stops.",
+        "Maximum duration of a stop: requests in flight, then the last checkpoint.",
         minimum=0,
         common=True,
     )

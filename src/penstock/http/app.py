@@ -7,6 +7,7 @@ Knows no sockets and no files.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +160,15 @@ class App:
             dialect.close()
         self.compressor.close()
 
-    async def stop(self) -> None:
-        """Close the App and stop its engine: the store is free for another process."""
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Close the App and stop its engine: the store is free for another process.
+
+        After `timeout_s` nothing more is waited for; what was acknowledged is durable.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.close()
-        await self.engine.stop()
+        left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        await self.engine.stop(timeout_s=left_s)
 
     async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:
         try:

@@ -35,7 +35,7 @@ class MemoryStore:
         self._loop = asyncio.get_running_loop()
         return []
 
-    async def close(self) -> None:
+    async def close(self, *, timeout_s: float | None = None) -> None:
         self._flush()
 
     def next_id(self) -> int:

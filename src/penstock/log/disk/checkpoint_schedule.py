@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.config.settings import Settings
 from penstock.log.disk.catalog import CatalogError, is_catalog_full
-from penstock.log.disk.checkpoint import Checkpointer, Plan, Result, plan_stream
+from penstock.log.disk.checkpoint import Abandoned, Checkpointer, Plan, Result, plan_stream
 from penstock.log.disk.files import Files, Lock, is_disk_full
 from penstock.log.disk.journal import JournalBroken
 from penstock.log.disk.segment import SegmentInfo
@@ -159,6 +159,11 @@ class CheckpointSchedule:
         self._is_stopping = True
         self._due.set()
 
+    def abandon(self) -> None:
+        """End the checkpoint that runs, and run no more; the last one that was made is in force."""
+        self._is_broken = True
+        self._checkpointer.abandon()
+
     async def checkpoint(self) -> bool:
         """Run one checkpoint now. Return False if it failed: the old one is still in force."""
         async with self._running:
@@ -171,6 +176,8 @@ class CheckpointSchedule:
                 result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
             except (OSError, CatalogError, JournalBroken) as error:
                 self._failed(error)
+                return False
+            except Abandoned:
                 return False
             self._done(plan, result)
             self._stats.checkpoints += 1

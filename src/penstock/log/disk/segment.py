@@ -13,7 +13,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ class SegmentWriter:
         self.new_folders: set[Path] = set()
 
     def extend(
-        self, segments: tuple[SegmentInfo, ...], chunks: Sequence[Chunk], *, count_lines: bool
+        self, segments: tuple[SegmentInfo, ...], chunks: Iterable[Chunk], *, count_lines: bool
     ) -> tuple[SegmentInfo, ...]:
         """Write `chunks` behind `segments`; the result is to be trusted only after a sync."""
         result = list(segments)

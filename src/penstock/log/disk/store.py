@@ -185,10 +185,19 @@ class DiskStore:
         self._schedule.wrote(sum(stream.memory.size for stream in recovered.streams.values()))
         self._committer.start()
 
-    async def close(self) -> None:
-        await self._committer.drain()
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._committer.drain()
+        except TimeoutError:
+            log.warning("The disk was too slow to finish the appends that were queued.")
         self._committer.stop()
         self._schedule.stop()
+        _, running = await asyncio.wait((self._schedule_task,), timeout=_until(deadline))
+        if running:
+            log.warning("The last checkpoint takes too long; the next start replays the journal.")
+            self._schedule.abandon()
         await self._schedule_task
         self._journal.close()
         self._reader.close()
@@ -384,3 +393,10 @@ class DiskStore:
     async def checkpoint(self) -> bool:
         """Run a checkpoint now; return whether it succeeded."""
         return await self._schedule.checkpoint()
+
+
+def _until(deadline: float | None) -> float | None:
+    """Return the seconds up to a time of the event loop; None if there is none."""
+    if deadline is None:
+        return None
+    return max(deadline - asyncio.get_running_loop().time(), 0.0)
