@@ -67,6 +67,12 @@ class Settings:
         minimum=0,
         common=True,
     )
+    loop_stall_s: float = _SERVER.seconds(
+        limits.LOOP_STALL_S,
+        "Lag of the event loop above which a log line names the request that caused it. 0 logs "
+        "none.",
+        minimum=0,
+    )
 
     long_poll_timeout_s: float = _READ.seconds(
         limits.LONG_POLL_TIMEOUT_S, "Time that a long-poll read waits for new data.", common=True

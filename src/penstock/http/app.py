@@ -32,6 +32,7 @@ from penstock.http.streams.dialect import StreamDialect
 from penstock.http.subscriptions.dialect import SubscriptionDialect
 from penstock.http.tables.dialect import TableDialect
 from penstock.http.traffic import OTHER, Traffic
+from penstock.http.watchdog import LoopWatchdog
 from penstock.log import open_engine
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ async def open_app(settings: Settings) -> App:
     engine = open_engine(settings)
     await engine.start()
     try:
-        return App(engine, settings)
+        app = App(engine, settings)
+        app.watchdog.start()
+        return app
     except BaseException:
         await engine.stop()
         raise
@@ -91,7 +94,8 @@ class App:
         self.hub = peers.hub
         self.subscriptions = subscriptions.service
         others = [self.state, self.streams, tables, peers, subscriptions]
-        self._dialects: list[Dialect] = [*others, Health(services, others)]
+        self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_s)
+        self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
         for dialect in self._dialects:
             for check in dialect.checks():
                 engine.add_check(
@@ -159,6 +163,7 @@ class App:
         for dialect in reversed(self._dialects):
             dialect.close()
         self.compressor.close()
+        self.watchdog.close()
 
     async def stop(self, *, timeout_s: float | None = None) -> None:
         """Close the App and stop its engine: the store is free for another process.

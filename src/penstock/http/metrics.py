@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.http.tables.live import TableLive
     from penstock.http.tables.resource import Tables
     from penstock.http.traffic import Traffic
+    from penstock.http.watchdog import LoopWatchdog
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
@@ -109,6 +110,14 @@ def request_metrics(traffic: Traffic) -> Iterator[Metric]:
     yield _counter("sse_events", "Data events written to SSE readers.", traffic.events)
     yield _counter("sse_dropped", "SSE readers ended for being slow.", traffic.sse_dropped)
     yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
+
+
+def loop_metrics(watchdog: LoopWatchdog) -> Iterator[Metric]:
+    yield _histogram(
+        "loop_lag_seconds", "How late the event loop was, sampled.", watchdog.lag_seconds
+    )
+    yield _gauge("loop_lag_max_seconds", "The longest lag since the start.", watchdog.lag_max_s)
+    yield _counter("loop_stalls", "Lags of more than loop_stall_s.", watchdog.stalls)
 
 
 def log_metrics(engine: Engine) -> Iterator[Metric]:
