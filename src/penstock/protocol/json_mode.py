@@ -44,10 +44,7 @@ _DIGITS = b"0123456789"
 _DIGIT_STRIDE = limits.JSON_NUMBER_DIGITS_MAX // 8
 _NEIGHBOURS = re.compile(rb"[0-9]{8,}")
 _DIGITS_AS_ZERO = bytes.maketrans(_DIGITS, b"0000000000")
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
+_SURROGATE = re.compile(rb"\\u[dD](?:([89abAB])|[c-fC-F])[0-9a-fA-F]{2}")
 
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -293,7 +290,7 @@ def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
         detail = "The body is empty: send a JSON value, or an array of them."
     elif body.startswith(b"\xef\xbb\xbf"):
         detail = "The body starts with a byte order mark, which JSON does not allow: remove it."
-    elif _LONE_SURROGATE.search(body.replace(b"\\\\", b"")):
+    elif _has_lone_surrogate(body.replace(b"\\\\", b"")):
         detail = (
             "A string holds half of a surrogate pair (\\uD800 to \\uDFFF alone), which is no "
             "character: send both halves, or replace it by \\uFFFD."
@@ -301,6 +298,21 @@ def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
     else:
         detail = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
     raise InvalidJson(detail) from None
+
+
+def _has_lone_surrogate(body: bytes) -> bool:
+    """Whether an escape of half a surrogate pair has no other half beside it."""
+    high_end = -1  # where the first half of a pair ended
+    for match in _SURROGATE.finditer(body):
+        if match[1] is None:
+            if match.start() != high_end:
+                return True
+            high_end = -1
+        elif high_end >= 0:
+            return True
+        else:
+            high_end = match.end()
+    return high_end >= 0
 
 
 def _too_deep(depth_max: int) -> str:
