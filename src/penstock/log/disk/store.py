@@ -323,12 +323,8 @@ class DiskStore:
         return self._list(prefix, after, limit, filed=True)
 
     def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
-        fresh = self._schedule.fresh()
-        changed = sorted(
-            stream.info()
-            for stream in fresh.values()
-            if not stream.is_gone and stream.path > after and stream.path.startswith(prefix)
-        )
+        schedule = self._schedule
+        changed = [stream.info() for stream in schedule.fresh_page(prefix, after, limit)]
         stored: list[StreamInfo] = []
         while len(stored) < limit:
             with as_damage():
@@ -336,7 +332,7 @@ class DiskStore:
             stored += [
                 info
                 for info in page
-                if info.id not in fresh and not self._schedule.is_gone(info.id)
+                if not schedule.is_fresh(info.id) and not schedule.is_gone(info.id)
             ]
             if len(page) < limit:
                 break
