@@ -29,13 +29,13 @@ JSON = "application/json"
 
 
 class Latencies(NamedTuple):
-    count: int
+    answers: int
     p99_s: float
     seconds: float
 
     @property
     def rate(self) -> float:
-        return self.count / self.seconds
+        return self.answers / self.seconds
 
 
 class Connection:
