@@ -147,7 +147,7 @@ SSE_TIMEOUT_S: Final = 60  # A live reader has to reconnect after this time.
 SSE_KEEPALIVE_S: Final = 15  # Time between two comment lines; nginx cuts idle responses at 60 s.
 SSE_RETRY_MS: Final = 1000  # Time after which browsers reconnect; by default they wait 3 to 5 s.
 SHUTDOWN_TIMEOUT_S: Final = 10  # Time for appends in flight to finish when the server stops.
-LOOP_STALL_S: Final = 0.1  # Lag of the event loop above which a log line names what held it up.
+LOOP_STALL_MS: Final = 100  # Lag of the event loop above which a log line says what held it up.
 RATE_LIMIT_PER_S: Final = 0  # Requests per second and peer address. 0 switches the limit off.
 
 # -- The log

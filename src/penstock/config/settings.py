@@ -67,10 +67,10 @@ class Settings:
         minimum=0,
         common=True,
     )
-    loop_stall_s: float = _SERVER.seconds(
-        limits.LOOP_STALL_S,
-        "Lag of the event loop above which a log line names the request that caused it. 0 logs "
-        "none.",
+    loop_stall_ms: int = _SERVER.count(
+        limits.LOOP_STALL_MS,
+        "Lag of the event loop, in milliseconds, above which a log line names the request that "
+        "caused it. 0 logs none.",
         minimum=0,
     )
 

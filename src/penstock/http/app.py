@@ -94,7 +94,7 @@ class App:
         self.hub = peers.hub
         self.subscriptions = subscriptions.service
         others = [self.state, self.streams, tables, peers, subscriptions]
-        self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_s)
+        self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
         for dialect in self._dialects:
             for check in dialect.checks():

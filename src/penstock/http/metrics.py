@@ -117,7 +117,7 @@ def loop_metrics(watchdog: LoopWatchdog) -> Iterator[Metric]:
         "loop_lag_seconds", "How late the event loop was, sampled.", watchdog.lag_seconds
     )
     yield _gauge("loop_lag_max_seconds", "The longest lag since the start.", watchdog.lag_max_s)
-    yield _counter("loop_stalls", "Lags of more than loop_stall_s.", watchdog.stalls)
+    yield _counter("loop_stalls", "Lags of more than loop_stall_ms.", watchdog.stalls)
 
 
 def log_metrics(engine: Engine) -> Iterator[Metric]:
