@@ -224,6 +224,29 @@ async def test_a_hostile_declaration_is_a_problem_and_changes_nothing(client: Cl
 
 
 @with_app()
+async def test_the_patterns_of_all_types_share_their_limits(client: Client) -> None:
+    await client.put("s", content_type=JSON)
+
+    async def put(types: Any) -> Answer:
+        body = json.dumps({"types": types}).encode()
+        return await client.send("PUT", "/v1/schema/s", body)
+
+    letters = {"pattern": r"^\p{L}{1,64}$"}  # a few megabytes when it is compiled
+    assert (await put({"a": {"schema": letters}})).status == 201
+    answer = await put({f"t{n}": {"schema": letters} for n in range(8)})
+    assert (answer.status, answer.json()["code"]) == (422, "invalid-schema")
+    answer = await put(
+        {f"t{n}": {"schema": True, "key_pattern": letters["pattern"]} for n in range(8)}
+    )
+    assert (answer.status, answer.json()["code"]) == (422, "invalid-schema")
+    small = {f"t{n}": {"schema": {"pattern": "^a"}, "key_pattern": "b"} for n in range(128)}
+    assert (await put(small)).status == 200
+    answer = await put({**small, "more": {"schema": {"pattern": "^a"}}})
+    assert (answer.status, answer.json()["field"]) == (422, "types")
+    assert "257 regular expressions" in answer.json()["detail"]
+
+
+@with_app()
 async def test_costly_values_are_checked_like_others(client: Client) -> None:
     assert (await declare(client, ALTERNATIVES)).status == 201
     assert (await post(client, event("1", {}), event("2", {"a": 1}))).status == 204

@@ -22,6 +22,7 @@ from penstock.state.collection import Collection
 from penstock.state.event import ChangeEvent
 from penstock.state.json import same_json
 from penstock.state.parsing import in_array, parse_many
+from penstock.state.schema_cost import TooCostly, measure
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:
@@ -113,13 +114,36 @@ def parse_document(body: bytes) -> Document:
     types = document.get("types")
     if not isinstance(types, dict):
         raise InvalidSchema("types must be an object with an entry for each type.", field="types")
+    try:
+        patterns = _count_patterns(types)
+    except TooCostly as error:
+        raise InvalidSchema(f"The types cannot be used: {error}.", field="types") from None
     for name, entry in types.items():
-        _check_type(name, entry)
+        _check_type(name, entry, patterns)
     # msgspec leaves out a default by identity, so the value is one of the literals here.
     return Document(cast("Mode", mode), types, "refuse" if unknown_types == "refuse" else "keep")
 
 
-def _check_type(name: str, entry: Any) -> None:
+def _count_patterns(types: dict[str, Any]) -> int:
+    """Return the number of regular expressions of all types; raise TooCostly if there are too
+    many."""
+    patterns = 0
+    for entry in types.values():
+        if isinstance(entry, dict):
+            patterns += "key_pattern" in entry
+            try:
+                patterns += measure(entry.get("schema")).patterns
+            except TooCostly:
+                pass  # the check of the type says so
+    if patterns > limits.SCHEMA_PATTERNS_MAX:
+        raise TooCostly(
+            f"they have {patterns} regular expressions together, more than "
+            f"{limits.SCHEMA_PATTERNS_MAX}; share or leave out some"
+        )
+    return patterns
+
+
+def _check_type(name: str, entry: Any, patterns: int) -> None:
     field = f"types.{name[:64]}"
     if not name:
         raise InvalidSchema("The name of a type must not be empty.", field="types")
@@ -130,7 +154,7 @@ def _check_type(name: str, entry: Any) -> None:
             field=field,
         )
     if "key_pattern" in entry:
-        _check_pattern(entry["key_pattern"], f"{field}.key_pattern")
+        _check_pattern(entry["key_pattern"], f"{field}.key_pattern", patterns)
     schema = entry["schema"]
     field = f"{field}.schema"
     if not isinstance(schema, dict | bool):
@@ -138,17 +162,18 @@ def _check_type(name: str, entry: Any) -> None:
             f"{field} must be a JSON Schema: an object, true or false.", field=field
         )
     try:
-        JsonSchema(schema)
+        JsonSchema(schema, patterns=patterns)
     except ValueError as error:
         raise InvalidSchema(f"{field}: {error}", field=field) from error
 
 
-def _check_pattern(pattern: Any, field: str) -> None:
+def _check_pattern(pattern: Any, field: str, patterns: int) -> None:
     if not isinstance(pattern, str):
         raise InvalidSchema(f"{field} must be a regular expression.", field=field)
     try:
-        JsonSchema({"pattern": pattern})  # alone, so that it cannot end the group around it
-        KeyPattern(pattern)
+        # Alone, so that it cannot end the group around it.
+        JsonSchema({"pattern": pattern}, patterns=patterns)
+        KeyPattern(pattern, patterns)
     except ValueError as error:
         raise InvalidSchema(f"{field}: {error}", field=field) from error
 
@@ -158,9 +183,10 @@ class KeyPattern:
 
     __slots__ = ("_load", "pattern")
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, patterns: int) -> None:
+        """`patterns` is the number of regular expressions of the declaration."""
         self.pattern = pattern
-        self._load = JsonSchema({"pattern": f"^(?:{pattern})$"}).load
+        self._load = JsonSchema({"pattern": f"^(?:{pattern})$"}, patterns=patterns).load
 
     def check(self, event: ChangeEvent) -> None:
         try:
@@ -193,12 +219,16 @@ class Compiled:
     def __init__(self, declaration: Declaration) -> None:
         self.mode = declaration.mode
         self._refuses_unknown = declaration.unknown_types == "refuse"
+        patterns = _count_patterns(declaration.types)
         self._key_patterns = {
-            name: KeyPattern(entry["key_pattern"])
+            name: KeyPattern(entry["key_pattern"], patterns)
             for name, entry in declaration.types.items()
             if "key_pattern" in entry
         }
-        schemas = {name: JsonSchema(entry["schema"]) for name, entry in declaration.types.items()}
+        schemas = {
+            name: JsonSchema(entry["schema"], patterns=patterns)
+            for name, entry in declaration.types.items()
+        }
         self._collections = {
             name: Collection[Any](type=name, schema=schema) for name, schema in schemas.items()
         }

@@ -91,7 +91,9 @@ class JsonSchema:
 
     __slots__ = ("_check", "cost", "document")
 
-    def __init__(self, document: Mapping[str, Any] | bool) -> None:
+    def __init__(self, document: Mapping[str, Any] | bool, *, patterns: int = 0) -> None:
+        """`patterns` is the number of regular expressions that share the memory for them, if there
+        are others beside those of this document."""
         import jsonschema_rs
 
         self.document = document if isinstance(document, bool) else dict(document)
@@ -101,7 +103,7 @@ class JsonSchema:
             raise ValueError(f"This JSON Schema cannot be used: {error}.") from None
         pattern_bytes = max(
             limits.SCHEMA_PATTERN_BYTES_MIN,
-            limits.SCHEMA_PATTERN_BYTES // max(self.cost.patterns, 1),
+            limits.SCHEMA_PATTERN_BYTES // max(self.cost.patterns, patterns, 1),
         )
         try:
             validator = jsonschema_rs.validator_for(
