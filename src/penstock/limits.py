@@ -42,6 +42,16 @@ SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 # Size of the declaration of a state stream, which is stored with the stream.
 SCHEMA_BYTES_MAX: Final = 256 * KIB
 STATE_TTL_S_MAX: Final = 315_360_000  # Largest `ttl` of an event: ten years, in seconds.
+# Steps of checking one place of a value against a schema, with every reference expanded. A step is
+# about 25 ns, and 300 ns where alternatives fail.
+SCHEMA_STEPS_MAX: Final = 1_000_000
+SCHEMA_DEPTH_MAX: Final = 128  # Levels of subschemas and references in a schema.
+SCHEMA_ENUM_MAX: Final = 10_000  # Values of one enum.
+SCHEMA_PATTERNS_MAX: Final = 256  # Regular expressions in a schema.
+SCHEMA_PATTERN_BYTES: Final = 8 * MIB  # Compiled size of all regular expressions of a schema.
+# Compiled size that each regular expression may have, however many there are.
+SCHEMA_PATTERN_BYTES_MIN: Final = 64 * KIB
+SCHEMA_CHECK_TIMEOUT_S: Final = 5  # Time to check one value against the schema of its type.
 STATE_LIMIT: Final = 1000  # Entities on one page of a state, unless the request names a limit.
 STATE_LIMIT_MAX: Final = 20_000  # Largest limit that a request for a page of a state can name.
 # Bytes of events on one page of a state with more than one entity.
@@ -55,6 +65,9 @@ ROW_BYTES_MAX: Final = 64 * MIB  # Length of one row that a table client reads.
 TABLE_SCHEMA_BYTES_MAX: Final = 128
 TABLE_VERSION_MAX: Final = 2**31 - 1  # Largest version of a table's schema.
 TABLES_PER_STREAM_MAX: Final = 1000  # Tables on one stream. Each shows another type.
+TABLE_ROWS_PER_POST_MAX: Final = 2**15  # Rows in one request. Each becomes an event of the log.
+# Bytes of the events that the rows of one request become, as a multiple of body_bytes_max.
+TABLE_GROWTH_MAX: Final = 2
 TABLE_IDLE_S: Final = 20  # Time without a new row after which a table read ends.
 TABLE_TIMEOUT_S: Final = 60  # Duration of a table read. The client resumes with another.
 # Keys of tables in memory, of about 200 bytes each, to tell an insert from an update.
@@ -134,6 +147,7 @@ SSE_TIMEOUT_S: Final = 60  # A live reader has to reconnect after this time.
 SSE_KEEPALIVE_S: Final = 15  # Time between two comment lines; nginx cuts idle responses at 60 s.
 SSE_RETRY_MS: Final = 1000  # Time after which browsers reconnect; by default they wait 3 to 5 s.
 SHUTDOWN_TIMEOUT_S: Final = 10  # Time for appends in flight to finish when the server stops.
+LOOP_STALL_MS: Final = 100  # Lag of the event loop above which a log line says what held it up.
 RATE_LIMIT_PER_S: Final = 0  # Requests per second and peer address. 0 switches the limit off.
 
 # -- The log

@@ -90,7 +90,7 @@ class _ServerThread:
                 await self._stop.wait()
                 await transport.stop()
             finally:
-                await app.stop()
+                await app.stop(timeout_s=self._settings.shutdown_timeout_s)
 
 
 try:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
+import pytest
+
+from penstock.log.stream import Stream, StreamInfo
 from tests.contract.rig import JSON, Rig, on_disk, on_stores
 
 
@@ -102,3 +106,44 @@ async def test_a_list_made_while_a_checkpoint_runs_is_complete(rig: Rig) -> None
     look()
     assert len(lists) > 1
     assert all(listed == [("a", 3), ("b", 0), ("c", 0)] for listed in lists)
+
+
+@on_disk()
+async def test_a_page_describes_no_other_streams_than_its_own(rig: Rig) -> None:
+    await make(rig, *[f"s/{number:03d}" for number in range(200)])
+    described: list[str] = []
+    info = Stream.info
+
+    def counted(stream: Stream) -> StreamInfo:
+        described.append(stream.path)
+        return info(stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stream, "info", counted)
+        listed: list[str] = []
+        while page := rig.paths("s/", listed[-1] if listed else "", 10):
+            listed += page
+    assert listed == described == [f"s/{number:03d}" for number in range(200)]
+
+
+@on_disk()
+async def test_pages_are_right_however_streams_come_and_go_between_them(rig: Rig) -> None:
+    random = Random(15)
+    existing: dict[str, Stream] = {}
+    for step in range(300):
+        path = f"s/{random.randrange(60):02d}"
+        match random.randrange(6):
+            case 0 | 1 if path not in existing:
+                existing[path] = await rig.create(path)
+            case 2 if path in existing:
+                await rig.delete(existing.pop(path))
+            case 3 if path in existing:
+                await rig.append(existing[path], [b"1"])
+            case 4 if step % 10 == 0:
+                await rig.settle()
+            case _:
+                pass
+        after = f"s/{random.randrange(60):02d}"
+        expected = sorted(each for each in existing if each > after)
+        assert rig.paths("s/", after, 7) == expected[:7]
+        assert rig.paths("s/", "", 100) == sorted(existing)

@@ -16,7 +16,6 @@ import uvicorn
 from penstock.cli.options import resolved, setting_flags
 
 APP = "tests.conformance.asgi_app:app"
-GRACE_S = 5  # uvicorn waits for live readers for ever unless told otherwise
 
 
 class ReadyServer(uvicorn.Server):
@@ -51,7 +50,6 @@ def serve(**options: Any) -> None:
         APP,
         lifespan="on",
         log_level="warning",
-        timeout_graceful_shutdown=GRACE_S,
         # Not uvicorn's 5 s: a busy client would send into a connection that is being closed.
         timeout_keep_alive=int(settings.keepalive_timeout_s),
     )

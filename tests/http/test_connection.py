@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -10,6 +11,8 @@ import pytest
 
 from penstock.errors import DiskFull, Overloaded
 from penstock.http.message import Later, RangeBody, Request, Response
+from penstock.http.native.connection import _TURN_REQUESTS
+from penstock.http.native.request_parser import CHUNKS_PER_CALL, SLICE_BYTES, RequestParser
 from penstock.http.native.response_encoder import ResponseEncoder, chunk
 from penstock.http.problems import problem
 from tests.http.wire import FakeApp, chunked, get, native, on_loop, post, until
@@ -163,6 +166,73 @@ async def test_pipelined_requests_run_one_at_a_time_and_answer_in_order() -> Non
                 futures[-1].set_result(None)
             answer = await client.answer()
             assert answer.body == (b"%d" % n if n % 2 else b"/now%d|" % n)
+
+
+class Turns:
+    """Counts the turns of the event loop, and what happens in each."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._counts: Counter[int] = Counter()
+        self._handle = asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._turn += 1
+        self._handle = asyncio.get_running_loop().call_soon(self._next)
+
+    def note(self) -> None:
+        self._counts[self._turn] += 1
+
+    def stop(self) -> int:
+        """Return how much has happened in one turn, at most."""
+        self._handle.cancel()
+        return max(self._counts.values())
+
+
+@on_loop
+async def test_a_pipeline_of_quick_requests_leaves_turns_to_others() -> None:
+    async with native() as server:
+        turns = Turns()
+
+        def handle(request: Request) -> Response:
+            turns.note()
+            return Response(200, [], b"")
+
+        server.app.routes[b"/quick"] = handle
+        client = await server.connect()
+        sending = asyncio.ensure_future(client.send(get("/quick") * 3000))
+        for _ in range(3000):
+            assert (await client.answer()).status == 200
+        await sending
+        # What is left of one read may be answered in the same turn as the next one.
+        assert turns.stop() <= 3 * _TURN_REQUESTS
+
+
+@on_loop
+async def test_tiny_chunks_leave_turns_to_others() -> None:
+    async with native() as server:
+        turns = Turns()
+        with pytest.MonkeyPatch.context() as patch:
+            on_chunk = RequestParser.on_chunk_header
+
+            def counted(parser: RequestParser) -> None:
+                turns.note()
+                on_chunk(parser)
+
+            patch.setattr(RequestParser, "on_chunk_header", counted)
+            answer = await server.ask(chunked("/a", *[b"x"] * 100_000))
+        assert answer.body == b"/a|" + b"x" * 100_000
+        slice_chunks = SLICE_BYTES // len(b"1\r\nx\r\n")
+        assert turns.stop() <= 2 * max(slice_chunks, CHUNKS_PER_CALL)
+
+
+@on_loop
+async def test_a_client_that_has_sent_everything_gets_all_its_answers() -> None:
+    async with native() as server:
+        client = await server.connect()
+        await client.send(get("/a") * 500)
+        client.writer.write_eof()
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 500
 
 
 @on_loop

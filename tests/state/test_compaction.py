@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from penstock.config.settings import Settings
 from penstock.log.disk.store import DiskStore
 from penstock.state import ControlEvent, MaterializedState
+from penstock.state.server.compaction import _Progress
 from tests.helpers.app import Answer, Client, run_with_app, with_app
 from tests.http.test_metrics import scrape
 from tests.state.test_server_schema import JSON, declare, post
@@ -129,6 +133,27 @@ async def test_a_snapshot_that_is_much_is_taken_piece_by_piece(client: Client) -
 async def test_appends_that_are_on_their_way_are_not_undone(client: Client) -> None:
     """Writes come at every moment of a compaction: while the index is asked, while the log is
     read, and in flight when it is decided."""
+    await write_while_it_is_compacted(client)
+
+
+@with_app()
+async def test_many_appends_on_their_way_are_taken_in_off_the_loop(client: Client) -> None:
+    seen: list[int] = []
+    after = _Progress.after
+
+    def measured(state: _Progress, wire: bytes, lines: Any) -> _Progress:
+        if threading.current_thread() is threading.main_thread():
+            seen.append(len(wire))
+        return after(state, wire, lines)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.state.server.compaction.SLICE_BYTES", 150)
+        patch.setattr(_Progress, "after", measured)
+        await write_while_it_is_compacted(client)
+    assert all(size <= 150 for size in seen)
+
+
+async def write_while_it_is_compacted(client: Client) -> None:
     await state_stream(client)
     expected: dict[str, Any] = {}
     for number in range(40):

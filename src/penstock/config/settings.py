@@ -63,9 +63,15 @@ class Settings:
     )
     shutdown_timeout_s: float = _SERVER.seconds(
         limits.SHUTDOWN_TIMEOUT_S,
-        "Maximum wait for requests in flight when the server stops.",
+        "Maximum duration of a stop: requests in flight, then the last checkpoint.",
         minimum=0,
         common=True,
+    )
+    loop_stall_ms: int = _SERVER.count(
+        limits.LOOP_STALL_MS,
+        "Lag of the event loop, in milliseconds, above which a log line names the request that "
+        "caused it. 0 logs none.",
+        minimum=0,
     )
 
     long_poll_timeout_s: float = _READ.seconds(
@@ -175,6 +181,10 @@ class Settings:
     )
     json_depth_max: int = _STREAM.count(
         limits.JSON_DEPTH_MAX, "Maximum nesting depth of a JSON message.", maximum=512
+    )
+    schema_check_timeout_s: float = _STREAM.seconds(
+        limits.SCHEMA_CHECK_TIMEOUT_S,
+        "Maximum time to check one value against the schema of its type.",
     )
     fork_depth_max: int = _STREAM.count(
         limits.FORK_DEPTH_MAX, "Maximum length of a chain of forks.", maximum=200

@@ -7,6 +7,7 @@ Knows no sockets and no files.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from penstock.http.streams.dialect import StreamDialect
 from penstock.http.subscriptions.dialect import SubscriptionDialect
 from penstock.http.tables.dialect import TableDialect
 from penstock.http.traffic import OTHER, Traffic
+from penstock.http.watchdog import LoopWatchdog
 from penstock.log import open_engine
 
 if TYPE_CHECKING:
@@ -53,7 +55,9 @@ async def open_app(settings: Settings) -> App:
     engine = open_engine(settings)
     await engine.start()
     try:
-        return App(engine, settings)
+        app = App(engine, settings)
+        app.watchdog.start()
+        return app
     except BaseException:
         await engine.stop()
         raise
@@ -90,7 +94,8 @@ class App:
         self.hub = peers.hub
         self.subscriptions = subscriptions.service
         others = [self.state, self.streams, tables, peers, subscriptions]
-        self._dialects: list[Dialect] = [*others, Health(services, others)]
+        self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
+        self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
         for dialect in self._dialects:
             for check in dialect.checks():
                 engine.add_check(
@@ -158,11 +163,17 @@ class App:
         for dialect in reversed(self._dialects):
             dialect.close()
         self.compressor.close()
+        self.watchdog.close()
 
-    async def stop(self) -> None:
-        """Close the App and stop its engine: the store is free for another process."""
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Close the App and stop its engine: the store is free for another process.
+
+        After `timeout_s` nothing more is waited for; what was acknowledged is durable.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.close()
-        await self.engine.stop()
+        left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        await self.engine.stop(timeout_s=left_s)
 
     async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:
         try:

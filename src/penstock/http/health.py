@@ -14,12 +14,15 @@ from penstock.http.metrics import (
     Metrics,
     egress_metrics,
     log_metrics,
+    loop_metrics,
     request_metrics,
     store_metrics,
 )
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+    from penstock.http.watchdog import LoopWatchdog
 
 _INDEX = {
     "name": "penstock",
@@ -44,8 +47,11 @@ _PUBLIC = frozenset({b"/healthz", b"/readyz"})
 class Health(Dialect):
     """`others` are the dialects whose metrics are shown beside those of the server itself."""
 
-    def __init__(self, services: Services, others: Iterable[Dialect]) -> None:
+    def __init__(
+        self, services: Services, others: Iterable[Dialect], watchdog: LoopWatchdog
+    ) -> None:
         self._services = services
+        self._watchdog = watchdog
         self._metrics = Metrics([self.metrics, *(dialect.metrics for dialect in others)])
         self._draining = False
 
@@ -65,6 +71,7 @@ class Health(Dialect):
         yield from log_metrics(services.engine)
         yield from store_metrics(services.engine)
         yield from egress_metrics(services.egress)
+        yield from loop_metrics(self._watchdog)
 
     def public(self) -> Iterable[Callable[[Request], bool]]:
         return [lambda head: head.path in _PUBLIC]

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from penstock.http.tables.live import TableLive
     from penstock.http.tables.resource import Tables
     from penstock.http.traffic import Traffic
+    from penstock.http.watchdog import LoopWatchdog
     from penstock.log.engine import Engine
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
+    from penstock.state.server.costly_checks import CostlyChecks
     from penstock.state.server.expirer import Expirer
     from penstock.state.server.indexer import StateIndexer
     from penstock.stp.server.checks import TableChecks
@@ -110,6 +112,14 @@ def request_metrics(traffic: Traffic) -> Iterator[Metric]:
     yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
 
 
+def loop_metrics(watchdog: LoopWatchdog) -> Iterator[Metric]:
+    yield _histogram(
+        "loop_lag_seconds", "How late the event loop was, sampled.", watchdog.lag_seconds
+    )
+    yield _gauge("loop_lag_max_seconds", "The longest lag since the start.", watchdog.lag_max_s)
+    yield _counter("loop_stalls", "Lags of more than loop_stall_ms.", watchdog.stalls)
+
+
 def log_metrics(engine: Engine) -> Iterator[Metric]:
     stats = engine.stats
     yield _counter("appends", "Appends accepted.", stats.appends)
@@ -153,7 +163,9 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     )
 
 
-def state_metrics(indexer: StateIndexer, checks: Checks, expirer: Expirer) -> Iterator[Metric]:
+def state_metrics(
+    indexer: StateIndexer, checks: Checks, costly: CostlyChecks, expirer: Expirer
+) -> Iterator[Metric]:
     streams, lag_bytes = indexer.lag()
     yield _gauge("state_lag_streams", "State streams not indexed up to their tail.", streams)
     yield _gauge("state_lag_bytes", "Bytes of state streams not indexed yet.", lag_bytes)
@@ -162,6 +174,7 @@ def state_metrics(indexer: StateIndexer, checks: Checks, expirer: Expirer) -> It
     yield _counter("state_refused", "Appends refused by a declaration.", checks.refused)
     yield _counter("state_warnings", "Invalid events let in by mode warn.", checks.warnings)
     yield _counter("state_expired", "Entities deleted because they expired.", expirer.expired)
+    yield _counter("state_checks_ended", "Checks of events that took too long.", costly.ended)
 
 
 def table_metrics(

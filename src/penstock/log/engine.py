@@ -90,13 +90,16 @@ class Engine:
         all others."""
         self._context.waiting.end()
 
-    async def stop(self) -> None:
-        """Refuse new writes, finish those that are queued, checkpoint, release the store."""
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Refuse new writes, finish those that are queued, checkpoint, release the store.
+
+        After `timeout_s` the rest is left out: the next start replays the journal.
+        """
         self._context.stop()
         self._reap_task.cancel()
         self._retention_task.cancel()
         await self._pubsub.close()
-        await self.store.close()
+        await self.store.close(timeout_s=timeout_s)
 
     def health(self) -> Health:
         return self.store.health()
@@ -228,6 +231,10 @@ class Engine:
     async def ordinal(self, stream: Stream, position: int) -> int:
         """Return the number of messages before a boundary of a JSON stream."""
         return await self._ranges.ordinal(stream, position)
+
+    async def ordinals(self, stream: Stream, positions: list[int]) -> list[int]:
+        """Return the number of messages before each of some boundaries, which ascend."""
+        return await self._ranges.ordinals(stream, positions)
 
     async def seek(self, stream: Stream, ordinal: int) -> int:
         """Return where message `ordinal` (from 0) of a JSON stream starts."""

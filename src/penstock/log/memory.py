@@ -6,6 +6,7 @@ Commits one batch per iteration of the event loop, so that the engine sees the s
 from __future__ import annotations
 
 import asyncio
+import heapq
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ class MemoryStore:
         self._loop = asyncio.get_running_loop()
         return []
 
-    async def close(self) -> None:
+    async def close(self, *, timeout_s: float | None = None) -> None:
         self._flush()
 
     def next_id(self) -> int:
@@ -123,12 +124,15 @@ class MemoryStore:
         return chunk.start, chunk.ordinal
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        paths = sorted(
-            path
-            for path, stream in self._streams.items()
-            if path > after and path.startswith(prefix) and not stream.soft_deleted
+        paths = heapq.nsmallest(
+            limit,
+            [
+                path
+                for path, stream in self._streams.items()
+                if path > after and path.startswith(prefix) and not stream.soft_deleted
+            ],
         )
-        return [self._streams[path].info() for path in paths[:limit]]
+        return [self._streams[path].info() for path in paths]
 
     def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         return self.list_streams(prefix, after, limit)

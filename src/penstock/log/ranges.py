@@ -6,6 +6,8 @@ boundary. The cost depends on the bytes read, never on the length of the stream.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.errors import (
     InvalidOffset,
     OffsetBeyondTail,
@@ -18,11 +20,14 @@ from penstock.log.stream import Stream
 from penstock.protocol.offsets import NOW, START, Offset, parse_offset
 
 WINDOW_BYTES = 64 * 1024
+TURN_WINDOWS = 32
+"""Windows that are read before other tasks get a turn: reads from memory never wait."""
 
 
 class Ranges:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._windows = 0
 
     async def position(self, stream: Stream, offset: str) -> int:
         """Return the byte position of a client's offset."""
@@ -95,7 +100,7 @@ class Ranges:
         """Return where the `count`th message from `start` ends, or `bound` if there are fewer."""
         position = start
         while position < bound:
-            window = await self._store.read(stream, position, min(position + WINDOW_BYTES, bound))
+            window = await self._window(stream, position, min(position + WINDOW_BYTES, bound))
             lines = window.count(b"\n")
             if lines >= count:
                 return position + _nth_line_end(window, count)
@@ -118,7 +123,7 @@ class Ranges:
         end = limit
         while end > start:
             begin = max(start, end - WINDOW_BYTES)
-            at = (await self._store.read(stream, begin, end)).rfind(b"\n")
+            at = (await self._window(stream, begin, end)).rfind(b"\n")
             if at >= 0:
                 return begin + at + 1
             end = begin
@@ -128,7 +133,7 @@ class Ranges:
         """Return the first boundary after `position`, or `bound`."""
         while position < bound:
             stop = min(position + WINDOW_BYTES, bound)
-            at = (await self._store.read(stream, position, stop)).find(b"\n")
+            at = (await self._window(stream, position, stop)).find(b"\n")
             if at >= 0:
                 return position + at + 1
             position = stop
@@ -138,11 +143,15 @@ class Ranges:
         """Return boundaries that cut [start, end) into at most `parts` ranges of about equal
         bytes."""
         result = [start]
+        reached = start
         for part in range(1, parts):
             position = start + (end - start) * part // parts
-            if stream.is_json and position > start:
+            if position <= reached:
+                continue  # in a message that was searched to its end already
+            if stream.is_json:
                 position = await self._boundary_after(stream, position - 1, end)
-            if result[-1] < position < end:
+            reached = position
+            if position < end:
                 result.append(position)
         if end > start:
             result.append(end)
@@ -161,16 +170,36 @@ class Ranges:
 
     async def ordinal(self, stream: Stream, position: int) -> int:
         """Return the ordinal of the message that starts at `position` of a JSON stream."""
+        (ordinal,) = await self.ordinals(stream, [position])
+        return ordinal
+
+    async def ordinals(self, stream: Stream, positions: list[int]) -> list[int]:
+        """Return the ordinals of the messages that start at these positions, which ascend."""
+        result: list[int] = []
+        last: tuple[int, int] = (-1, 0)
+        for position in positions:
+            last = (position, await self._ordinal(stream, position, last))
+            result.append(last[1])
+        return result
+
+    async def _ordinal(self, stream: Stream, position: int, last: tuple[int, int]) -> int:
         if position == stream.tail:
             return stream.count
         if position == stream.own_start:
             return 0 if stream.fork is None else stream.fork.ordinal
-        at, ordinal = await self._store.seek_position(stream, position)
+        # From where the last one was, if the index has nothing nearer: a large append is one entry.
+        at, ordinal = max(last, await self._store.seek_position(stream, position))
         while at < position:
             stop = min(at + WINDOW_BYTES, position)
-            ordinal += (await self._store.read(stream, at, stop)).count(b"\n")
+            ordinal += (await self._window(stream, at, stop)).count(b"\n")
             at = stop
         return ordinal
+
+    async def _window(self, stream: Stream, start: int, end: int) -> bytes:
+        self._windows += 1
+        if self._windows % TURN_WINDOWS == 0:
+            await asyncio.sleep(0)
+        return await self._store.read(stream, start, end)
 
 
 def check_generation(stream: Stream, offset: Offset) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.headers import Producer
 from penstock.protocol.producer import ProducerState
@@ -63,6 +63,10 @@ class Pending(NamedTuple):
     meta: Mapping[str, bytes]
 
 
+Notes = dict[str, Any]
+"""What is learned about one append while it waits, by name, for the next time it is decided."""
+
+
 class Proposal(NamedTuple):
     """An append that a check is asked about, as it would be decided now."""
 
@@ -75,6 +79,8 @@ class Proposal(NamedTuple):
     """The messages in wire shape; empty for a close that appends nothing."""
     messages: int
     writer: Writer
+    notes: Notes
+    """Remains the same however often the append is decided."""
     earliest: int = 0
     """The pending position of the earliest message that is retained."""
 

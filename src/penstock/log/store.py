@@ -38,8 +38,12 @@ class Store(Protocol):
     async def open(self, observer: Observer) -> list[Stream]:
         """Recover; return the streams that are active from the start."""
 
-    async def close(self) -> None:
-        """Make everything durable and release the folder."""
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        """Make everything durable and release the folder.
+
+        After `timeout_s` what is queued is not waited for, and the last checkpoint is abandoned:
+        everything that was acknowledged is in the journal.
+        """
 
     def next_id(self) -> int:
         """Return a generation that was never used before."""

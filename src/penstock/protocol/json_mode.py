@@ -29,15 +29,22 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 # The bytes of a structural scan: brackets, commas, and quotes to recognise strings.
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
 _SCAN_BYTES = 64 * limits.KIB
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+# What is usually between two messages.
+_SEPARATORS = (b"},{", b"}, {", b"},\n", b",")
+# Strings, and what has a meaning outside of them.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},]', re.DOTALL)
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+SLICE_BYTES = 128 * limits.KIB
+"""How much JSON is decoded in one step; that takes a few milliseconds at most."""
+
 _DIGITS = b"0123456789"
 # Digits in a row that are more than the limit cover eight neighbours among bytes this far apart.
 _DIGIT_STRIDE = limits.JSON_NUMBER_DIGITS_MAX // 8
 _NEIGHBOURS = re.compile(rb"[0-9]{8,}")
 _DIGITS_AS_ZERO = bytes.maketrans(_DIGITS, b"0000000000")
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
+_SURROGATE = re.compile(rb"\\u[dD](?:([89abAB])|[c-fC-F])[0-9a-fA-F]{2}")
 
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -48,7 +55,9 @@ def frame(
 ) -> tuple[bytes, int]:
     """Return the wire bytes of a body, each message followed by a comma and LF, and their number.
 
-    An array is flattened by one level; an empty one is refused unless `allow_empty`.
+    An array is flattened by one level; an empty one is refused unless `allow_empty`. A large array
+    is decoded in slices: other threads can run between them, and a slice is all the memory it takes
+    beside the result.
     """
     try:
         # The decoder does not check the bytes of strings, so UTF-8 is checked separately.
@@ -56,6 +65,8 @@ def frame(
             _check_utf8(body)
         value = body.strip(_WHITESPACE)
         if value[:1] == b"[":
+            if len(value) > SLICE_BYTES:
+                return _frame_slices(value, allow_empty=allow_empty, depth_max=depth_max)
             return _frame_array(body, allow_empty=allow_empty, depth_max=depth_max)
         _decode_value(body)
         _check_numbers(value)
@@ -73,43 +84,133 @@ def unframe(wire: bytes | memoryview) -> bytes:
     return b"".join((b"[", memoryview(wire)[:-2], b"]"))
 
 
+def slices(wire: bytes) -> Iterator[bytes]:
+    """Yield framed messages in pieces of whole messages, of about SLICE_BYTES each."""
+    start = 0
+    while start < len(wire):
+        end = wire.find(b"\n", min(start + SLICE_BYTES, len(wire)) - 1) + 1
+        yield wire[start:end]
+        start = end
+
+
 def _frame_array(body: bytes, *, allow_empty: bool, depth_max: int) -> tuple[bytes, int]:
-    _check_message_count(body)
-    messages = _decode_array(body)
-    _check_numbers(body)
+    messages = _decode_messages(body, depth_max)
+    if not messages:
+        return _frame_nothing(allow_empty=allow_empty)
     count = len(messages)
-    if count == 0:
-        if allow_empty:
-            return b"", 0
-        raise EmptyArray("An empty array appends nothing: send at least one message.")
-    if _LF in body or _CR in body:
-        messages = _decode_array(body.translate(_ONE_LINE))
-    # Closed brackets come in pairs: a message this short cannot be too deep.
-    if max(map(len, messages)) > 2 * depth_max:
-        for message in messages:
-            if len(message) > 2 * depth_max:
-                check_depth(bytes(message), depth_max)
     messages.append(msgspec.Raw(b""))
     return b",\n".join(messages), count
 
 
-def _check_message_count(body: bytes) -> None:
-    """Bound the memory of splitting an array before it is split."""
-    most = limits.MESSAGES_PER_APPEND_MAX
-    if len(body) <= 2 * most or body.count(b",") < most:
-        return
-    _decode_value(body)
-    depth, commas = 0, 0
-    for marks in _structure(body):
-        for mark in marks:
-            if mark == _COMMA:
-                commas += depth == 1
-            else:
-                depth += 1 if mark in b"[{" else -1
-        if commas >= most:
+def _frame_nothing(*, allow_empty: bool) -> tuple[bytes, int]:
+    if allow_empty:
+        return b"", 0
+    raise EmptyArray("An empty array appends nothing: send at least one message.")
+
+
+def _decode_messages(array: bytes, depth_max: int) -> list[msgspec.Raw]:
+    """Return the elements of an array, without line ends."""
+    messages = _decode_array(array)
+    _check_numbers(array)
+    if _LF in array or _CR in array:
+        messages = _decode_array(array.translate(_ONE_LINE))
+    # Closed brackets come in pairs: a message this short cannot be too deep.
+    if messages and max(map(len, messages)) > 2 * depth_max:
+        for message in messages:
+            if len(message) > 2 * depth_max:
+                check_depth(bytes(message), depth_max)
+    return messages
+
+
+def _frame_slices(array: bytes, *, allow_empty: bool, depth_max: int) -> tuple[bytes, int]:
+    """Return the wire bytes of an array that is too large to be decoded at once."""
+    pieces: list[bytes] = []
+    count, start, separator = 0, 1, b","
+    while start:
+        messages, start, separator = _next_slice(array, start, separator, depth_max)
+        count += len(messages)
+        if count > limits.MESSAGES_PER_APPEND_MAX:
             raise BodyTooLarge(
-                f"The array holds more than {most} messages: split it into several appends."
+                f"The array holds more than {limits.MESSAGES_PER_APPEND_MAX} messages: split it "
+                "into several appends."
             )
+        messages.append(msgspec.Raw(b""))
+        pieces.append(b",\n".join(messages))
+    if not count:
+        return _frame_nothing(allow_empty=allow_empty)
+    return b"".join(pieces), count
+
+
+def _next_slice(
+    array: bytes, start: int, separator: bytes, depth_max: int
+) -> tuple[list[msgspec.Raw], int, bytes]:
+    """Return the elements from `start` on up to some comma, where the next ones start (0 at the
+    end), and the separator that was before them.
+
+    A comma is between two elements if what is before it is a whole array when it is closed there.
+    So a cut is guessed by the separator that was right the last time, and searched for if the guess
+    is wrong.
+    """
+    limit = start + SLICE_BYTES
+    if limit < len(array):
+        for guess in dict.fromkeys((separator, *_SEPARATORS)):
+            cut = array.rfind(guess, start, limit)
+            if cut < 0:
+                continue
+            cut += guess.index(b",")
+            try:
+                messages = _decode_messages(b"[%b]" % array[start:cut], depth_max)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            if messages:
+                return messages, cut + 1, guess
+        cut = _comma_after(array, start, limit)
+        if cut:
+            messages = _decode_elements(array, start, b"]", cut, depth_max)
+            return messages, cut + 1, separator
+    return _decode_elements(array, start, b"", len(array), depth_max), 0, separator
+
+
+def _decode_elements(
+    array: bytes, start: int, ending: bytes, end: int, depth_max: int
+) -> list[msgspec.Raw]:
+    """Return the elements in [start, end); a part of an array has at least one."""
+    try:
+        messages = _decode_messages(b"[%b%b" % (array[start:end], ending), depth_max)
+    except msgspec.DecodeError as error:
+        where = _BYTE.sub(lambda match: f"(byte {int(match[1]) + start - 1})", str(error))
+        raise msgspec.DecodeError(where) from None
+    if not messages and (start, end) != (1, len(array)):
+        raise msgspec.DecodeError(f"trailing comma in array (byte {start})")
+    return messages
+
+
+def _comma_after(array: bytes, start: int, limit: int) -> int:
+    """Return the first comma between two elements that ends at least a slice; 0 if there is none.
+
+    Counts brackets outside of strings, token by token.
+    """
+    depth = 0
+    for match in _TOKEN.finditer(array, start):
+        mark = array[match.start()]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        elif mark == _COMMA and depth == 0 and match.start() >= limit:
+            return match.start()
+    return 0
+
+
+def nesting(valid: bytes, *, depth_max: int) -> int:
+    """Return how deep valid JSON is nested, or `depth_max` + 1 if it is nested deeper."""
+    marks = b"".join(structure(valid)).replace(b",", b"").translate(_BRACKETS)
+    depth = 0
+    while marks and depth <= depth_max:
+        # Innermost pairs go first: each round is one level.
+        marks = marks.replace(b"[]", b"")
+        depth += 1
+    return depth
 
 
 def check_depth(value: bytes, depth_max: int) -> None:
@@ -117,12 +218,8 @@ def check_depth(value: bytes, depth_max: int) -> None:
     # Most messages are too short, or have too few brackets, to need a scan.
     if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
         return
-    depth = 0
-    for marks in _structure(value):
-        for mark in marks.replace(b",", b""):
-            depth += 1 if mark in b"[{" else -1
-            if depth > depth_max:
-                raise InvalidJson(_too_deep(depth_max))
+    if nesting(value, depth_max=depth_max) > depth_max:
+        raise InvalidJson(_too_deep(depth_max))
 
 
 def _check_numbers(valid: bytes) -> None:
@@ -155,7 +252,7 @@ def _check_numbers(valid: bytes) -> None:
                 )
 
 
-def _structure(valid: bytes) -> Iterator[bytes]:
+def structure(valid: bytes) -> Iterator[bytes]:
     """Yield the brackets and commas outside the strings of valid JSON, in bounded pieces."""
     if _BACKSLASH in valid:
         # Escaped backslashes go first: what then still escapes a quote is an escape.
@@ -193,7 +290,7 @@ def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
         detail = "The body is empty: send a JSON value, or an array of them."
     elif body.startswith(b"\xef\xbb\xbf"):
         detail = "The body starts with a byte order mark, which JSON does not allow: remove it."
-    elif _LONE_SURROGATE.search(body.replace(b"\\\\", b"")):
+    elif _has_lone_surrogate(body.replace(b"\\\\", b"")):
         detail = (
             "A string holds half of a surrogate pair (\\uD800 to \\uDFFF alone), which is no "
             "character: send both halves, or replace it by \\uFFFD."
@@ -201,6 +298,21 @@ def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
     else:
         detail = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
     raise InvalidJson(detail) from None
+
+
+def _has_lone_surrogate(body: bytes) -> bool:
+    """Whether an escape of half a surrogate pair has no other half beside it."""
+    high_end = -1  # where the first half of a pair ended
+    for match in _SURROGATE.finditer(body):
+        if match[1] is None:
+            if match.start() != high_end:
+                return True
+            high_end = -1
+        elif high_end >= 0:
+            return True
+        else:
+            high_end = match.end()
+    return high_end >= 0
 
 
 def _too_deep(depth_max: int) -> str:

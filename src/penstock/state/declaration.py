@@ -7,19 +7,22 @@ of appends. Knows neither HTTP nor the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
 from penstock import limits
 from penstock.errors import BodyTooLarge, InvalidEvent, InvalidSchema, ValidationFailed
-from penstock.protocol.json_mode import frame, unframe
+from penstock.log.requests import NotYet
+from penstock.protocol.json_mode import frame, nesting, slices, unframe
 from penstock.state import expiry
 from penstock.state.collection import Collection
 from penstock.state.event import ChangeEvent
 from penstock.state.json import same_json
 from penstock.state.parsing import in_array, parse_many
+from penstock.state.schema_cost import TooCostly, measure
 from penstock.state.validators import JsonSchema
 
 if TYPE_CHECKING:
@@ -39,6 +42,16 @@ _UNKNOWN_TYPES: Final = ("keep", "refuse")
 _READ_ONLY: Final = frozenset({"version", "offset", "ordinal"})
 _COMPILED_MAX: Final = 1024
 _TYPES_NAMED_MAX: Final = 10
+
+INLINE_STEPS_MAX: Final = 100_000
+"""Steps of a check, as its schemas' cost counts them, up to which it is done within the append."""
+VALUE_STEPS_MAX: Final = 100_000
+"""Steps up to which one value is checked in this process, which cannot do anything else
+meanwhile."""
+
+CheckCostly = Callable[[bytes, bytes], None]
+"""Checks one event, in JSON, against a stored declaration where it holds up nobody; raises
+ValidationFailed."""
 
 
 class Document(NamedTuple):
@@ -101,13 +114,36 @@ def parse_document(body: bytes) -> Document:
     types = document.get("types")
     if not isinstance(types, dict):
         raise InvalidSchema("types must be an object with an entry for each type.", field="types")
+    try:
+        patterns = _count_patterns(types)
+    except TooCostly as error:
+        raise InvalidSchema(f"The types cannot be used: {error}.", field="types") from None
     for name, entry in types.items():
-        _check_type(name, entry)
+        _check_type(name, entry, patterns)
     # msgspec leaves out a default by identity, so the value is one of the literals here.
     return Document(cast("Mode", mode), types, "refuse" if unknown_types == "refuse" else "keep")
 
 
-def _check_type(name: str, entry: Any) -> None:
+def _count_patterns(types: dict[str, Any]) -> int:
+    """Return the number of regular expressions of all types; raise TooCostly if there are too
+    many."""
+    patterns = 0
+    for entry in types.values():
+        if isinstance(entry, dict):
+            patterns += "key_pattern" in entry
+            try:
+                patterns += measure(entry.get("schema")).patterns
+            except TooCostly:
+                pass  # the check of the type says so
+    if patterns > limits.SCHEMA_PATTERNS_MAX:
+        raise TooCostly(
+            f"they have {patterns} regular expressions together, more than "
+            f"{limits.SCHEMA_PATTERNS_MAX}; share or leave out some"
+        )
+    return patterns
+
+
+def _check_type(name: str, entry: Any, patterns: int) -> None:
     field = f"types.{name[:64]}"
     if not name:
         raise InvalidSchema("The name of a type must not be empty.", field="types")
@@ -118,7 +154,7 @@ def _check_type(name: str, entry: Any) -> None:
             field=field,
         )
     if "key_pattern" in entry:
-        _check_pattern(entry["key_pattern"], f"{field}.key_pattern")
+        _check_pattern(entry["key_pattern"], f"{field}.key_pattern", patterns)
     schema = entry["schema"]
     field = f"{field}.schema"
     if not isinstance(schema, dict | bool):
@@ -126,17 +162,18 @@ def _check_type(name: str, entry: Any) -> None:
             f"{field} must be a JSON Schema: an object, true or false.", field=field
         )
     try:
-        JsonSchema(schema)
+        JsonSchema(schema, patterns=patterns)
     except ValueError as error:
         raise InvalidSchema(f"{field}: {error}", field=field) from error
 
 
-def _check_pattern(pattern: Any, field: str) -> None:
+def _check_pattern(pattern: Any, field: str, patterns: int) -> None:
     if not isinstance(pattern, str):
         raise InvalidSchema(f"{field} must be a regular expression.", field=field)
     try:
-        JsonSchema({"pattern": pattern})  # alone, so that it cannot end the group around it
-        KeyPattern(pattern)
+        # Alone, so that it cannot end the group around it.
+        JsonSchema({"pattern": pattern}, patterns=patterns)
+        KeyPattern(pattern, patterns)
     except ValueError as error:
         raise InvalidSchema(f"{field}: {error}", field=field) from error
 
@@ -146,9 +183,10 @@ class KeyPattern:
 
     __slots__ = ("_load", "pattern")
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, patterns: int) -> None:
+        """`patterns` is the number of regular expressions of the declaration."""
         self.pattern = pattern
-        self._load = JsonSchema({"pattern": f"^(?:{pattern})$"}).load
+        self._load = JsonSchema({"pattern": f"^(?:{pattern})$"}, patterns=patterns).load
 
     def check(self, event: ChangeEvent) -> None:
         try:
@@ -163,24 +201,57 @@ class KeyPattern:
 
 
 class Compiled:
-    """A declaration whose schemas are compiled, to check events."""
+    """A declaration whose schemas are compiled, to check events.
 
-    __slots__ = ("_collections", "_key_patterns", "_refuses_unknown", "mode")
+    With `check_costly` it checks the events that would take long.
+    """
+
+    __slots__ = (
+        "_branches",
+        "_collections",
+        "_costs",
+        "_key_patterns",
+        "_refuses_unknown",
+        "_steps",
+        "mode",
+    )
 
     def __init__(self, declaration: Declaration) -> None:
         self.mode = declaration.mode
         self._refuses_unknown = declaration.unknown_types == "refuse"
+        patterns = _count_patterns(declaration.types)
         self._key_patterns = {
-            name: KeyPattern(entry["key_pattern"])
+            name: KeyPattern(entry["key_pattern"], patterns)
             for name, entry in declaration.types.items()
             if "key_pattern" in entry
         }
-        self._collections = {
-            name: Collection[Any](type=name, schema=entry["schema"])
+        schemas = {
+            name: JsonSchema(entry["schema"], patterns=patterns)
             for name, entry in declaration.types.items()
         }
+        self._collections = {
+            name: Collection[Any](type=name, schema=schema) for name, schema in schemas.items()
+        }
+        self._costs = {name: schema.cost for name, schema in schemas.items()}
+        costs = self._costs.values()
+        self._steps = max([cost.steps + cost.patterns for cost in costs], default=0)
+        self._branches = max([cost.branches for cost in costs], default=0)
 
-    def check(self, array: bytes, *, trusts_deletes: bool = False) -> None:
+    def is_cheap(self, wire: bytes) -> bool:
+        """Whether messages can be checked at once, by their size alone."""
+        # A value for every four bytes is more than real messages have.
+        steps = len(wire) // 4 * self._steps
+        if self._branches > 1 and steps <= INLINE_STEPS_MAX:
+            steps *= self._branches ** nesting(wire, depth_max=64)
+        return steps <= INLINE_STEPS_MAX and len(wire) <= INLINE_STEPS_MAX
+
+    def check(
+        self,
+        array: bytes,
+        *,
+        trusts_deletes: bool = False,
+        check_costly: Callable[[bytes], None] | None = None,
+    ) -> None:
         """Raise the error of the first invalid event of an array. With `trusts_deletes` a delete
         may be of any type and key."""
         try:
@@ -188,17 +259,23 @@ class Compiled:
         except InvalidEvent as error:
             error.path = _pointer(error)
             raise
-        for failure in self._failures(events, trusts_deletes=trusts_deletes):
+        for failure in self._failures(events, check_costly, trusts_deletes=trusts_deletes):
             raise failure
 
-    def count_invalid(self, array: bytes) -> int:
+    def count_invalid(
+        self, array: bytes, *, check_costly: Callable[[bytes], None] | None = None
+    ) -> int:
         """Return the number of invalid events of an array."""
         invalid: list[InvalidEvent] = []
         events = parse_many(array, on_invalid=invalid.append)
-        return len(invalid) + sum(1 for _ in self._failures(events))
+        return len(invalid) + sum(1 for _ in self._failures(events, check_costly))
 
     def _failures(
-        self, events: list[Any], *, trusts_deletes: bool = False
+        self,
+        events: list[Any],
+        check_costly: Callable[[bytes], None] | None,
+        *,
+        trusts_deletes: bool = False,
     ) -> Iterator[InvalidEvent]:
         for index, event in enumerate(events):
             if not isinstance(event, ChangeEvent):
@@ -206,11 +283,18 @@ class Compiled:
             if trusts_deletes and event.operation == "delete":
                 continue
             try:
-                self._check(event)
+                if check_costly is not None and self._is_costly(event):
+                    check_costly(event.to_json())
+                else:
+                    self._check(event)
             except InvalidEvent as error:
                 failure = in_array(error, index, event.to_json())
-                failure.path = _pointer(failure)
+                failure.path = error.path or _pointer(failure)
                 yield failure
+
+    def _is_costly(self, event: ChangeEvent) -> bool:
+        raw, cost = event.raw_value, self._costs.get(event.type)
+        return raw is not None and cost is not None and cost.of(raw) > VALUE_STEPS_MAX
 
     def _check(self, event: ChangeEvent) -> None:
         if event.headers.ttl or event.headers.expires_at:
@@ -234,11 +318,73 @@ class Compiled:
         )
 
 
-class Checks:
-    """The check of appends to declared streams. Calls `accepted` for each stream that passes."""
+class Question(NamedTuple):
+    """An append whose check takes long. `value` is the stored declaration."""
 
-    def __init__(self, accepted: Callable[[Stream], None], *, clock: Clock) -> None:
+    compiled: Compiled
+    value: bytes
+    wire: bytes
+    trusts_deletes: bool
+    now_us: int
+
+
+class Verdict(NamedTuple):
+    """The result of a check that took long, and what was checked. `changed` is to be appended
+    instead."""
+
+    value: bytes
+    wire: bytes
+    error: InvalidEvent | None = None
+    warnings: int = 0
+    changed: bytes | None = None
+
+
+def judge(question: Question, check_costly: CheckCostly) -> Verdict:
+    """Check many messages, or costly ones, a slice at a time: other threads can run meanwhile."""
+    compiled, value, wire, trusts_deletes, now_us = question
+    warnings, first, is_changed = 0, 0, False
+    pieces: list[bytes] = []
+    check = partial(check_costly, value)
+    for piece in slices(wire):
+        array = unframe(piece)
+        if compiled.mode == "warn":
+            warnings += compiled.count_invalid(array, check_costly=check)
+        else:
+            try:
+                compiled.check(array, trusts_deletes=trusts_deletes, check_costly=check)
+            except InvalidEvent as error:
+                return Verdict(value, wire, _moved(error, first))
+        first += piece.count(b"\n")
+        changed = expiry.with_deadlines(piece, now_us)
+        is_changed = is_changed or changed is not None
+        pieces.append(piece if changed is None else changed)
+    return Verdict(value, wire, None, warnings, b"".join(pieces) if is_changed else None)
+
+
+def _moved(error: InvalidEvent, first: int) -> InvalidEvent:
+    """Return the error of an event whose slice begins with event `first` of its append."""
+    if error.index is None or not first:
+        return error
+    index = error.index + first
+    detail = error.detail.replace(f"Event {error.index}:", f"Event {index}:", 1)
+    moved = type(error)(detail, field=error.field, rule=error.rule, index=index, raw=error.raw)
+    moved.path = error.path
+    return moved
+
+
+Judge = Callable[[Question], Awaitable[Verdict]]
+"""Runs `judge` off the event loop."""
+
+
+class Checks:
+    """The check of appends to declared streams. Calls `accepted` for each stream that passes.
+
+    A check that would take long is left to `judge`, and the append waits for it.
+    """
+
+    def __init__(self, accepted: Callable[[Stream], None], judge: Judge, *, clock: Clock) -> None:
         self._accepted = accepted
+        self._judge = judge
         self._clock = clock
         self._compiled: dict[int, tuple[bytes, Compiled]] = {}
         self.refused = 0
@@ -247,6 +393,8 @@ class Checks:
     def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         stream = proposal.stream
         compiled = self._of(stream.id, proposal.value)
+        if not compiled.is_cheap(proposal.wire):
+            return self._apply(self._verdict(compiled, proposal), proposal)
         array = unframe(proposal.wire)
         if compiled.mode == "warn":
             self.warnings += compiled.count_invalid(array)
@@ -261,6 +409,36 @@ class Checks:
         wire = expiry.with_deadlines(proposal.wire, self._clock.now_us())
         return None if wire is None else (wire, proposal.messages)
 
+    def _verdict(self, compiled: Compiled, proposal: Proposal) -> Verdict:
+        """Return the result of a check that takes long; raise NotYet if it was not made yet."""
+        verdict = proposal.notes.get(META)
+        if (
+            not isinstance(verdict, Verdict)
+            or verdict.value != proposal.value
+            or verdict.wire != proposal.wire
+        ):
+            raise NotYet(partial(self._check_later, compiled, proposal), blocks=True)
+        return verdict
+
+    async def _check_later(self, compiled: Compiled, proposal: Proposal) -> None:
+        proposal.notes[META] = await self._judge(
+            Question(
+                compiled,
+                proposal.value,
+                proposal.wire,
+                proposal.is_by_server,
+                self._clock.now_us(),
+            )
+        )
+
+    def _apply(self, verdict: Verdict, proposal: Proposal) -> tuple[bytes, int] | None:
+        self.warnings += verdict.warnings
+        if verdict.error is not None:
+            self.refused += 1
+            raise verdict.error
+        self._accepted(proposal.stream)
+        return None if verdict.changed is None else (verdict.changed, proposal.messages)
+
     def _of(self, stream_id: int, value: bytes) -> Compiled:
         """Return the compiled declaration, which is compiled once per version."""
         cached = self._compiled.get(stream_id)
@@ -268,7 +446,12 @@ class Checks:
             return cached[1]
         if len(self._compiled) >= _COMPILED_MAX:
             self._compiled.clear()
-        compiled = Compiled(decode(value))
+        try:
+            compiled = Compiled(decode(value))
+        except ValueError as error:  # it was declared before there were such limits
+            raise InvalidSchema(
+                f"The declaration of the stream cannot be used: {error} Declare it anew."
+            ) from error
         self._compiled[stream_id] = (value, compiled)
         return compiled
 

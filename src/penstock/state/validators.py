@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from penstock import limits
 from penstock.state.json import decode_value, encode_value
+from penstock.state.schema_cost import TooCostly, measure
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -83,28 +85,48 @@ class JsonSchema:
     """A JSON Schema document, of draft 4 to 2020-12, by its `$schema` (2020-12 without one).
 
     `format` is checked. References stay inside the document, so that no schema can make its host
-    fetch a URL or read a file; patterns are matched in linear time, so that none can hang it.
+    fetch a URL or read a file; patterns are matched in linear time, and a schema that means more
+    work than `limits` allows is refused, so that none can hang it.
     """
 
-    __slots__ = ("_check", "document")
+    __slots__ = ("_check", "cost", "document")
 
-    def __init__(self, document: Mapping[str, Any] | bool) -> None:
+    def __init__(self, document: Mapping[str, Any] | bool, *, patterns: int = 0) -> None:
+        """`patterns` is the number of regular expressions that share the memory for them, if there
+        are others beside those of this document."""
         import jsonschema_rs
 
         self.document = document if isinstance(document, bool) else dict(document)
+        try:
+            self.cost = measure(self.document)
+        except (TooCostly, RecursionError) as error:
+            raise ValueError(f"This JSON Schema cannot be used: {error}.") from None
+        pattern_bytes = max(
+            limits.SCHEMA_PATTERN_BYTES_MIN,
+            limits.SCHEMA_PATTERN_BYTES // max(self.cost.patterns, patterns, 1),
+        )
         try:
             validator = jsonschema_rs.validator_for(
                 self.document,
                 validate_formats=True,
                 offline=True,
-                pattern_options=jsonschema_rs.RegexOptions(),
+                pattern_options=jsonschema_rs.RegexOptions(
+                    size_limit=pattern_bytes, dfa_size_limit=pattern_bytes
+                ),
             )
         except (ValueError, TypeError, RecursionError) as error:
             where = "/".join(map(str, getattr(error, "instance_path", ())))
             message = _short(getattr(error, "message", error))
+            if message.endswith('is not a "regex"'):
+                message += f", or one that takes more than {pattern_bytes} bytes"
             raise ValueError(
                 f"This is not a usable JSON Schema{where and f' at /{where}'}: {message}."
             ) from error
+        if self.cost.unresolved is not None:
+            raise ValueError(
+                f"This JSON Schema cannot be used: the reference {self.cost.unresolved[:64]!r} "
+                "leads out of the document; put what it names under $defs."
+            )
         self._check = validator.validate
 
     def load(self, raw: bytes) -> Any:

@@ -262,6 +262,36 @@ def test_one_large_message_is_not_split() -> None:
     assert Bench([500]).splits(5, 0, 500) == [0, 500]
 
 
+@pytest.mark.parametrize("parts", [2, 50, 4096])
+def test_splits_read_no_byte_twice_however_many_they_are(parts: int) -> None:
+    for sizes in ([20_000], [5, 20_000, 5], [7000, 7000, 7000], [10] * 2000):
+        bench = Bench(sizes)
+        cuts = bench.splits(parts, 0, bench.stream.tail)
+        # A search begins one byte before its part, and a window ends with the range.
+        assert bench.store.bytes_read <= bench.stream.tail + 2 * WINDOW * len(cuts)
+
+
+def test_ordinals_of_many_positions_read_no_byte_twice() -> None:
+    bench = Bench()
+    bench.stream.add_bytes(b"1,\n" * 5000, 5000, 0)  # one entry of the index
+    positions = list(range(0, 15_000, 30))
+    assert asyncio.run(bench.ranges.ordinals(bench.stream, positions)) == list(range(0, 5000, 10))
+    assert bench.store.bytes_read <= bench.stream.tail
+
+
+def test_a_long_search_gives_others_a_turn() -> None:
+    async def turns() -> int:
+        count = 0
+        searching = asyncio.ensure_future(bench.ranges.splits(bench.stream, 2, 0, 200_000))
+        while not searching.done():
+            count += 1
+            await asyncio.sleep(0)
+        return count
+
+    bench = Bench([200_000])
+    assert asyncio.run(turns()) >= 200_000 // WINDOW // 2 // ranges.TURN_WINDOWS
+
+
 @given(sizes=st.lists(st.integers(2, 90), min_size=1, max_size=12), parts=st.integers(1, 20))
 def test_splits_cover_the_range_once_and_are_aligned(sizes: list[int], parts: int) -> None:
     bench = Bench(sizes)
@@ -282,6 +312,7 @@ def test_every_message_is_found_by_its_ordinal() -> None:
 def test_every_boundary_knows_how_many_messages_are_before_it() -> None:
     bench = Bench([10, 100, 2, 33, 7] * 20)
     assert [bench.ordinal(end) for end in bench.ends] == list(range(101))
+    assert asyncio.run(bench.ranges.ordinals(bench.stream, bench.ends)) == list(range(101))
     assert Bench().ordinal(0) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,3 +232,28 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
         assert len(bench.reader._open) <= 2
     bench.reader.forget(7)
     assert len(bench.reader._open) == 0
+
+
+class Counted(bytes):
+    """Remembers how many bytes were searched for line feeds."""
+
+    searched = 0
+
+    def count(self, sub: Any, start: Any = 0, end: Any = None, /) -> int:
+        Counted.searched += (len(self) if end is None else end) - start
+        return super().count(sub, start, end)
+
+
+def test_a_large_append_is_counted_once_however_many_blocks_it_has(tmp_path: Path) -> None:
+    line = b'{"n":1},\n'
+    data = Counted(line * (40 * BLOCK_BYTES // len(line)))
+    folder, files = SegmentFolder(tmp_path), Files()
+    writer = SegmentWriter(files, folder, 7, segment_bytes_max=1 << 30)
+    (info,) = writer.extend((), [Chunk(0, data, 100, 5)], count_lines=True)
+    writer.close()
+    assert 39 * BLOCK_BYTES <= Counted.searched <= len(data)
+    reader = SegmentReader(files, folder, open_files_max=4)
+    for block in range(39):
+        ordinal = 100 + data[: block * BLOCK_BYTES].count(b"\n")
+        assert reader.entry(7, info, block).ordinal == ordinal
+    reader.close()

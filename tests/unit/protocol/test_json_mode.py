@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
@@ -199,6 +200,7 @@ def test_too_many_messages_are_refused_before_they_are_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MESSAGES_PER_APPEND_MAX", 100)
+    monkeypatch.setattr(json_mode, "SLICE_BYTES", 200)
     at_limit = b"[" + b",".join([b'{"a":[1,2,3],"b":",,"}'] * 100) + b"]"
     assert frame(at_limit, allow_empty=False)[1] == 100
     with pytest.raises(BodyTooLarge, match="more than 100 messages"):
@@ -219,17 +221,57 @@ def test_utf8_of_large_bodies_is_checked_in_pieces(shift: int) -> None:
 
 def test_structure_is_the_same_wherever_the_pieces_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     body = b'[{"a":"[\\"{,"},["\\\\",{"b":",]"}],"x","","\\\\\\"]"]'
-    whole = b"".join(json_mode._structure(body))
+    whole = b"".join(json_mode.structure(body))
     assert whole == b"[{},[,{}],,,]"
     for size in range(1, 20):
         monkeypatch.setattr(json_mode, "_SCAN_BYTES", size)
-        assert b"".join(json_mode._structure(body)) == whole
+        assert b"".join(json_mode.structure(body)) == whole
+
+
+def test_a_large_array_is_decoded_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    decode = json_mode._decode_array
+
+    def measured(raw: bytes) -> list[msgspec.Raw]:
+        sizes.append(len(raw))
+        return decode(raw)
+
+    monkeypatch.setattr(json_mode, "_decode_array", measured)
+    for message in (b'{"a":[{"b":1},{"b":2}],"c":"},{"}', b"1", b'"a,b"', b'[{"a":1},{"a":2}]'):
+        for separator in (b",", b", ", b" ,\n"):
+            count = 3 * json_mode.SLICE_BYTES // len(message)
+            body = b"[" + separator.join([message] * count) + b"]"
+            assert frame(body, allow_empty=False) == ((message + b",\n") * count, count)
+    assert max(sizes) < json_mode.SLICE_BYTES + 100
+
+
+def test_an_error_in_a_large_array_has_its_position() -> None:
+    body = b"[" + b"1," * json_mode.SLICE_BYTES + b"x]"
+    with pytest.raises(InvalidJson, match=rf"byte {2 * json_mode.SLICE_BYTES + 1}\)"):
+        frame(body, allow_empty=False)
+    with pytest.raises(InvalidJson, match="trailing comma"):
+        frame(body[:-2] + b"]", allow_empty=False)
+
+
+def test_slices_are_whole_messages() -> None:
+    message = b'{"a":"' + b"x" * 1000 + b'"},\n'
+    wire = message * 300
+    pieces = list(json_mode.slices(wire))
+    assert b"".join(pieces) == wire
+    assert all(len(piece) % len(message) == 0 for piece in pieces)
+    assert len(pieces) == -(
+        -len(wire) // (json_mode.SLICE_BYTES // len(message) + 1) // len(message)
+    )
+    assert list(json_mode.slices(b"")) == []
 
 
 def test_unframe() -> None:
     assert unframe(b"") == b"[]"
     assert unframe(b'1,\n{"a":2},\n') == b'[1,\n{"a":2}]'
 
+
+# The fixture only names a size, which is the same for all examples of a test.
+SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TEXTS = st.text(max_size=5)
 VALUES = st.recursive(
@@ -250,8 +292,16 @@ LAYOUTS = st.fixed_dictionaries(
 )
 
 
+@pytest.fixture(params=[1, 7, 30, json_mode.SLICE_BYTES], ids="slices of {}".format)
+def slice_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The result must not depend on where an array is cut."""
+    monkeypatch.setattr(json_mode, "SLICE_BYTES", request.param)
+    return int(request.param)
+
+
+@SETTINGS
 @given(VALUES, LAYOUTS)
-def test_framing_round_trips(value: object, layout: dict[str, object]) -> None:
+def test_framing_round_trips(slice_bytes: int, value: object, layout: dict[str, object]) -> None:
     body = json.dumps(value, **layout).encode()  # type: ignore[arg-type]
     messages = value if isinstance(value, list) else [value]
     wire, count = frame(body, allow_empty=True)
@@ -298,10 +348,14 @@ EDITS = st.lists(
 )
 
 
+@SETTINGS
 @given(SEEDS, EDITS)
 @example(b"[", [(0, 0, b" ")])
+@example(b"[1,2]", [(4, 0, b",")])
+@example(b"[1,2]", [(1, 0, b",")])
+@example(b"[[],2]", [(4, 0, b",")])
 def test_mutated_bodies_are_judged_as_the_standard_library_judges_them(
-    seed: bytes, edits: list[tuple[int, int, bytes]]
+    slice_bytes: int, seed: bytes, edits: list[tuple[int, int, bytes]]
 ) -> None:
     body = seed
     for at, removed, inserted in edits:

@@ -6,6 +6,7 @@ Knows ASGI messages; parsing, framing and sockets are those of the ASGI server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from penstock.http.guard import fixed_headers, too_large
 from penstock.http.headers import header_block
 from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
 from penstock.http.problems import error_response, problem, unsafe_headers
+from penstock.http.shutdown import StopClock, signals_seen
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -57,6 +59,7 @@ class AsgiApp:
         self._app: App | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
+        self._signals = contextlib.ExitStack()
         self._receive_bytes = 0
         drop_trailers()
 
@@ -88,14 +91,31 @@ class AsgiApp:
             shorten_switch_interval()
             self._app = await open_app(self.settings)
             self._stopped = False
+            self._drain_on_signals(self._app)
 
     async def shutdown(self) -> None:
         """End live readers, finish appends in flight, write a checkpoint, release the store."""
         async with self._starting:
             self._stopped = True
+            self._signals.close()
             app, self._app = self._app, None
             if app is not None:
-                await app.stop()
+                clock = StopClock(self.settings.shutdown_timeout_s)
+                await app.stop(timeout_s=clock.checkpoint_s())
+
+    def _drain_on_signals(self, app: App) -> None:
+        """End live readers as soon as the process is told to stop.
+
+        A server sends `lifespan.shutdown` only when every response has ended, and a live reader
+        would keep it waiting.
+        """
+        loop = asyncio.get_running_loop()
+
+        def drain(number: int) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(app.drain)
+
+        self._signals.enter_context(signals_seen(drain))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 # Up to this size head and body go out in one piece; above, copying them together costs more.
 _TOGETHER_BYTES = 64 * 1024
+# Requests that are answered at once before other connections get a turn.
+_TURN_REQUESTS = 32
 
 
 class Connection(asyncio.Protocol):
@@ -49,6 +51,7 @@ class Connection(asyncio.Protocol):
         "_task",
         "_transport",
         "_unparsed",
+        "_yielded",
         "deadline",
     )
 
@@ -68,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._sending = False
         self._closing = False
         self._eof = False
+        self._yielded = False  # goes on in the next turn of the event loop
         self._phase = 0  # which message and phase of it `deadline` belongs to
         self.deadline = inf
 
@@ -107,7 +111,8 @@ class Connection(asyncio.Protocol):
         # the same: an append is finished for it, a read that waits does not go on for long.
         if self._task is not None and not self._sending:
             self.deadline = self._table.now + self._table.eof_s
-        return not self._closing and (self._current is not None or bool(self._parser.ready))
+        has_more = self._current is not None or bool(self._parser.ready or self._unparsed)
+        return not self._closing and has_more
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -143,19 +148,15 @@ class Connection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         parser = self._parser
-        while True:
-            try:
-                rest = parser.feed(data, self._table.pipeline_max)
-            except PenstockError as error:
-                parser.end_with(self._table.app.unreadable(error))
-                rest = b""
-            self._advance()
-            if self._transport is None:
-                return
-            if not rest or len(parser.ready) > self._table.pipeline_max:
-                break
-            data = rest
-        self._unparsed = rest
+        try:
+            self._unparsed = parser.feed(data, self._table.pipeline_max)
+        except PenstockError as error:
+            parser.end_with(self._table.app.unreadable(error))
+        self._advance()
+        if self._transport is None:
+            return
+        if self._unparsed and self._current is None and not self._paused:
+            self._yield()
         self._settle()
 
     def _settle(self) -> None:
@@ -203,10 +204,26 @@ class Connection(asyncio.Protocol):
     def _advance(self) -> None:
         """Run the next request, and the ones after it while responses come at once."""
         ready = self._parser.ready
+        requests = 0
         while ready and self._current is None and not self._paused and not self._closing:
+            if requests == _TURN_REQUESTS:
+                self._yield()
+                return
+            requests += 1
             self._run(self._parser.pop())
             if self._transport is None:
                 return
+
+    def _yield(self) -> None:
+        """Go on in the next turn of the event loop, after others had theirs."""
+        if not self._yielded:
+            self._yielded = True
+            self._table.loop.call_soon(self._resume_turn)
+
+    def _resume_turn(self) -> None:
+        self._yielded = False
+        if self._transport is not None and self._current is None and not self._closing:
+            self._continue()
 
     def _continue(self) -> None:
         """Go on: a response that did not come at once is out, or there is room again."""
@@ -466,7 +483,8 @@ class Connection(asyncio.Protocol):
         """The server stops: close now if nothing is going on, else after the last response."""
         if self._closing or self._transport is None:
             return
-        if self._current is None and not self._parser.ready and self._parser.phase == IDLE:
+        is_idle = self._parser.phase == IDLE and not (self._parser.ready or self._unparsed)
+        if self._current is None and is_idle:
             self._close_idle()
 
     def progress(self) -> int:

@@ -37,6 +37,8 @@ CHUNK_EXTRA_BYTES_MAX = 8 * 1024
 CHUNK_FRAME_BYTES = 16
 # Small chunks are joined from time to time: millions of tiny objects cost far more than bytes.
 CHUNKS_JOIN = 256
+# Chunks that one call parses: each costs two callbacks, however small it is.
+CHUNKS_PER_CALL = 1000
 # The body of a refused request is read and dropped up to this size to keep the connection.
 SKIP_BYTES_MAX = 64 * 1024
 
@@ -175,17 +177,19 @@ class RequestParser:
         self._parser = None
 
     def feed(self, data: bytes, ready_max: int) -> bytes:
-        """Parse `data` until more than `ready_max` requests are ready; return the remaining bytes.
+        """Parse `data` until more than `ready_max` requests are ready, or there were many chunks;
+        return the remaining bytes.
 
         Raises a PenstockError that says what is wrong with the input. It is the last response of
         the connection, which must then be closed.
         """
         self.last = None
-        at, size = 0, len(data)
+        at, size, chunks = 0, len(data), 0
         while at < size and not self.finished:
-            if len(self.ready) > ready_max:
+            if len(self.ready) > ready_max or chunks > CHUNKS_PER_CALL:
+                self._tail = data[max(at - 3, 0) : at]
                 return data[at:]
-            line = None
+            line, frames = None, self._frames
             if self._request is None and self._headers is None:
                 line = _LINE.match(data, at)
                 if line is None:
@@ -203,6 +207,7 @@ class RequestParser:
                 end = self._blank_line(data, at, line.end() - 2)
             self._feed(data if end - at == size else memoryview(data)[at:end])
             at = end
+            chunks += max(self._frames - frames, 0)
         if at < size:
             self.truncated = True
         self._tail = data[-3:] if size >= 3 else (self._tail + data)[-3:]

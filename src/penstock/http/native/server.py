@@ -21,6 +21,7 @@ from penstock.http.message import Application
 from penstock.http.native.connection import Connection
 from penstock.http.native.connections import ConnectionTable
 from penstock.http.native.descriptors import DescriptorWatch
+from penstock.http.shutdown import SIGNALS, StopClock, exit_later
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -30,8 +31,6 @@ log = logging.getLogger("penstock.http")
 BACKLOG = 4096
 # How many bytes the kernel may buffer for a client beyond what is in flight.
 UNSENT_BYTES = 256 * 1024
-# Of the time to stop, the part that requests in flight may use; the rest is the checkpoint's.
-DRAIN_SHARE = 0.6
 # OPEN_MAX of macOS: the limit that a process may always set.
 OPEN_FILES_MACOS = 10_240
 
@@ -59,8 +58,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     from penstock.http.app import open_app
 
-    stop = asyncio.Event()
-    _on_signals(asyncio.get_running_loop(), stop)
+    stopping: asyncio.Future[StopClock] = asyncio.get_running_loop().create_future()
+    _on_signals(stopping, settings.shutdown_timeout_s)
     with contextlib.closing(listen(settings.host, settings.port)) as listening:
         app = await open_app(settings)
         try:
@@ -70,27 +69,31 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
             gc.collect()
             gc.freeze()
             on_ready(url)
-            await stop.wait()
-            await server.stop()
+            clock = await stopping
+            await server.stop(clock)
         finally:
-            await app.stop()
+            await app.stop(timeout_s=stopping.result().checkpoint_s() if stopping.done() else None)
 
 
-def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    def stopping(number: int) -> None:
-        if stop.is_set():
+def _on_signals(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
+    """Let the first signal begin a stop, and end the process if that takes too long."""
+    loop = stopping.get_loop()
+    has_begun = False
+
+    # Not a handler of the event loop, which would wait for its turn: the loop may be busy.
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal has_begun
+        if has_begun:
             # Everything acknowledged is durable: leaving now loses nothing but the checkpoint.
             os._exit(128 + number)
-        stop.set()
+        has_begun = True
+        clock = StopClock(timeout_s)
+        exit_later(clock, 128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to stop
+            loop.call_soon_threadsafe(stopping.set_result, clock)
 
-    def stopping_soon(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(stopping, number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, stopping, number)
-        except NotImplementedError:  # asyncio's loop on Windows
-            signal.signal(number, stopping_soon)
+    for number in SIGNALS:
+        signal.signal(number, stop)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -151,16 +154,16 @@ class Server:
         host, port = sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    async def stop(self) -> None:
+    async def stop(self, clock: StopClock | None = None) -> None:
         """Accept no more, let requests in flight finish, end live readers, cut the rest."""
+        clock = clock or StopClock(self._settings.shutdown_timeout_s)
         if self._watch is not None:
             self._watch.stop()
         if self._server is not None:
             self._server.close()
         self.table.drain()
-        timeout_s = self._settings.shutdown_timeout_s * DRAIN_SHARE
         try:
-            await asyncio.wait_for(self.table.empty.wait(), timeout_s)
+            await asyncio.wait_for(self.table.empty.wait(), clock.drain_s())
         except TimeoutError:
             log.warning("cut %d connections that did not finish in time", self.table.count())
         self.table.stop()

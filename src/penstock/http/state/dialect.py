@@ -12,6 +12,7 @@ from penstock.http.state.schema import Schema
 from penstock.http.state.state import State
 from penstock.state.declaration import META, Checks
 from penstock.state.server.compaction import Compactor
+from penstock.state.server.costly_checks import CostlyChecks
 from penstock.state.server.expirer import Expirer
 from penstock.state.server.indexer import StateIndexer
 
@@ -27,7 +28,8 @@ class StateDialect(Dialect):
         self._engine = engine
         self.expirer = Expirer(engine, self.indexer, clock=services.clock, spares=is_owned)
         self.indexer.on_deadline = self.expirer.notice
-        self._checks = Checks(self.indexer.accepted, clock=services.clock)
+        self._costly = CostlyChecks(settings)
+        self._checks = Checks(self.indexer.accepted, self._costly.judge, clock=services.clock)
         self._schema = Schema(engine, self.indexer, services.compressor)
         self._state = State(engine, self.indexer, services.compressor)
 
@@ -43,7 +45,7 @@ class StateDialect(Dialect):
         return [AppendCheck(META, self._checks)]
 
     def metrics(self) -> Iterable[Metric]:
-        return state_metrics(self.indexer, self._checks, self.expirer)
+        return state_metrics(self.indexer, self._checks, self._costly, self.expirer)
 
     def start(self) -> None:
         self._engine.retention.compact = self.compactor.consider
@@ -51,4 +53,5 @@ class StateDialect(Dialect):
 
     def close(self) -> None:
         self.expirer.close()
+        self._costly.close()
         self.indexer.close()

@@ -283,8 +283,7 @@ class Reads:
             "offsets": [self._engine.token(stream, position) for position in positions]
         }
         if stream.is_json:
-            ordinals = [await self._engine.ordinal(stream, position) for position in positions]
-            content["ordinals"] = ordinals
+            content["ordinals"] = await self._engine.ordinals(stream, positions)
         return document(content)
 
     async def _bounds(self, stream: Stream, query: dict[str, str]) -> tuple[int, int]:

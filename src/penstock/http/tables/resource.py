@@ -8,10 +8,12 @@ other append.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import limits
 from penstock.errors import (
+    BodyTooLarge,
     EmptyBody,
     InvalidParameter,
     InvalidRow,
@@ -107,15 +109,41 @@ class Tables:
         return await self._append(view, events, rows, request)
 
     def _parsed(self, table: Table, body: bytes) -> tuple[bytes, int]:
-        changes = parse_changes(body, escape=table.escape)
-        if not changes:
+        """Return the events of the rows in a body as a JSON array, and their number."""
+        if body.count(b"\n") > limits.TABLE_ROWS_PER_POST_MAX:
+            raise BodyTooLarge(
+                f"The body has more than {limits.TABLE_ROWS_PER_POST_MAX} rows: send them in "
+                "several requests."
+            )
+        bytes_max = limits.TABLE_GROWTH_MAX * self._settings.body_bytes_max
+        now = format_expires_at(self._clock.now_us())
+        pieces: list[bytes] = []
+        rows = size = 0
+        for lines in _slices(body):
+            try:
+                changes = parse_changes(lines, escape=table.escape)
+                pieces.append(b",".join(_events(table, changes, now)))
+            except InvalidRow as error:
+                raise _at(error, rows) from None
+            rows += len(changes)
+            size += len(pieces[-1])
+            if size > bytes_max:
+                raise BodyTooLarge(
+                    f"The rows become events of more than {bytes_max} bytes: send them in several "
+                    "requests."
+                )
+        if not rows:
             raise EmptyBody("The body has no row; send at least one.")
-        return self._events(table, changes), len(changes)
+        return b"[%b]" % b",".join(pieces), rows
 
     def _write(self, view: TableView, change: Change, request: Request) -> Answer:
-        events = self._events(view.table, [change])
+        now = format_expires_at(self._clock.now_us())
+        try:
+            (event,) = _events(view.table, [change], now)
+        except InvalidRow as error:
+            raise InvalidRow(error.detail.removeprefix("Row 0: "), field=error.field) from None
         self.live_keys.want(view.stream, view.table.type, (change.key,))
-        return self._append(view, events, 1, request)
+        return self._append(view, b"[%b]" % event, 1, request)
 
     def _append(self, view: TableView, events: bytes, rows: int, request: Request) -> Answer:
         """Append now, before anything waits: the transport drops the request's body when this
@@ -141,19 +169,6 @@ class Tables:
         response.headers.append((b"stp-last-seqno", b"%d" % last))
         return response
 
-    def _events(self, table: Table, changes: list[Change]) -> bytes:
-        now = format_expires_at(self._clock.now_us())
-        events: list[bytes] = []
-        for index, change in enumerate(changes):
-            try:
-                check_key(change.key, escape=table.escape)
-                if table.record == "text":
-                    check_record(change.record, escape=table.escape)
-                events.append(event_json(table.type, change, timestamp=now, codec=table.record))
-            except InvalidRow as error:
-                raise error if len(changes) == 1 else in_batch(error, index) from None
-        return b"[" + b",".join(events) + b"]"
-
     def _append_request(self, body: bytes, request: Request) -> Append:
         headers, settings = request.headers, self._settings
         return Append(
@@ -165,6 +180,36 @@ class Tables:
             expected_offset(headers),
             Writer.TABLE,
         )
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    """Yield the lines of a body in pieces: their rows as objects take many times their bytes."""
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + INLINE_BYTES) + 1 or len(body)
+        yield body[start:end]
+        start = end
+
+
+def _events(table: Table, changes: list[Change], now: str) -> list[bytes]:
+    """Return the events of rows; the error of a row has its number among them."""
+    events: list[bytes] = []
+    for index, change in enumerate(changes):
+        try:
+            check_key(change.key, escape=table.escape)
+            if table.record == "text":
+                check_record(change.record, escape=table.escape)
+            events.append(event_json(table.type, change, timestamp=now, codec=table.record))
+        except InvalidRow as error:
+            raise in_batch(error, index) from None
+    return events
+
+
+def _at(error: InvalidRow, first: int) -> InvalidRow:
+    """Return the error of a row whose slice begins with row `first`."""
+    index = error.index or 0
+    detail = error.detail.removeprefix(f"Row {index}: ")
+    return in_batch(InvalidRow(detail, field=error.field), index + first)
 
 
 def _key(request: Request) -> str | None:

@@ -11,12 +11,12 @@ from functools import partial
 
 from penstock.errors import PenstockError, TailMoved
 from penstock.log.decide.checks import Checks
-from penstock.log.decide.context import Context, gone, not_found
+from penstock.log.decide.context import Context, gone, is_large, not_found
 from penstock.log.decide.delete import living_stream
 from penstock.log.decide.snapshot import Recording
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import AppendMutation
-from penstock.log.requests import Append, Appended, NotYet
+from penstock.log.requests import Append, Appended, Notes, NotYet
 from penstock.log.stream import SUCCESSOR, Stream
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import Outcome, judge_append, stream_closed
@@ -24,6 +24,7 @@ from penstock.protocol.offsets import BEGINNING
 from penstock.protocol.producer import ProducerState
 
 _ACCEPT = Outcome.ACCEPT
+_FRAMED = "framed"
 
 
 class Appends:
@@ -41,37 +42,44 @@ class Appends:
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
         now_us = self._now_us()
         stream = living_stream(self._context, path, now_us)
+        notes: Notes = {}
         if self._queues and self._waits_behind(stream, request):
-            return self._wait(stream, request, None)
+            return self._wait(stream, request, notes, None)
         try:
-            return self._decide(stream, request, now_us)
+            return self._decide(stream, request, notes, now_us)
         except NotYet as later:
-            return self._wait(stream, request, later)
+            return self._wait(stream, request, notes, later)
 
     def _wait(
-        self, stream: Stream, request: Append, later: NotYet | None
+        self, stream: Stream, request: Append, notes: Notes, later: NotYet | None
     ) -> asyncio.Future[Appended]:
-        decide = partial(self._decide_again, stream, request)
+        decide = partial(self._decide_again, stream, request, notes)
         return self._context.waiting.add(stream, len(request.body), decide, later)
 
-    def _decide_again(self, stream: Stream, request: Append) -> asyncio.Future[Appended]:
+    def _decide_again(
+        self, stream: Stream, request: Append, notes: Notes
+    ) -> asyncio.Future[Appended]:
         now_us = self._now_us()
         if living_stream(self._context, stream.path, now_us) is not stream:
             raise not_found(stream.path)  # the writer meant the stream that was there before
-        return self._decide(stream, request, now_us)
+        return self._decide(stream, request, notes, now_us)
 
     def _waits_behind(self, stream: Stream, request: Append) -> bool:
         """Whether an append queues behind those that wait for its stream."""
         context = self._context
         if stream.deleting or stream.pending_closed or not context.waiting.blocks(stream):
             return False
+        if is_large(request.body, is_json=stream.is_json) or not self._checks.may_overtake(stream):
+            return True
         try:
             wire, _ = context.frame(request.body, is_json=stream.is_json, allow_empty=False)
         except PenstockError:
             return True  # it is refused in its turn
         return not self._checks.overtake(stream, wire)
 
-    def _decide(self, stream: Stream, request: Append, now_us: int) -> asyncio.Future[Appended]:
+    def _decide(
+        self, stream: Stream, request: Append, notes: Notes, now_us: int
+    ) -> asyncio.Future[Appended]:
         if stream.deleting:
             return self._context.refuse(stream, gone(stream))
         try:
@@ -89,7 +97,7 @@ class Appends:
                 takes_producers=takes_producers,
             )
             if outcome is _ACCEPT:
-                return self._accept(stream, request, state, now_us)
+                return self._accept(stream, request, state, notes, now_us)
             return self._answer(stream, outcome, state, now_us)
         except PenstockError as error:
             return self._context.refuse(stream, error)
@@ -113,15 +121,23 @@ class Appends:
         return self._context.answer(stream, result)
 
     def _accept(
-        self, stream: Stream, request: Append, state: ProducerState | None, now_us: int
+        self,
+        stream: Stream,
+        request: Append,
+        state: ProducerState | None,
+        notes: Notes,
+        now_us: int,
     ) -> asyncio.Future[Appended]:
         context, body, closes = self._context, request.body, request.close
         if request.expected is not None:
             _check_expected(stream, request.expected)
         context.admit(len(body))
-        payload, count = context.frame(body, is_json=stream.is_json, allow_empty=False)
+        if is_large(body, is_json=stream.is_json):
+            payload, count = self._framed(body, notes)
+        else:
+            payload, count = context.frame(body, is_json=stream.is_json, allow_empty=False)
         if stream.pending_meta and (payload or closes):
-            payload, count = self._checks.run(stream, payload, count, request.writer)
+            payload, count = self._checks.run(stream, payload, count, request.writer, notes)
         start, ordinal = stream.pending_tail, stream.pending_count
         if self._recordings:
             for recording in self._recordings.get(stream, ()):
@@ -150,6 +166,22 @@ class Appends:
                 stream_seq=stream_seq,
             )
         )
+
+    def _framed(self, body: bytes, notes: Notes) -> tuple[bytes, int]:
+        """Return a large body in wire shape; raise NotYet if it is to be framed first."""
+        framed = notes.get(_FRAMED)
+        if framed is None:
+            raise NotYet(partial(self._frame, body, notes), blocks=True)
+        if isinstance(framed, PenstockError):
+            raise framed
+        wire: tuple[bytes, int] = framed
+        return wire
+
+    async def _frame(self, body: bytes, notes: Notes) -> None:
+        try:
+            notes[_FRAMED] = await self._context.frame_later(body, allow_empty=False)
+        except PenstockError as error:
+            notes[_FRAMED] = error  # raised when the append is decided, in its turn
 
     def _producer_state(self, stream: Stream, producer: Producer) -> ProducerState | None:
         state = stream.pending_producers.get(producer.id) or stream.producers.get(producer.id)

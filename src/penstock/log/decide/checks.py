@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.log.requests import Proposal, Writer
+from penstock.log.requests import Notes, Proposal, Writer
 from penstock.log.stream import Stream
 
 Check = Callable[[Proposal], tuple[bytes, int] | None]
@@ -33,7 +33,9 @@ class Checks:
         if overtakes is not None:
             self._overtakes[name] = overtakes
 
-    def run(self, stream: Stream, payload: bytes, count: int, writer: Writer) -> tuple[bytes, int]:
+    def run(
+        self, stream: Stream, payload: bytes, count: int, writer: Writer, notes: Notes
+    ) -> tuple[bytes, int]:
         """Ask every check of a stream about an append; return what is to be appended."""
         for name, value in stream.pending_meta.items():
             check = self._checks.get(name)
@@ -45,10 +47,15 @@ class Checks:
                     payload,
                     count,
                     writer,
+                    notes,
                     stream.pending_earliest,
                 )
                 payload, count = check(proposal) or (payload, count)
         return payload, count
+
+    def may_overtake(self, stream: Stream) -> bool:
+        """Whether some append could be decided before those that wait for the stream."""
+        return any(name in self._overtakes for name in stream.pending_meta)
 
     def overtake(self, stream: Stream, wire: bytes) -> bool:
         """Whether an append is decided before those that wait for the stream."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -20,7 +22,7 @@ from penstock.log.ranges import Ranges
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
-from penstock.protocol.json_mode import frame
+from penstock.protocol.json_mode import SLICE_BYTES, frame
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class Context:
 
     __slots__ = (
         "_tasks",
+        "_thread",
         "clock",
         "is_stopping",
         "loop",
@@ -61,11 +64,14 @@ class Context:
         self.waiting = WaitingAppends(bytes_max=settings.append_queue_bytes_max)
         self.is_stopping = False
         self._tasks: set[asyncio.Task[object]] = set()
+        # One thread: with more of them the event loop would have to compete for the interpreter.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-frame")
 
     def stop(self) -> None:
         """Take no new changes from now on; those that are queued are finished."""
         self.is_stopping = True
         self.waiting.end()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def check_running(self) -> None:
         """Raise ShuttingDown if the server is stopping."""
@@ -83,6 +89,13 @@ class Context:
         if is_json and body:
             return frame(body, allow_empty=allow_empty, depth_max=self.settings.json_depth_max)
         return body, 1 if body else 0
+
+    async def frame_later(self, body: bytes, *, allow_empty: bool) -> tuple[bytes, int]:
+        """Return a large body of JSON in wire shape, without holding up the event loop."""
+        if self.is_stopping:
+            raise shutting_down()
+        job = partial(self.frame, body, is_json=True, allow_empty=allow_empty)
+        return await self.loop.run_in_executor(self._thread, job)
 
     def run(self, decision: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a decision that has to read the log first."""
@@ -124,6 +137,11 @@ class Context:
         barrier: asyncio.Future[None] = self.submit(Barrier())
         barrier.add_done_callback(refuse)
         return refusal
+
+
+def is_large(body: bytes, *, is_json: bool) -> bool:
+    """Whether a body is to be framed off the event loop."""
+    return is_json and len(body) > SLICE_BYTES
 
 
 def not_found(path: str) -> StreamNotFound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.errors import PathBlocked, PenstockError, StreamExists
-from penstock.log.decide.context import Context
+from penstock.log.decide.context import Context, is_large
 from penstock.log.decide.delete import expire_stream
 from penstock.log.lineage import token
 from penstock.log.mutations import CreateMutation
@@ -16,8 +16,15 @@ from penstock.protocol.lifecycle import StreamConfig, create_matches
 
 
 def create_stream(
-    context: Context, path: str, config: StreamConfig, body: bytes, *, closed: bool
+    context: Context,
+    path: str,
+    config: StreamConfig,
+    body: bytes,
+    *,
+    closed: bool,
+    framed: tuple[bytes, int] | None = None,
 ) -> asyncio.Future[Created]:
+    """Create a stream; `framed` is its body in wire shape, if that was made already."""
     now_us = context.clock.now_us()
     existing = context.streams.pending(path)
     replaces: Stream | None = None
@@ -32,7 +39,10 @@ def create_stream(
     if existing is not None and existing.pending_soft_deleted:
         return context.refuse(existing, path_blocked(path))
     context.admit(len(body))
-    payload, count = context.frame(body, is_json=is_json(config.content_type), allow_empty=True)
+    json = is_json(config.content_type)
+    if framed is None and is_large(body, is_json=json):
+        return context.run(_create_later(context, path, config, body, closed))
+    payload, count = framed or context.frame(body, is_json=json, allow_empty=True)
     stream = Stream(context.store.next_id(), path, config, now_us)
     stream.pending_tail, stream.pending_count = len(payload), count
     stream.pending_closed = closed
@@ -44,6 +54,14 @@ def create_stream(
             stream, result, payload=payload, count=count, closed=closed, replaces=replaces
         )
     )
+
+
+async def _create_later(
+    context: Context, path: str, config: StreamConfig, body: bytes, closed: bool
+) -> Created:
+    """Create a stream after its body was framed; which stream is there is looked up again."""
+    framed = await context.frame_later(body, allow_empty=True)
+    return await create_stream(context, path, config, body, closed=closed, framed=framed)
 
 
 def _create_again(

@@ -17,7 +17,7 @@ from penstock.errors import (
     PenstockError,
     StreamExists,
 )
-from penstock.log.decide.context import Context, gone, not_found
+from penstock.log.decide.context import Context, gone, is_large, not_found
 from penstock.log.decide.create import answer_existing, path_blocked
 from penstock.log.decide.delete import expire_stream
 from penstock.log.lineage import ancestors, source_of, token, trimmed
@@ -35,6 +35,8 @@ class _Request(NamedTuple):
     config: ForkConfig
     body: bytes
     closed: bool
+    framed: tuple[bytes, int] | None = None
+    """The body in wire shape, if that was made already."""
 
 
 class _Position(NamedTuple):
@@ -46,10 +48,17 @@ class _Position(NamedTuple):
 
 
 def fork_stream(
-    context: Context, path: str, fork: Fork, config: ForkConfig, body: bytes, *, closed: bool
+    context: Context,
+    path: str,
+    fork: Fork,
+    config: ForkConfig,
+    body: bytes,
+    *,
+    closed: bool,
+    framed: tuple[bytes, int] | None = None,
 ) -> asyncio.Future[Created]:
     """Create a stream that begins with what another one has, up to an offset of that one."""
-    request = _Request(path, fork, config, body, closed)
+    request = _Request(path, fork, config, body, closed, framed)
     now_us = context.clock.now_us()
     existing = _stream_at(context, path, now_us)
     if existing is not None and existing.pending_soft_deleted:
@@ -84,6 +93,13 @@ async def _fork_later(context: Context, request: _Request, source: Stream) -> Cr
             raise _overshoot(fork)
         position = await ranges.seek(source, ordinal)
     return await _fork_at(context, request, source, _Position(position, ordinal))
+
+
+async def _fork_framed(context: Context, request: _Request) -> Created:
+    """Fork after the body was framed; everything else is decided again."""
+    framed = await context.frame_later(request.body, allow_empty=True)
+    path, fork, config, body, closed, _ = request
+    return await fork_stream(context, path, fork, config, body, closed=closed, framed=framed)
 
 
 def _decided_position(source: Stream, fork: Fork) -> _Position | None:
@@ -153,7 +169,11 @@ def _new_fork(
         raise trimmed(source)
     _check_depth(context, source)
     context.admit(len(request.body))
-    payload, count = context.frame(request.body, is_json=source.is_json, allow_empty=True)
+    if request.framed is None and is_large(request.body, is_json=source.is_json):
+        return context.run(_fork_framed(context, request))
+    payload, count = request.framed or context.frame(
+        request.body, is_json=source.is_json, allow_empty=True
+    )
     ordinal = position.ordinal if source.is_json else 0
     point = ForkPoint(source.id, source.path, position.position, ordinal)
     stream = Stream(context.store.next_id(), request.path, config, now_us, fork=point)

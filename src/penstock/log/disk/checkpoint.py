@@ -7,9 +7,11 @@ released, files of deleted streams removed. Nothing is trusted before the transa
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.log.disk.catalog import Catalog, Changes
 from penstock.log.disk.catalog_rows import Row, row_from_stream
@@ -20,8 +22,14 @@ from penstock.log.memory_tail import Chunk
 from penstock.log.stream import Stream
 from penstock.protocol.producer import ProducerState
 
+T = TypeVar("T")
+
 SYNC_SINGLY_MAX = 64
 """With more files than this, one `syncfs` is cheaper than a sync of each."""
+
+
+class Abandoned(Exception):
+    """The checkpoint was given up, because the server has to stop. The old one is in force."""
 
 
 class StreamPlan(NamedTuple):
@@ -89,6 +97,18 @@ class Checkpointer:
         self._catalog = catalog
         self._journal = journal
         self._segment_bytes_max = segment_bytes_max
+        self._abandoned = threading.Event()
+
+    def abandon(self) -> None:
+        """Let `run` raise Abandoned as soon as it can. Called from the event loop."""
+        self._abandoned.set()
+
+    def _going_on(self, items: list[T]) -> Iterator[T]:
+        """Yield the items, unless the checkpoint is abandoned."""
+        for item in items:
+            if self._abandoned.is_set():
+                raise Abandoned
+            yield item
 
     def run(self, plan: Plan) -> Result:
         """Run a checkpoint. After OSError or sqlite3.Error the old one is in force, and it can be
@@ -147,7 +167,7 @@ class Checkpointer:
         count = 0
         syncs_all = self._files.can_sync_all()
         try:
-            for item in plans:
+            for item in self._going_on(plans):
                 if not item.chunks:
                     continue
                 writer = SegmentWriter(
@@ -158,7 +178,9 @@ class Checkpointer:
                 )
                 try:
                     result[item.row.id] = writer.extend(
-                        item.row.segments, item.chunks, count_lines=item.count_lines
+                        item.row.segments,
+                        self._going_on(item.chunks),
+                        count_lines=item.count_lines,
                     )
                 finally:
                     touched += writer.touched
@@ -173,7 +195,7 @@ class Checkpointer:
             if syncs_all and count > SYNC_SINGLY_MAX:
                 self._files.sync_all(self._root)
             else:
-                for file in touched:
+                for file in self._going_on(touched):
                     file.sync_data()
                 for folder in sorted(folders):
                     self._files.sync_folder(folder)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 from penstock.config.settings import Settings
 from penstock.log.disk.catalog import CatalogError, is_catalog_full
-from penstock.log.disk.checkpoint import Checkpointer, Plan, Result, plan_stream
+from penstock.log.disk.checkpoint import Abandoned, Checkpointer, Plan, Result, plan_stream
 from penstock.log.disk.files import Files, Lock, is_disk_full
 from penstock.log.disk.journal import JournalBroken
 from penstock.log.disk.segment import SegmentInfo
@@ -23,6 +26,8 @@ from penstock.log.stats import StoreStats
 from penstock.log.stream import Stream
 
 log = logging.getLogger("penstock.log")
+
+_PATH = attrgetter("path")
 
 PLAN_SLICE = 256
 """Streams planned per iteration of the event loop."""
@@ -70,6 +75,10 @@ class CheckpointSchedule:
         self._deleted: dict[int, Stream] = {}
         self._in_checkpoint: dict[int, Stream] = {}
         self._in_purge: dict[int, Stream] = {}
+        # The fresh streams by path, once somebody has asked for them, and those that have become
+        # fresh since. To sort them for every page of a listing would hold up the event loop.
+        self._sorted: list[Stream] | None = None
+        self._unsorted: list[Stream] = []
         self._bytes_since = 0
         self._bytes_in_checkpoint = 0
         self._due = asyncio.Event()
@@ -87,6 +96,8 @@ class CheckpointSchedule:
         if not stream.is_dirty:
             stream.is_dirty = True
             self._dirty[stream.id] = stream
+            if self._sorted is not None:
+                self._unsorted.append(stream)
 
     def deleted(self, stream: Stream) -> None:
         self._dirty.pop(stream.id, None)
@@ -118,6 +129,34 @@ class CheckpointSchedule:
     def fresh(self) -> dict[int, Stream]:
         """Return the streams, by id, whose catalog row is behind or missing."""
         return {**self._in_checkpoint, **self._dirty}
+
+    def is_fresh(self, stream_id: int) -> bool:
+        """Whether the catalog row of a stream is behind or missing."""
+        return stream_id in self._dirty or stream_id in self._in_checkpoint
+
+    def fresh_page(self, prefix: str, after: str, limit: int) -> list[Stream]:
+        """Return fresh streams by the order of their paths."""
+        if self._sorted is None:
+            self._sorted = list(self.fresh().values())
+            self._sorted.sort(key=_PATH)
+        elif self._unsorted:
+            self._sorted += self._unsorted
+            self._sorted.sort(key=_PATH)  # what is sorted already costs little
+        self._unsorted = []
+        page: list[Stream] = []
+        last: Stream | None = None
+        first = max(
+            bisect_left(self._sorted, prefix, key=_PATH),
+            bisect_right(self._sorted, after, key=_PATH),
+        )
+        for stream in islice(self._sorted, first, None):
+            if not stream.path.startswith(prefix) or len(page) >= limit:
+                break
+            # A stream is there twice if it has become fresh again during a checkpoint.
+            if stream is not last and self.is_fresh(stream.id) and not stream.is_gone:
+                page.append(stream)
+                last = stream
+        return page
 
     @property
     def has_no_space(self) -> bool:
@@ -159,6 +198,11 @@ class CheckpointSchedule:
         self._is_stopping = True
         self._due.set()
 
+    def abandon(self) -> None:
+        """End the checkpoint that runs, and run no more; the last one that was made is in force."""
+        self._is_broken = True
+        self._checkpointer.abandon()
+
     async def checkpoint(self) -> bool:
         """Run one checkpoint now. Return False if it failed: the old one is still in force."""
         async with self._running:
@@ -171,6 +215,8 @@ class CheckpointSchedule:
                 result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
             except (OSError, CatalogError, JournalBroken) as error:
                 self._failed(error)
+                return False
+            except Abandoned:
                 return False
             self._done(plan, result)
             self._stats.checkpoints += 1
@@ -190,6 +236,7 @@ class CheckpointSchedule:
         release_lsn = self._counters.durable_lsn
         self._in_checkpoint, self._dirty = self._dirty, {}
         self._in_purge, self._deleted = self._deleted, {}
+        self._sorted = None
         self._bytes_in_checkpoint, self._bytes_since = self._bytes_since, 0
         plans = []
         for number, stream in enumerate(self._in_checkpoint.values(), 1):
@@ -220,6 +267,7 @@ class CheckpointSchedule:
         for stream in self._in_checkpoint.values():
             stream.in_checkpoint = False
         self._in_checkpoint, self._in_purge = {}, {}
+        self._sorted = None
         self._bytes_in_checkpoint = 0
         self._sweep = result.uncleared is not None
         if result.uncleared is not None:

@@ -13,7 +13,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,26 +100,28 @@ class SegmentWriter:
         self.new_folders: set[Path] = set()
 
     def extend(
-        self, segments: tuple[SegmentInfo, ...], chunks: Sequence[Chunk], *, count_lines: bool
+        self, segments: tuple[SegmentInfo, ...], chunks: Iterable[Chunk], *, count_lines: bool
     ) -> tuple[SegmentInfo, ...]:
         """Write `chunks` behind `segments`; the result is to be trusted only after a sync."""
         result = list(segments)
         group: list[Chunk] = []
+        size = 0
         for chunk in chunks:
             current = result[-1] if result else None
             if (
                 current is None
                 or chunk.opens_segment
-                or current.length + _size(group) >= self._segment_bytes_max
+                or current.length + size >= self._segment_bytes_max
             ):
                 if group:
                     assert current is not None
                     result[-1] = self._write(current, group, count_lines)
-                    group = []
+                    group, size = [], 0
                 result.append(
                     SegmentInfo(chunk.start, 0, chunk.ordinal, chunk.ordinal, chunk.time_us, 0)
                 )
             group.append(chunk)
+            size += len(chunk.data)
         if group:
             result[-1] = self._write(result[-1], group, count_lines)
         return tuple(result)
@@ -131,6 +133,7 @@ class SegmentWriter:
         entries: list[bytes] = []
         first_entry = info.length // BLOCK_BYTES
         ordinal, time_us, crc = info.open_ordinal, info.open_time_us, info.open_crc
+        marks = _Marks(group, count_lines=count_lines)
         position = 0
         while position < len(data):
             room = BLOCK_BYTES - (info.length + position) % BLOCK_BYTES
@@ -139,7 +142,7 @@ class SegmentWriter:
             position += len(piece)
             if len(piece) == room:
                 entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
-                ordinal, time_us = _at(group, info.end + position, count_lines)
+                ordinal, time_us = marks.at(info.end + position)
                 crc = 0
         if entries:
             path = self._folder.index_path(self._stream_id, info.base)
@@ -164,18 +167,31 @@ class SegmentWriter:
             file.close()
 
 
-def _size(group: list[Chunk]) -> int:
-    return sum([len(chunk.data) for chunk in group])
+class _Marks:
+    """The ordinals of ascending positions in chunks: each byte is counted once, however many
+    positions a chunk has."""
 
+    __slots__ = ("_chunk", "_count_lines", "_counted", "_group", "_lines")
 
-def _at(group: list[Chunk], position: int, count_lines: bool) -> tuple[int, int]:
-    """Return ordinal and time of the message that holds `position`, or of the next at the end."""
-    index = bisect_right(group, position, key=lambda chunk: chunk.start) - 1
-    chunk = group[index]
-    ordinal = chunk.ordinal
-    if count_lines:
-        ordinal += chunk.data.count(b"\n", 0, position - chunk.start)
-    return ordinal, chunk.time_us
+    def __init__(self, group: list[Chunk], *, count_lines: bool) -> None:
+        self._group = group
+        self._count_lines = count_lines
+        self._chunk = group[0]
+        self._counted = 0
+        self._lines = 0
+
+    def at(self, position: int) -> tuple[int, int]:
+        """Return ordinal and time of the message that holds `position`, or of the next at the
+        end."""
+        index = bisect_right(self._group, position, key=lambda chunk: chunk.start) - 1
+        chunk = self._group[index]
+        if chunk is not self._chunk:
+            self._chunk, self._counted, self._lines = chunk, 0, 0
+        if self._count_lines:
+            end = position - chunk.start
+            self._lines += chunk.data.count(b"\n", self._counted, end)
+            self._counted = end
+        return chunk.ordinal + self._lines, chunk.time_us
 
 
 class _OpenSegment:

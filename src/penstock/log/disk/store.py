@@ -185,10 +185,19 @@ class DiskStore:
         self._schedule.wrote(sum(stream.memory.size for stream in recovered.streams.values()))
         self._committer.start()
 
-    async def close(self) -> None:
-        await self._committer.drain()
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._committer.drain()
+        except TimeoutError:
+            log.warning("The disk was too slow to finish the appends that were queued.")
         self._committer.stop()
         self._schedule.stop()
+        _, running = await asyncio.wait((self._schedule_task,), timeout=_until(deadline))
+        if running:
+            log.warning("The last checkpoint takes too long; the next start replays the journal.")
+            self._schedule.abandon()
         await self._schedule_task
         self._journal.close()
         self._reader.close()
@@ -314,12 +323,8 @@ class DiskStore:
         return self._list(prefix, after, limit, filed=True)
 
     def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
-        fresh = self._schedule.fresh()
-        changed = sorted(
-            stream.info()
-            for stream in fresh.values()
-            if not stream.is_gone and stream.path > after and stream.path.startswith(prefix)
-        )
+        schedule = self._schedule
+        changed = [stream.info() for stream in schedule.fresh_page(prefix, after, limit)]
         stored: list[StreamInfo] = []
         while len(stored) < limit:
             with as_damage():
@@ -327,7 +332,7 @@ class DiskStore:
             stored += [
                 info
                 for info in page
-                if info.id not in fresh and not self._schedule.is_gone(info.id)
+                if not schedule.is_fresh(info.id) and not schedule.is_gone(info.id)
             ]
             if len(page) < limit:
                 break
@@ -384,3 +389,10 @@ class DiskStore:
     async def checkpoint(self) -> bool:
         """Run a checkpoint now; return whether it succeeded."""
         return await self._schedule.checkpoint()
+
+
+def _until(deadline: float | None) -> float | None:
+    """Return the seconds up to a time of the event loop; None if there is none."""
+    if deadline is None:
+        return None
+    return max(deadline - asyncio.get_running_loop().time(), 0.0)

@@ -21,6 +21,7 @@ from penstock.errors import (
     StreamTrimmed,
 )
 from penstock.log.spans import spans
+from penstock.protocol.json_mode import SLICE_BYTES, slices
 from penstock.protocol.lifecycle import stream_closed
 from penstock.state import events
 from penstock.state.declaration import META
@@ -28,6 +29,7 @@ from penstock.state.server.index_batch import Batch
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.log.decide.snapshot import Recording
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
@@ -69,6 +71,36 @@ class _Base(NamedTuple):
     ordinal: int
     skip_until: int
     locations: list[tuple[str, str, int, int]]
+
+
+class _Progress(NamedTuple):
+    """How far the later changes of a stream are applied to its base state."""
+
+    stream: int
+    position: int
+    ordinal: int
+    skip_until: int
+    positions: dict[tuple[str, str], int]
+    """Where each entity was set; shared by all steps."""
+
+    def after(self, wire: bytes, lines: Lines) -> _Progress:
+        """Apply the changes in the wire bytes that follow to the state; return what comes next."""
+        batch = Batch(self.stream, self.position, self.ordinal, self.skip_until)
+        batch.add_all(wire)
+        positions = self.positions
+        if batch.resets:
+            for entity in [each for each in lines if positions[each] < batch.floor]:
+                del lines[entity]
+        for entity, last in batch.entities.items():
+            # Removed first, so that the order stays that of the log.
+            lines.pop(entity, None)
+            if last is not None:
+                start = last.position - self.position
+                lines[entity] = as_insert(wire[start : start + last.length])
+                positions[entity] = last.position
+        return self._replace(
+            position=batch.position, ordinal=batch.ordinal, skip_until=batch.skip_until
+        )
 
 
 class Compactor:
@@ -160,20 +192,15 @@ class Compactor:
         recording = self._engine.record(stream)
         try:
             await recording.ready
-            batch = Batch(stream.id, base.position, base.ordinal, base.skip_until)
-            late = b""
-            if recording.start > base.position:
-                late = await self._indexer.read(stream, base.position, recording.start)
-                await asyncio.to_thread(batch.add_all, late)
+            state, parts = await self._catch_up(stream, recording, base, lines)
             # There is no await from here to the decision.
             if recording.is_broken or recording.earliest != earliest:
                 return None
-            recent = b"".join(recording.parts)
+            recent = b"".join(recording.parts[parts:])
             if recent:
-                batch.add_all(recent)
-            self._apply(batch, base, late + recent, lines)
+                state = state.after(recent, lines)
             tail = self._engine.pending(stream).tail
-            if batch.skip_until > tail:
+            if state.skip_until > tail:
                 raise NotCompactable(
                     "A reset names an offset ahead, up to which events do not count. Compact the "
                     "stream when its tail is past that offset."
@@ -188,6 +215,26 @@ class Compactor:
         trimmed = await deciding
         self._engine.stats.compacted_bytes += before
         return Compacted(trimmed.offset, len(lines), len(payload))
+
+    async def _catch_up(
+        self, stream: Stream, recording: Recording, base: _Base, lines: Lines
+    ) -> tuple[_Progress, int]:
+        """Apply what came after the base state, off the event loop, until little is left: return
+        how far that is, and how many recorded parts it includes."""
+        positions = {(type, key): position for type, key, position, _ in base.locations}
+        state = _Progress(stream.id, base.position, base.ordinal, base.skip_until, positions)
+        parts = 0
+        wire = b""
+        if recording.start > base.position:
+            wire = await self._indexer.read(stream, base.position, recording.start)
+        while True:
+            for piece in slices(wire):
+                state = await asyncio.to_thread(state.after, piece, lines)
+            recent = recording.parts[parts:]
+            if recording.is_broken or sum(map(len, recent)) <= SLICE_BYTES:
+                return state, parts
+            wire = b"".join(recent)
+            parts += len(recent)
 
     async def _base(self, stream: Stream) -> _Base:
         at = stream.tail
@@ -220,20 +267,6 @@ class Compactor:
             locations = base.locations[span.first : span.stop]
             lines.update(await asyncio.to_thread(_inserts, wire, span.start, locations))
         return lines
-
-    @staticmethod
-    def _apply(batch: Batch, base: _Base, wire: bytes, lines: Lines) -> None:
-        """Apply later changes to the base state: the wire bytes from its position on."""
-        if batch.resets:
-            for type, key, position, _ in base.locations:
-                if position < batch.floor:
-                    lines.pop((type, key), None)
-        for entity, last in batch.entities.items():
-            # Removed first, so that the order stays that of the log.
-            lines.pop(entity, None)
-            if last is not None:
-                position, length = last.position - base.position, last.length
-                lines[entity] = as_insert(wire[position : position + length])
 
 
 def _inserts(wire: bytes, start: int, locations: list[tuple[str, str, int, int]]) -> Lines:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 FORMAT: Final = 3
 CACHE_KIB: Final = 32 * 1024
+PROGRESS_STEPS: Final = 100_000
+"""Steps of the database, about a millisecond, after which it looks whether it is interrupted."""
 RESET: Final = len(OPERATIONS)
 
 IndexFault = sqlite3.Error
@@ -143,6 +145,7 @@ class StateIndex:
         """Without a path the database is in memory."""
         self._path = path
         self._files = Files()
+        self._is_interrupted = False
         self.odd_timestamps = 0  # of events indexed since the start
         self.applied_deadline_us: int | None = None  # the earliest of the last batch
         if path is None:
@@ -169,6 +172,8 @@ class StateIndex:
         )
         if self._one("PRAGMA user_version") == (0,):
             self._db.executescript(_SCHEMA)
+        # A statement that touches every row of a stream can take minutes.
+        self._db.set_progress_handler(lambda: self._is_interrupted, PROGRESS_STEPS)
 
     def recreate(self) -> None:
         """Replace a broken database by an empty one."""
@@ -180,6 +185,11 @@ class StateIndex:
 
     def close(self) -> None:
         self._db.close()
+
+    def interrupt(self) -> None:
+        """Make the call that runs in another thread raise IndexFault soon, and all after it: what
+        was not committed is read from the log again."""
+        self._is_interrupted = True
 
     # -- writing
 

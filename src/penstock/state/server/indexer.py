@@ -90,10 +90,12 @@ class StateIndexer:
             _log.error("the state index cannot be opened: %s", error)
 
     def close(self) -> None:
-        """Finish the current batch and stop; the next start catches up."""
+        """Abandon what is being indexed and stop; the next start catches up."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
+        if self._index is not None:
+            self._index.interrupt()
         self._thread.shutdown(cancel_futures=True)
         for follow in list(self._follows.values()):
             self._engine.unwatch(follow.stream, follow)

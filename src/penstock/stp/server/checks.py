@@ -7,16 +7,19 @@ or an update. Decides within the append, on the pending state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.errors import BadRequest, InvalidEvent, InvalidRow
-from penstock.log.requests import Proposal, Writer
+from penstock.errors import BadRequest, InvalidEvent, InvalidRow, PenstockError
+from penstock.log.requests import NotYet, Proposal, Writer
 from penstock.protocol.headers import format_expires_at
+from penstock.protocol.json_mode import SLICE_BYTES, slices
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state.event import ChangeEvent, ControlEvent
-from penstock.stp.declaration import Table, decode
+from penstock.stp.declaration import META, Table, decode
 from penstock.stp.events import event_json
 from penstock.stp.rows import Change, check_key, check_record
 from penstock.stp.transcode import events_of, record_text
@@ -29,6 +32,21 @@ if TYPE_CHECKING:
 _DECODED_MAX: Final = 1024
 _split: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
+
+
+Tables = dict[str, list[Table]]
+"""The tables of a stream, by type."""
+
+
+class _Verdict(NamedTuple):
+    """The result of checking many messages, and what was checked. `rows` are their events, if a
+    table wrote them."""
+
+    value: bytes
+    wire: bytes
+    changed: tuple[bytes, int] | None
+    rows: list[Any]
+    error: PenstockError | None = None
 
 
 class TableChecks:
@@ -44,9 +62,13 @@ class TableChecks:
 
     def __call__(self, proposal: Proposal) -> tuple[bytes, int] | None:
         tables = self._tables(proposal.stream.id, proposal.value)
-        events = events_of(proposal.wire)
+        is_large = len(proposal.wire) > SLICE_BYTES
         try:
-            changed = self._check(proposal, tables, events)
+            if is_large:
+                _, _, changed, events, _ = self._verdict(proposal)
+            else:
+                events = events_of(proposal.wire)
+                changed = self._check(proposal, tables, events)
         except (InvalidRow, InvalidEvent):
             self.refused += 1
             raise
@@ -54,27 +76,39 @@ class TableChecks:
             # Its events have timestamps and are no resets: the check has not changed them.
             changed = self._live_keys.resolve(proposal, tables, events)
         wire = proposal.wire if changed is None else changed[0]
-        if proposal.writer is not Writer.TABLE:
+        if proposal.writer is Writer.TABLE:
+            pass  # `resolve` has recorded it
+        elif is_large:
+            self._live_keys.forget(proposal.stream)
+        else:
             self._live_keys.record(proposal, wire)
         self._resets.record(proposal.stream, proposal.start, wire)
         return changed
 
+    def _verdict(self, proposal: Proposal) -> _Verdict:
+        """Return the result of checking many messages; raise NotYet if they are to be checked."""
+        verdict = proposal.notes.get(META)
+        if (
+            not isinstance(verdict, _Verdict)
+            or verdict.value != proposal.value
+            or verdict.wire != proposal.wire
+        ):
+            raise NotYet(partial(self._check_later, proposal), blocks=True)
+        if verdict.error is not None:
+            raise verdict.error
+        return verdict
+
+    async def _check_later(self, proposal: Proposal) -> None:
+        """Check many messages, a slice at a time, off the event loop."""
+        tables = self._tables(proposal.stream.id, proposal.value)
+        now = format_expires_at(self._clock.now_us())
+        proposal.notes[META] = await asyncio.to_thread(_judge, tables, proposal, now)
+
     def _check(
-        self, proposal: Proposal, tables: dict[str, list[Table]], events: list[Any]
+        self, proposal: Proposal, tables: Tables, events: list[Any]
     ) -> tuple[bytes, int] | None:
         wire = proposal.wire
-        stamps: list[int] = []
-        resets: list[int] = []
-        for index, event in enumerate(events):
-            if isinstance(event, ControlEvent):
-                if event.control == "reset":
-                    _check_reset(event, proposal, index)
-                    resets.append(index)
-            elif event is not None and event.type in tables:
-                for table in tables[event.type]:
-                    check_event(event, table, index)
-                if event.timestamp is None:
-                    stamps.append(index)
+        stamps, resets = _inspect(tables, proposal, events, 0)
         if not stamps and not resets:
             return None
         now = format_expires_at(self._clock.now_us())
@@ -117,17 +151,67 @@ class TableChecks:
         self.resets += len(resets)
         return result
 
-    def _tables(self, stream_id: int, value: bytes) -> dict[str, list[Table]]:
+    def _tables(self, stream_id: int, value: bytes) -> Tables:
         decoded = self._decoded.get(stream_id)
         if decoded is not None and decoded[0] == value:
             return decoded[1]
         if len(self._decoded) >= _DECODED_MAX:
             self._decoded.clear()
-        tables: dict[str, list[Table]] = {}
+        tables: Tables = {}
         for table in decode(value).values():
             tables.setdefault(table.type, []).append(table)
         self._decoded[stream_id] = (value, tables)
         return tables
+
+
+def _judge(tables: Tables, proposal: Proposal, now: str) -> _Verdict:
+    value, wire = proposal.value, proposal.wire
+    pieces: list[bytes] = []
+    rows: list[Any] = []  # of a table's own append, to tell inserts from updates
+    first, is_changed = 0, False
+    try:
+        for piece in slices(wire):
+            events = events_of(piece)
+            stamps, resets = _inspect(tables, proposal, events, first)
+            if resets:
+                raise InvalidEvent(
+                    f"Event {first + resets[0]}: a reset of a stream that is shown as a table is "
+                    f"in an append of more than {SLICE_BYTES} bytes; send it on its own.",
+                    index=first + resets[0],
+                )
+            if stamps:
+                lines = piece.split(b",\n")[:-1]
+                for index in stamps:
+                    lines[index] = _stamped(lines[index], now)
+                piece = b"".join([line + b",\n" for line in lines])
+                is_changed = True
+            pieces.append(piece)
+            first += len(events)
+            if proposal.writer is Writer.TABLE:
+                rows += events
+    except (InvalidRow, InvalidEvent) as error:
+        return _Verdict(value, wire, None, [], error)
+    return _Verdict(value, wire, (b"".join(pieces), first) if is_changed else None, rows)
+
+
+def _inspect(
+    tables: Tables, proposal: Proposal, events: list[Any], first: int
+) -> tuple[list[int], list[int]]:
+    """Check events of an append, from number `first` on; return which of them have no timestamp,
+    and which are resets."""
+    stamps: list[int] = []
+    resets: list[int] = []
+    for index, event in enumerate(events):
+        if isinstance(event, ControlEvent):
+            if event.control == "reset":
+                _check_reset(event, proposal, first + index)
+                resets.append(index)
+        elif event is not None and event.type in tables:
+            for table in tables[event.type]:
+                check_event(event, table, first + index)
+            if event.timestamp is None:
+                stamps.append(index)
+    return stamps, resets
 
 
 def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> None:

@@ -104,6 +104,13 @@ class LiveKeys:
         keys.end = position
         self._bound(keys)
 
+    def forget(self, stream: Stream) -> None:
+        """Forget the keys of a stream to which somebody else appends so much that recording it
+        would hold up the event loop; they are read again when a table writes."""
+        keys = self._streams.get(stream.id)
+        if keys is not None:
+            self._drop(keys)
+
     def _of(self, proposal: Proposal, types: Iterable[str]) -> _Keys:
         """Return the keys of a stream as of its pending tail; new ones if they are not in step."""
         stream = proposal.stream
