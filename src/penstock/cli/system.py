@@ -35,6 +35,11 @@ def terminal_size() -> tuple[int, int]:
     return size.columns, size.lines
 
 
+def is_program(name: str) -> bool:
+    """Whether a command of this name can be run."""
+    return shutil.which(name) is not None
+
+
 def config_folder() -> Path:
     """Return the folder of the user's settings, by the XDG rules."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
