@@ -35,8 +35,8 @@ def terminal_size() -> tuple[int, int]:
     return size.columns, size.lines
 
 
-def has_program(name: str) -> bool:
-    """Whether the command `name` can be run."""
+def is_program(name: str) -> bool:
+    """Whether a command of this name can be run."""
     return shutil.which(name) is not None
 
 

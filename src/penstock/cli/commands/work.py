@@ -13,7 +13,7 @@ import click
 from penstock.backoff import Backoff
 from penstock.cli.connection import PATIENT_ATTEMPTS_MAX, Server, server_options
 from penstock.cli.exits import FAILURE
-from penstock.cli.system import has_program
+from penstock.cli.system import is_program
 from penstock.cli.terminal import printable
 from penstock.cli.values import Name
 from penstock.errors import AlreadyClaimed, Fenced, NoPendingWork, StreamTrimmed
@@ -57,7 +57,7 @@ def command(
     """
     from penstock.client.retry import Retry
 
-    if not has_program(arguments[0]):  # before a wake is claimed
+    if not is_program(arguments[0]):  # before a wake is claimed
         raise click.UsageError(f"COMMAND {arguments[0]!r} is not a program that can be run.")
     # A worker keeps running while its server restarts.
     with server.client(retry=Retry(attempts_max=PATIENT_ATTEMPTS_MAX)) as client:
