@@ -20,6 +20,7 @@ from penstock.errors import (
     StateTooLarge,
     StreamTrimmed,
 )
+from penstock.log.lineage import inherited
 from penstock.log.spans import spans
 from penstock.protocol.lifecycle import stream_closed
 from penstock.state import events
@@ -160,7 +161,13 @@ class Compactor:
         recording = self._engine.record(stream)
         try:
             await recording.ready
-            batch = Batch(stream.id, base.position, base.ordinal, base.skip_until)
+            batch = Batch(
+                stream.id,
+                base.position,
+                base.ordinal,
+                base.skip_until,
+                inherited=inherited(stream),
+            )
             late = b""
             if recording.start > base.position:
                 late = await self._indexer.read(stream, base.position, recording.start)
