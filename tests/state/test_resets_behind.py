@@ -136,6 +136,27 @@ def test_live_states_are_the_fold_whenever_they_start(
             assert state.to_dict() == fold.types
 
 
+def test_a_fork_has_the_resets_that_it_inherits(
+    live: Lives, name: str, stream: Stream, server: Server
+) -> None:
+    append(stream, insert("user", "1", 1))
+    before = append(stream, insert("user", "2", 2))
+    append(stream, upsert("user", "3", 3), reset(offset=before))
+    with penstock.Client(server.url, retry=QUICK) as client:
+        fork = client.stream(f"{name}-fork")
+        fork.create(forked_from=stream)
+        declare(fork)
+        assert state_at(fork) == {"user": {"3": 3}}
+        own = append(fork, insert("user", "4", 4))
+        append(fork, insert("user", "5", 5), reset(offset=before))
+        assert state_at(fork) == {"user": {"3": 3, "4": 4, "5": 5}}
+        append(fork, reset(offset=own))
+        assert state_at(fork) == {"user": {"5": 5}}
+        with live(f"{name}-fork") as state:
+            state.wait_up_to_date(WAIT_S)
+            assert state.to_dict() == {"user": {"5": 5}}
+
+
 def test_a_snapshot_is_switched_to_by_a_reset_to_its_beginning(
     live: Lives, name: str, stream: Stream
 ) -> None:

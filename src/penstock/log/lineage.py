@@ -61,6 +61,18 @@ def ancestors(stream: Stream) -> Iterator[Stream]:
         each = each.source
 
 
+def inherited(stream: Stream) -> dict[int, int]:
+    """Return the generations that a fork inherits from, each with the position where it ends for
+    the fork."""
+    generations: dict[int, int] = {}
+    end = stream.own_start
+    while stream.fork is not None:
+        stream = source_of(stream)
+        generations[stream.id] = end
+        end = min(end, stream.own_start)
+    return generations
+
+
 def token(stream: Stream, position: int) -> str:
     """Return the offset that clients see for a position of this stream."""
     while position < stream.own_start:

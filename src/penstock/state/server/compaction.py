@@ -8,7 +8,7 @@ step with the decision of the log, so that no newer change is undone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.errors import (
     StateTooLarge,
     StreamTrimmed,
 )
+from penstock.log.lineage import inherited
 from penstock.log.spans import spans
 from penstock.protocol.json_mode import SLICE_BYTES, slices
 from penstock.protocol.lifecycle import stream_closed
@@ -80,12 +81,16 @@ class _Progress(NamedTuple):
     position: int
     ordinal: int
     skip_until: int
+    inherited: Mapping[int, int]
+    """The generations that a fork inherits from, and where each of them ends."""
     positions: dict[tuple[str, str], int]
     """Where each entity was set; shared by all steps."""
 
     def after(self, wire: bytes, lines: Lines) -> _Progress:
         """Apply the changes in the wire bytes that follow to the state; return what comes next."""
-        batch = Batch(self.stream, self.position, self.ordinal, self.skip_until)
+        batch = Batch(
+            self.stream, self.position, self.ordinal, self.skip_until, inherited=self.inherited
+        )
         batch.add_all(wire)
         positions = self.positions
         if batch.resets:
@@ -222,7 +227,9 @@ class Compactor:
         """Apply what came after the base state, off the event loop, until little is left: return
         how far that is, and how many recorded parts it includes."""
         positions = {(type, key): position for type, key, position, _ in base.locations}
-        state = _Progress(stream.id, base.position, base.ordinal, base.skip_until, positions)
+        state = _Progress(
+            stream.id, base.position, base.ordinal, base.skip_until, inherited(stream), positions
+        )
         parts = 0
         wire = b""
         if recording.start > base.position:

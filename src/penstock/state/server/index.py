@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from penstock.log.disk.files import Files
 from penstock.state.event import OPERATIONS
 from penstock.state.server import deadlines, row_numbers
 from penstock.state.server.deadlines import Deadline
-from penstock.state.server.index_batch import DELETE, Batch
+from penstock.state.server.index_batch import DELETE, NOTHING, Batch
 from penstock.state.server.json_pages import JoinedPage, join
 
 T = TypeVar("T")
@@ -227,12 +227,14 @@ class StateIndex:
             for statement in _DROP:
                 self._db.execute(statement, (stream,))
 
-    def apply(self, stream: int, start: int, wire: bytes) -> int:
+    def apply(
+        self, stream: int, start: int, wire: bytes, inherited: Mapping[int, int] = NOTHING
+    ) -> int:
         """Index the messages of wire bytes from `start` on; return how many were no events."""
         row = self._one("SELECT position, ordinal, skip_until FROM streams WHERE id = ?", stream)
         if row is None or row[0] != start:
             raise sqlite3.OperationalError(f"stream {stream} is not indexed up to {start}")
-        batch = Batch(stream, start, row[1], row[2])
+        batch = Batch(stream, start, row[1], row[2], inherited=inherited)
         batch.add_all(wire)
         mark = wire[wire.rfind(b"\n", 0, len(wire) - 1) + 1 :]
         with self._db:

@@ -5,6 +5,7 @@ Parses events; does not know the database.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -19,6 +20,7 @@ from penstock.state.parsing import decode_exactly, decode_loosely, odd_timestamp
 VALUE_BYTES_MAX: Final = 4096
 """Larger values are not indexed, and read from the log."""
 DELETE: Final = OPERATIONS.index("delete")
+NOTHING: Final[Mapping[int, int]] = {}
 
 
 class EntityRow(NamedTuple):
@@ -37,6 +39,7 @@ class Batch:
 
     __slots__ = (
         "_entities",
+        "_inherited",
         "_stream",
         "changes",
         "deadline_us",
@@ -50,8 +53,19 @@ class Batch:
         "skipped",
     )
 
-    def __init__(self, stream: int, position: int, ordinal: int, skip_until: int) -> None:
+    def __init__(
+        self,
+        stream: int,
+        position: int,
+        ordinal: int,
+        skip_until: int,
+        *,
+        inherited: Mapping[int, int] = NOTHING,
+    ) -> None:
+        """`inherited` has the generations that a fork inherits from, and where each of them ends
+        for it."""
         self._stream = stream
+        self._inherited = inherited
         self.position = position
         self.ordinal = ordinal
         self.skip_until = skip_until
@@ -132,8 +146,11 @@ class Batch:
             parsed = parse_offset(offset or "")
         except BadRequest:
             return end
-        if isinstance(parsed, Offset) and parsed.generation == self._stream:
-            return parsed.position
+        if not isinstance(parsed, Offset):
+            return end
+        generation, position = parsed
+        if generation == self._stream or position <= self._inherited.get(generation, -1):
+            return position
         return end
 
 

@@ -23,6 +23,7 @@ from penstock.errors import (
     StreamTrimmed,
 )
 from penstock.log.disk.files import Files
+from penstock.log.lineage import inherited
 from penstock.state.declaration import META
 from penstock.state.server.deadlines import Deadline
 from penstock.state.server.index import IndexFault, StateIndex, is_passing
@@ -171,7 +172,7 @@ class StateIndexer:
     async def _fold_on(self, index: StateIndex, stream: Stream, start: int, at: int) -> int:
         end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES, until=at)
         wire = await self.read(stream, start, end)
-        await self._work(lambda: index.apply(stream.id, start, wire))
+        await self._work(lambda: index.apply(stream.id, start, wire, inherited(stream)))
         return end
 
     async def ask(self, question: Callable[[StateIndex], T]) -> T:
@@ -282,7 +283,7 @@ class StateIndexer:
         """Index messages; return how many were no events, and the earliest deadline of an
         entity."""
         before = index.odd_timestamps
-        skipped = index.apply(stream.id, start, wire)
+        skipped = index.apply(stream.id, start, wire, inherited(stream))
         if index.odd_timestamps > before:
             odd = index.odd_timestamps - before
             _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
