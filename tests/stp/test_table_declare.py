@@ -262,6 +262,46 @@ async def test_an_old_event_without_time_has_that_of_its_stream(client: Client) 
 
 
 @with_app()
+async def test_a_table_is_not_declared_without_the_deletes_of_old_resets(client: Client) -> None:
+    await client.put("t", content_type=JSON)
+    await schema(client, "t", {"s": {"type": "string"}})
+    await append(client, "t", change("s", "old", "1"), control("reset"))
+    entry = {"schema": {"type": "string"}, "key_pattern": "new-.*"}
+    document = json.dumps({"types": {"s": entry}}).encode()
+    assert (await client.send("PUT", "/v1/schema/t", document)).status == 200
+    answer = await declare(client, "t")
+    assert (answer.status, answer.json()["code"]) == (422, "validation-failed")
+    assert (await client.send("GET", "/v1/table/t")).status == 404
+    await schema(client, "t", {"s": {"type": "string"}})
+    assert (await declare(client, "t")).status == 201
+    assert await short(client) == ["1+old=1", "3-old="]
+
+
+@with_app()
+async def test_a_table_that_cannot_be_declared_deletes_nothing(client: Client) -> None:
+    await client.put("t", content_type=JSON)
+    await schema(client, "t", {"s": {"type": "object"}})
+    await append(client, "t", change("s", "old", {}), control("reset"))
+    before = await client.get("t")
+    answer = await declare(client, "t")
+    assert (answer.status, answer.json()["code"]) == (409, "not-expressible")
+    assert (await client.get("t")).body == before.body
+
+
+@with_app()
+async def test_any_number_of_old_keys_is_deleted(client: Client) -> None:
+    await client.put("t", content_type=JSON)
+    await schema(client, "t", {"s": {"type": "string"}})
+    await append(client, "t", *(change("s", f"key-{n}", "1") for n in range(3000)))
+    await append(client, "t", control("reset"), change("s", "key-7", "2"))
+    assert (await declare(client, "t")).status == 201
+    deletes = (await short(client))[3001:]
+    assert {line.partition("-")[2] for line in deletes} == {
+        f"key-{n}=" for n in range(3000) if n != 7
+    }
+
+
+@with_app()
 async def test_old_resets_become_deletes_when_the_stream_becomes_a_table(client: Client) -> None:
     await client.put("t", content_type=JSON)
     await append(

@@ -6,7 +6,7 @@ is inspected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from penstock.errors import (
     StreamClosed,
     StreamNotFound,
     TableExists,
+    TailMoved,
 )
 from penstock.http.headers import JSON_TYPE, NO_CACHE, location
 from penstock.http.message import Headers, Request, Response
@@ -53,6 +54,13 @@ ATTEMPTS_MAX: Final = 100
 STRING: Final[dict[str, Any]] = {"schema": {"type": "string"}}
 
 
+class Plan(NamedTuple):
+    """The meta values of a stream with the table; `state` is None if that one does not change."""
+
+    state: bytes | None
+    tables: bytes
+
+
 class TableDeclarations:
     """Declares tables."""
 
@@ -81,8 +89,11 @@ class TableDeclarations:
             # Checked and declared in one step: nothing is appended between the two.
             if history.position == self._engine.pending(stream).tail:
                 undone = await self._undone(stream, history)
-                if history.position == self._engine.pending(stream).tail:
-                    await self._declare(stream, name, table, history, undone)
+                planned = self._plan(stream, name, table, history)
+                if undone:
+                    await self._delete(stream, history, undone)
+                elif history.position == self._engine.pending(stream).tail:
+                    await self._declare(stream, planned)
                     created = [(b"location", location(request, self._public_url))]
                     return _response(stream, name, table, 201, created)
             await self._engine.wait(stream, history.position, 1.0)
@@ -141,37 +152,42 @@ class TableDeclarations:
             ),
         )
 
-    async def _declare(
-        self,
-        stream: Stream,
-        name: str,
-        table: Table,
-        history: History,
-        undone: list[tuple[str, str]],
+    async def _delete(
+        self, stream: Stream, history: History, undone: list[tuple[str, str]]
     ) -> None:
-        """Declare the table in one step, so that nothing is appended between its parts."""
+        """Append rows that delete the keys, unless the stream has moved."""
+        if self._engine.pending(stream).closed:
+            raise StreamClosed(
+                "The stream is closed, and keys that a reset removed cannot be deleted as rows."
+            )
+        now = format_expires_at(self._clock.now_us())
+        events = [
+            event_json(type, Change("-", key), timestamp=now, codec="text") for type, key in undone
+        ]
+        body = b"[" + b",".join(events) + b"]"
+        expected = self._engine.token(stream, history.position)
+        try:
+            await self._engine.append(
+                stream.path, Append(body, "application/json", expected=expected)
+            )
+        except TailMoved:
+            pass  # a key may exist again: the history is inspected once more
+
+    def _plan(self, stream: Stream, name: str, table: Table, history: History) -> Plan:
+        """Return the meta values that declare the table; raise if it cannot be declared."""
         existing = self._tables(stream)
         if len(existing) >= limits.TABLES_PER_STREAM_MAX:
             raise TableExists(
                 f"{stream.path!r} has {len(existing)} tables, as many as one stream can have."
             )
         declared = self._state_declaration(stream, table, history)
-        engine, path = self._engine, stream.path
-        if undone and engine.pending(stream).closed:
-            raise StreamClosed(
-                "The stream is closed, and keys that a reset removed cannot be deleted as rows."
-            )
-        if declared is not None:
-            engine.set_meta(path, state.META, declared)
-        if undone:
-            now = format_expires_at(self._clock.now_us())
-            events = [
-                event_json(type, Change("-", key), timestamp=now, codec="text")
-                for type, key in undone
-            ]
-            body = b"[" + b",".join(events) + b"]"
-            engine.append(path, Append(body, "application/json", False, None, None, None))
-        await engine.set_meta(path, META, encode({**existing, name: table}))
+        return Plan(declared, encode({**existing, name: table}))
+
+    async def _declare(self, stream: Stream, planned: Plan) -> None:
+        """Declare the table in one step, so that nothing is appended between its parts."""
+        if planned.state is not None:
+            self._engine.set_meta(stream.path, state.META, planned.state)
+        await self._engine.set_meta(stream.path, META, planned.tables)
         self._indexer.follow(stream)
         self._directory.declared_new(stream)
 
