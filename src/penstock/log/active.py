@@ -72,6 +72,10 @@ class ActiveStreams:
             self.add(stream)
         return stream
 
+    def all_active(self) -> list[Stream]:
+        """Return the streams that are in memory."""
+        return list(self._by_path.values())
+
     def add(self, stream: Stream) -> None:
         self._by_path[stream.path] = stream
         stream.memory.count_in(self._store.stats)

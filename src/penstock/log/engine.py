@@ -265,6 +265,10 @@ class Engine:
             start = stop
         return b"".join(parts)
 
+    def active_streams(self) -> list[Stream]:
+        """Return the streams in memory; after a start, those that the journal has changes of."""
+        return self._streams.all_active()
+
     def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         return self._streams.list_streams(prefix, after, limit)
 

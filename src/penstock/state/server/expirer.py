@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.log.requests import Append, Writer
+from penstock.protocol.json_mode import SLICE_BYTES, slices
 from penstock.state import expiry
 from penstock.state.server import deadlines
 from penstock.state.server.index import IndexFault
@@ -22,6 +23,7 @@ from penstock.state.server.index_batch import Batch
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
+    from penstock.log.decide.snapshot import Recording
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
@@ -46,6 +48,27 @@ class _Due(NamedTuple):
 
     position: int
     entities: list[tuple[str, str]]
+
+
+class _Later:
+    """What was appended after a position: the entities that it changes, and whether it has a
+    reset. `parts` of the recording are included."""
+
+    def __init__(self, stream: int, skip_bytes: int) -> None:
+        self._stream = stream
+        self._skip_bytes = skip_bytes  # of the recording, which are indexed already
+        self.parts = 0
+        self.entities: set[tuple[str, str]] = set()
+        self.has_resets = False
+
+    def add(self, wire: bytes) -> None:
+        skipped = min(self._skip_bytes, len(wire))
+        self._skip_bytes -= skipped
+        if skipped < len(wire):
+            batch = Batch(self._stream, 0, 0, 0)
+            batch.add_all(wire[skipped:])
+            self.entities.update(batch.entities)
+            self.has_resets = self.has_resets or bool(batch.resets)
 
 
 class Expirer:
@@ -186,14 +209,12 @@ class Expirer:
                     progress.position, deadlines.due(db, stream.id, now_us, DELETES_MAX)
                 ),
             )
+            later = await self._catch_up(recording, due.position)
             # There is no await from here to the decision.
             if recording.is_broken:
                 return
-            later = Batch(stream.id, due.position, 0, 0)
-            wire = b"".join(recording.parts)[due.position - recording.start :]
-            if wire:
-                later.add_all(wire)
-            if later.resets:
+            later.add(b"".join(recording.parts[later.parts :]))
+            if later.has_resets:
                 return  # the index is asked again when it has seen the reset
             entities = [entity for entity in due.entities if entity not in later.entities]
             if not entities:
@@ -204,6 +225,19 @@ class Expirer:
             self._engine.stop_recording(recording)
         await deciding
         self.expired += len(entities)
+
+    async def _catch_up(self, recording: Recording, position: int) -> _Later:
+        """Return what was appended after a position, read off the event loop until little is
+        left."""
+        later = _Later(recording.stream.id, position - recording.start)
+        while not recording.is_broken:
+            recent = recording.parts[later.parts :]
+            if sum(map(len, recent)) <= SLICE_BYTES:
+                break
+            later.parts += len(recent)
+            for piece in slices(b"".join(recent)):
+                await asyncio.to_thread(later.add, piece)
+        return later
 
     async def _ask(self, stream: Stream, at: int, question: Callable[[Any, Any], Any]) -> Any:
         return await self._indexer.answer(

@@ -75,16 +75,22 @@ class StateIndexer:
 
     def start(self) -> None:
         """Open the index on disk: catch up, and drop the streams that are gone."""
-        if self._path is None or not Files().exists(self._path):
+        if self._path is None:
+            return
+        # A crash may come before a stream that was just declared is in the index.
+        for stream in self._engine.active_streams():
+            if META in stream.meta:
+                self.follow(stream)
+        if not Files().exists(self._path):
             return
         try:
             index = self._opened()
             for stream_id, path in index.streams():
-                stream = self.find(stream_id, path)
-                if stream is None:
+                indexed = self.find(stream_id, path)
+                if indexed is None:
                     index.drop(stream_id)
                 else:
-                    self.follow(stream)
+                    self.follow(indexed)
             for deadline in index.deadlines():
                 self.on_deadline(deadline)
         except IndexFault as error:  # the streams can be served without it
