@@ -12,9 +12,10 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.config.settings import Settings
+from penstock.errors import DiskFull
 from penstock.http.app import App
 from penstock.protocol.wakes import Phase
-from penstock.subscriptions import wakes
+from penstock.subscriptions import store, wakes
 from penstock.subscriptions.model import Link, Subscription
 from penstock.subscriptions.store import SECRET, SubscriptionStore
 from tests.crash.engines import small_settings, start
@@ -337,8 +338,8 @@ def test_memory_is_as_before_when_the_failure_is_known(tmp_path: Path) -> None:
 def test_the_key_of_tokens_is_durable_before_it_is_used(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         document = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wake/pool"}
-        store = rig.service.store
-        set_meta = store._stream.set_meta
+        kept = rig.service.store
+        set_meta = kept._stream.set_meta
         calls: list[str] = []
 
         def full_once(name: str, value: bytes) -> Any:
@@ -347,12 +348,45 @@ def test_the_key_of_tokens_is_durable_before_it_is_used(tmp_path: Path) -> None:
             calls.append(name)
             return set_meta(name, value)
 
-        store._stream.set_meta = full_once  # type: ignore[method-assign] # a full disk, once
+        kept._stream.set_meta = full_once  # type: ignore[method-assign] # a full disk, once
         assert (await rig.desk.put(**document)).status == FULL
         assert (await rig.desk.put(**document)).status == 201
         assert calls == [SECRET, SECRET]
-        assert len(store.secret) == 32
-        assert store.meta(SECRET) == store.secret
+        assert len(kept.secret) == 32
+        assert kept.meta(SECRET) == kept.secret
+
+    _run(tmp_path, test)
+
+
+def test_a_rewrite_that_began_behind_a_failed_write_trims_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "ROWS_PER_APPEND", 1)
+
+    async def test(rig: Rig) -> None:
+        await rig.desk.pull()
+        kept = rig.service.store
+        kept._log_bytes = 1
+        rewrite = kept._rewrite
+
+        async def later(*arguments: Any) -> None:
+            await asyncio.wait([lost])
+            await rewrite(*arguments)
+
+        kept._rewrite = later  # type: ignore[method-assign] # a task may start late
+        # As long as the first row of the rewrite, which takes its place.
+        row = store.subscription_row(rig.service.all["s"])
+        rig.fill()
+        lost = kept.write([row])
+        kept.rewrite_if_long()
+        assert kept._rewriting is not None
+        await kept._rewriting
+        assert isinstance(lost.exception(), DiskFull)
+        await rig.check()
+        kept.rewrite_if_long()
+        await kept._rewriting
+        assert kept._stream.find().earliest > 0
+        await rig.check()
 
     _run(tmp_path, test)
 
