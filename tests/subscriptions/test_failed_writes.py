@@ -373,7 +373,7 @@ def test_a_rewrite_that_began_behind_a_failed_write_trims_no_rows(
             await asyncio.wait([lost])
             await rewrite(*arguments)
 
-        kept._rewrite = later  # type: ignore[method-assign] # a task may start late
+        monkeypatch.setattr(kept, "_rewrite", later)  # a task may start late
         # As long as the first row of the rewrite, which takes its place.
         row = store.subscription_row(rig.service.all["s"])
         rig.fill()
@@ -422,6 +422,44 @@ def test_a_webhooks_answer_moves_no_cursor_before_it_is_written(
                 await asyncio.sleep(0.001)
             assert await desk.cursors() == {"events/a": await desk.tail("events/a")}
             assert hook.calls.qsize() == 1
+            await rig.check()
+
+        _run(tmp_path, test)
+
+
+def test_a_webhook_is_called_with_a_stored_wake_after_a_deletion_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakes, "SAVE_AGAIN_S", 3600)
+    with receiver() as hook:
+
+        async def test(rig: Rig) -> None:
+            desk = rig.desk
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            service, save = rig.service, rig.service.wakes.save
+            called: list[int] = []
+
+            def full_once(*arguments: Any) -> Any:
+                monkeypatch.setattr(service.wakes, "save", save)
+                rig.fill()
+                return save(*arguments)
+
+            def call(subscription: Subscription) -> None:
+                stored = service.store._stream.find().tail
+                called.append(stored)
+
+            monkeypatch.setattr(service.wakes, "save", full_once)
+            monkeypatch.setattr(service.webhooks, "call", call)  # noted, not made
+            await desk.append("events/a")
+            while service.all["s"].wake.generation == 0:
+                await asyncio.sleep(0.001)
+            (deleted,) = await rig.failing(desk.send("DELETE", ""))
+            assert deleted.status == FULL
+            await service.scanned()
+            while not called:
+                await asyncio.sleep(0.001)
+            # Nothing was written after the call, and what was written has its wake.
+            assert called == [service.store._stream.find().tail]
             await rig.check()
 
         _run(tmp_path, test)
