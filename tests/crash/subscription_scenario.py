@@ -36,6 +36,7 @@ HOOK = "h"
 LEASE_MS = 1000
 QUEUE_BYTES = 1500
 CROWD_BYTES = 600
+TURNS_MAX = 100
 
 
 class Said(NamedTuple):
@@ -191,13 +192,13 @@ class Scenario:
             await self._put(id)
         actions = (
             *(self._append,) * 16,
-            *(self._claim,) * 10,
-            *(self._report,) * 16,
-            *(self._wait,) * 2,
+            *(self._claim,) * 14,
+            *(self._report,) * 24,
+            *(self._wait,) * 4,
             self._remake,
             self._drop,
             self._join,
-            self._rotate,
+            *(self._rotate,) * 2,
             *(self._fill,) * 3,
             *(self._crowd,) * 3,
         )
@@ -277,9 +278,15 @@ class Scenario:
         self.acked += [Said(at, id, age, (ack.stream, ack.offset)) for ack in acks]
         if done:
             self.ended.append(Said(at, id, age, claimed))
+            if self._random.random() < 0.8:  # else it is reported on once more
+                self._claims.pop(id, None)
 
     async def _wait(self) -> None:
         """Leases run out, and it is time for webhooks to be tried again."""
+        for _ in range(TURNS_MAX):
+            if not self._service.webhooks.in_flight:
+                break
+            await asyncio.sleep(0.001)  # the receiver is on a thread of its own
         self._clock.advance(self._random.choice((0.3, 2.0)))
         self._service.wakes.tick()
 

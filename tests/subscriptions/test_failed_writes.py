@@ -12,9 +12,10 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.config.settings import Settings
+from penstock.errors import DiskFull
 from penstock.http.app import App
 from penstock.protocol.wakes import Phase
-from penstock.subscriptions import wakes
+from penstock.subscriptions import store, wakes
 from penstock.subscriptions.model import Link, Subscription
 from penstock.subscriptions.store import SECRET, SubscriptionStore
 from tests.crash.engines import small_settings, start
@@ -337,8 +338,8 @@ def test_memory_is_as_before_when_the_failure_is_known(tmp_path: Path) -> None:
 def test_the_key_of_tokens_is_durable_before_it_is_used(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         document = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "wake/pool"}
-        store = rig.service.store
-        set_meta = store._stream.set_meta
+        kept = rig.service.store
+        set_meta = kept._stream.set_meta
         calls: list[str] = []
 
         def full_once(name: str, value: bytes) -> Any:
@@ -347,12 +348,45 @@ def test_the_key_of_tokens_is_durable_before_it_is_used(tmp_path: Path) -> None:
             calls.append(name)
             return set_meta(name, value)
 
-        store._stream.set_meta = full_once  # type: ignore[method-assign] # a full disk, once
+        kept._stream.set_meta = full_once  # type: ignore[method-assign] # a full disk, once
         assert (await rig.desk.put(**document)).status == FULL
         assert (await rig.desk.put(**document)).status == 201
         assert calls == [SECRET, SECRET]
-        assert len(store.secret) == 32
-        assert store.meta(SECRET) == store.secret
+        assert len(kept.secret) == 32
+        assert kept.meta(SECRET) == kept.secret
+
+    _run(tmp_path, test)
+
+
+def test_a_rewrite_that_began_behind_a_failed_write_trims_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "ROWS_PER_APPEND", 1)
+
+    async def test(rig: Rig) -> None:
+        await rig.desk.pull()
+        kept = rig.service.store
+        kept._log_bytes = 1
+        rewrite = kept._rewrite
+
+        async def later(*arguments: Any) -> None:
+            await asyncio.wait([lost])
+            await rewrite(*arguments)
+
+        monkeypatch.setattr(kept, "_rewrite", later)  # a task may start late
+        # As long as the first row of the rewrite, which takes its place.
+        row = store.subscription_row(rig.service.all["s"])
+        rig.fill()
+        lost = kept.write([row])
+        kept.rewrite_if_long()
+        assert kept._rewriting is not None
+        await kept._rewriting
+        assert isinstance(lost.exception(), DiskFull)
+        await rig.check()
+        kept.rewrite_if_long()
+        await kept._rewriting
+        assert kept._stream.find().earliest > 0
+        await rig.check()
 
     _run(tmp_path, test)
 
@@ -388,6 +422,44 @@ def test_a_webhooks_answer_moves_no_cursor_before_it_is_written(
                 await asyncio.sleep(0.001)
             assert await desk.cursors() == {"events/a": await desk.tail("events/a")}
             assert hook.calls.qsize() == 1
+            await rig.check()
+
+        _run(tmp_path, test)
+
+
+def test_a_webhook_is_called_with_a_stored_wake_after_a_deletion_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakes, "SAVE_AGAIN_S", 3600)
+    with receiver() as hook:
+
+        async def test(rig: Rig) -> None:
+            desk = rig.desk
+            await desk.put(type="webhook", pattern="events/*", webhook={"url": hook.url})
+            service, save = rig.service, rig.service.wakes.save
+            called: list[int] = []
+
+            def full_once(*arguments: Any) -> Any:
+                monkeypatch.setattr(service.wakes, "save", save)
+                rig.fill()
+                return save(*arguments)
+
+            def call(subscription: Subscription) -> None:
+                stored = service.store._stream.find().tail
+                called.append(stored)
+
+            monkeypatch.setattr(service.wakes, "save", full_once)
+            monkeypatch.setattr(service.webhooks, "call", call)  # noted, not made
+            await desk.append("events/a")
+            while service.all["s"].wake.generation == 0:
+                await asyncio.sleep(0.001)
+            (deleted,) = await rig.failing(desk.send("DELETE", ""))
+            assert deleted.status == FULL
+            await service.scanned()
+            while not called:
+                await asyncio.sleep(0.001)
+            # Nothing was written after the call, and what was written has its wake.
+            assert called == [service.store._stream.find().tail]
             await rig.check()
 
         _run(tmp_path, test)

@@ -60,6 +60,9 @@ class SystemStream:
         self._undos: dict[asyncio.Future[Appended], Undo] = {}
         self.undone = 0
         """The number of changes that were undone."""
+        self.failed = 0
+        """The number of writes that failed after they were queued: the stream is shorter then than
+        `Engine.pending` said."""
 
     # -- reading
 
@@ -122,6 +125,7 @@ class SystemStream:
         Cancelling it does not take the events back.
         """
         request = Append(msgspec.json.encode(events), _JSON, False, None, None, None, Writer.SERVER)
+        self._engine.listen_to_failures(self._undo_failed)
         try:
             appended = self._last = self._engine.append(self.path, request)
         except PenstockError as error:
@@ -132,8 +136,6 @@ class SystemStream:
             refused.set_exception(error)
             return refused
         if undo is not None:
-            if not self._undos:
-                self._engine.listen_to_failures(self._undo_failed)
             self._undos[appended] = undo
             # Before the shield: memory is settled when its owner goes on.
             appended.add_done_callback(self._settle)
@@ -155,6 +157,8 @@ class SystemStream:
 
     def _undo_failed(self, batch: Sequence[Mutation]) -> None:
         for mutation in reversed(batch):
+            if mutation.stream is not None and mutation.stream.path == self.path:
+                self.failed += 1
             if mutation.future is not None:
                 self._undo(mutation.future)
 

@@ -139,7 +139,8 @@ class Deadline(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """The server has started again with this wake."""
+    """The server has started again with this wake, or its subscription is back after a deletion
+    that failed."""
 
 
 class Delete(NamedTuple):
@@ -214,8 +215,8 @@ def decide(wake: Wake, event: Event, *, kind: Kind, has_work: bool) -> Step:
     | leased          | Deadline                    | idle    | issue soon if work, else store    |
     | retry           | Deadline                    | issued  | call                              |
     | backoff         | Deadline                    | idle    | issue soon if work, else store    |
-    | issued          | Resume, not announced       | issued  | announce, store / call            |
-    | leased          | Resume, webhook, no answer  | issued  | call                              |
+    | issued          | Resume, not announced       | issued  | announce, store / store, call     |
+    | leased          | Resume, webhook, no answer  | issued  | store, call                       |
     | any             | Delete                      | idle    | cancel call                       |
     """
     match event:
@@ -320,7 +321,7 @@ def _resume(wake: Wake, kind: Kind) -> Step:
         return Step(wake)
     if kind == WEBHOOK:
         # Perhaps once more: its answer was not heard, and the lease ended with the call.
-        return Step(replace(wake, lease_us=0), (Effect.CALL,))
+        return Step(replace(wake, lease_us=0), (Effect.STORE, Effect.CALL))
     if wake.phase is Phase.ISSUED:
         return Step(wake, (Effect.ANNOUNCE, Effect.STORE))
     return Step(wake)

@@ -146,13 +146,21 @@ class SubscriptionStore:
             # The list is made here and not in the task, which starts later: whoever is not in it is
             # written behind `start`. So is what changes meanwhile; of two rows the later one holds.
             rows = _current_rows(list(self.all.values()))
-            self._rewriting = asyncio.ensure_future(self._rewrite(stream, start, rows))
+            rewrite = self._rewrite(stream, start, rows, self._stream.failed)
+            self._rewriting = asyncio.ensure_future(rewrite)
 
-    async def _rewrite(self, stream: Stream, start: int, rows: Iterator[Event]) -> None:
+    async def _rewrite(
+        self, stream: Stream, start: int, rows: Iterator[Event], failed: int
+    ) -> None:
         offset = self._engine.token(stream, start)
         try:
             while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
                 await self.write(some)
+            if self._stream.failed != failed:
+                # What was queued before `start` is not there, and rows of this rewrite are in its
+                # place: they must not be trimmed.
+                _log.info("the stream of subscriptions is rewritten later: a write has failed")
+                return
             self._rewritten_from = start
             self._rewritten_bytes = stream.tail - start
             await self._engine.trim(PATH, offset)

@@ -182,7 +182,9 @@ class Wakes:
                 self.webhooks.call(subscription)
 
     def _call(self, subscription: Subscription, saved: asyncio.Future[None]) -> None:
-        if not saved.cancelled() and not subscription.deleted:
+        # It may be over, or being called by now, if it took long to be stored.
+        is_due = subscription.wake.phase is Phase.ISSUED and not subscription.deleted
+        if is_due and not saved.cancelled():
             self.webhooks.call(subscription)
 
     def _undo(
