@@ -111,8 +111,8 @@ class LoopWatchdog:
     # -- on the thread
 
     def _watch(self, thread_id: int) -> None:
-        while not self._ended.wait(TICK_S):
-            if self._culprit is None and time.monotonic() - self._due > self._stall_s:
+        while not self._ended.wait(max(self._due + self._stall_s - time.monotonic(), TICK_S)):
+            if self._culprit is None and time.monotonic() - self._due >= self._stall_s:
                 frame = sys._current_frames().get(thread_id)
                 culprit = None if frame is None else culprit_of(frame)
                 if culprit is not None:
