@@ -118,7 +118,7 @@ bench-spark: setup .venv/.stamp-dev ## the Spark source and the pipeline beside 
 	$(BIN)/python -m bench.spark
 
 soak: setup .venv/.stamp-dev .venv/.stamp-store ## the long tests
-	$(BIN)/pytest -m soak -o faulthandler_timeout=7200
+	$(BIN)/pytest -m soak -n 3 --dist loadgroup -o faulthandler_timeout=7200 --durations=30
 
 docs: setup ## regenerate docs/configuration.md and docs/cli.md
 	$(BIN)/python -m scripts.docs

@@ -39,7 +39,10 @@ def streams(url: str) -> set[str]:
 
 def registered(url: str) -> set[str]:
     paths: set[str] = set()
-    for event in httpx2.get(f"{url}/v1/stream/__registry__").json():
+    answer = httpx2.get(f"{url}/v1/stream/__registry__")
+    if answer.status_code == 404:  # the server writes it a moment after its start
+        return paths
+    for event in answer.json():
         if event["headers"]["operation"] == "delete":
             paths.remove(event["key"])
         else:

@@ -288,7 +288,7 @@ def run_fails(file: Path, code: int, *words: str) -> list[str]:
 
 
 def test_a_server_that_does_not_answer_is_told_before_spark_is_started(tmp_path: Path) -> None:
-    advice = "Is the server running (`penstock serve`)"
+    advice = "Is it running (`penstock serve`)"
     assert run_fails(settings(tmp_path), UNREACHABLE, NOWHERE, advice) == []
     file = settings(tmp_path)
     file.write_text(file.read_text().replace("attempts = 1", "attempts = 2"))

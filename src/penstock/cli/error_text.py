@@ -134,8 +134,8 @@ def _not_allowed(error: PenstockError, target: Target, has_token: bool) -> str:
 
 
 def _closed(error: PenstockError, target: Target, has_token: bool) -> str:
-    successor = error.headers.get("Stream-Successor")
-    advice = f" It continues in {successor}." if successor else ""
+    successor = error.headers.get("Stream-Successor", "").removeprefix("/v1/stream/")
+    advice = f" It continues in {successor}: append there." if successor else ""
     return f"{target.name or target.server} is closed: nothing can be appended to it.{advice}"
 
 

@@ -77,7 +77,8 @@ class Progress:
         total: int | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._label = _shortened(printable(label), LABEL_WIDTH_MAX)
+        self._name = printable(label)
+        self._label = _shortened(self._name, LABEL_WIDTH_MAX)
         self._phase = ""
         self._total = total
         self._shown = has_cursor(sys.stderr)
@@ -136,7 +137,7 @@ class Progress:
         """Print a line that stays, above the progress line."""
         if self._is_drawn:
             sys.stderr.write(_CLEAR)
-        note(f"{self._label}: {text}")
+        note(f"{self._name}: {text}")
 
     def _due(self) -> bool:
         now_s = self._now_s()

@@ -20,12 +20,13 @@ from penstock.log.decide.create import create_stream
 from penstock.log.decide.delete import delete_stream, expire_stream
 from penstock.log.decide.fork import fork_stream
 from penstock.log.decide.meta import set_meta
-from penstock.log.decide.snapshot import Recording, Snapshots
+from penstock.log.decide.snapshot import Snapshots
 from penstock.log.decide.trim import trim_at, trim_stream
 from penstock.log.lineage import token
 from penstock.log.pubsub import Callback, PubSub, Subscription
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
+from penstock.log.recording import Recording
 from penstock.log.requests import Append, Appended, Created, Fork, Pending, Trimmed
 from penstock.log.retention import Retention, rules_of
 from penstock.log.stats import EngineStats

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DiskFull, Overloaded, StreamClosed, StreamNotFound
-from penstock.log.decide.snapshot import Recording
 from penstock.log.engine import Engine
+from penstock.log.recording import Recording
 from tests.crash.engines import JSON, append, read_all, small_settings, start
 from tests.crash.faults import Fault, FaultFiles, FaultStore
 

@@ -13,9 +13,9 @@ from penstock.errors import PenstockError, TailMoved
 from penstock.log.decide.checks import Checks
 from penstock.log.decide.context import Context, gone, is_large, not_found
 from penstock.log.decide.delete import living_stream
-from penstock.log.decide.snapshot import Recording
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import AppendMutation
+from penstock.log.recording import Recording
 from penstock.log.requests import Append, Appended, Notes, NotYet
 from penstock.log.stream import SUCCESSOR, Stream
 from penstock.protocol.headers import Producer

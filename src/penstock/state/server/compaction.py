@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,7 @@ from penstock.state.server.index_batch import Batch
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
+    from penstock.log.recording import Recording
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
 
@@ -71,16 +72,6 @@ class _Base(NamedTuple):
     ordinal: int
     skip_until: int
     locations: list[tuple[str, str, int, int]]
-
-
-class _Recording(Protocol):
-    """What the engine records of a stream, as far as it is used here."""
-
-    start: int
-    parts: list[bytes]
-
-    @property
-    def is_broken(self) -> bool: ...
 
 
 class _Progress(NamedTuple):
@@ -231,7 +222,7 @@ class Compactor:
         return Compacted(trimmed.offset, len(lines), len(payload))
 
     async def _catch_up(
-        self, stream: Stream, recording: _Recording, base: _Base, lines: Lines
+        self, stream: Stream, recording: Recording, base: _Base, lines: Lines
     ) -> tuple[_Progress, int]:
         """Apply what came after the base state, off the event loop, until little is left: return
         how far that is, and how many recorded parts it includes."""

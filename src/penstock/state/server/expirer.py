@@ -23,8 +23,8 @@ from penstock.state.server.index_batch import Batch
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
-    from penstock.log.decide.snapshot import Recording
     from penstock.log.engine import Engine
+    from penstock.log.recording import Recording
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
 
