@@ -149,6 +149,8 @@ async def _race(client: Client) -> None:
     for number in range(60):
         keys = [str(chance.randrange(8)) for _ in range(4)]
         await post(client, *(event(key, number, ttl=5) for key in keys))
+        if number % 2:
+            await entities(client)  # the index has seen the deadlines
         client.clock.advance(2)
         expiring = asyncio.ensure_future(client.app.state.expirer.expire_due())
         for _ in range(chance.randrange(6)):
