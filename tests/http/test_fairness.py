@@ -235,6 +235,20 @@ def many_events(client: Connection, size: int) -> None:
     assert client.ask("POST", "/v1/stream/events", body) == 204
 
 
+def subscription_of_many_streams(client: Connection, size: int) -> None:
+    path = f"/v1/stream/__ds/subscriptions/many-{size}"
+    names = [f"events/{number:06d}" for number in range(size // 24)]
+    document = {"type": "pull-wake", "wake_stream": "wake/pool", "streams": names}
+    assert client.ask("PUT", path, json.dumps(document).encode()) == 413
+    most = limits.SUBSCRIPTION_NAMES_MAX
+    document["streams"] = names[:most]
+    assert client.ask("PUT", path, json.dumps(document).encode()) in (200, 201)
+    for start in range(most, 10 * most, most):
+        more = {"streams": names[start : start + most]}
+        assert client.ask("POST", f"{path}/streams", json.dumps(more).encode()) == 204
+    assert client.ask("GET", path) == 200
+
+
 HOSTILE: list[Hostile] = [
     one_large_value,
     array_of_messages,
@@ -249,6 +263,7 @@ HOSTILE: list[Hostile] = [
     pipeline_that_is_not_read,
     costly_schema,
     many_events,
+    subscription_of_many_streams,
 ]
 
 
