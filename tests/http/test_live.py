@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import Damaged
 from penstock.http.message import EventBody
+from penstock.http.streams import live
 from penstock.http.streams.sse import text_end
 from tests.helpers.app import Answer, Client, FakeSink, with_app
 
@@ -490,6 +491,21 @@ async def test_sse_ends_cleanly_after_its_time(client: Client) -> None:
     gone.body.detach()
     await sink.until(lambda sink: sink.closed)
     assert not gone.closed
+    assert idle(client)
+
+
+@with_app(sse_timeout_s=0.001)
+async def test_many_readers_whose_time_is_over_are_ended_in_several_turns(client: Client) -> None:
+    await client.put("a", content_type=TEXT)
+    sinks = [await client.sse("a") for _ in range(5)]
+    ended: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "SWEEP_READERS_MAX", 2)
+        while not ended or ended[-1] < 5:
+            count = sum(sink.closed for sink in sinks)
+            ended += [count] if ended[-1:] != [count] else []
+            await asyncio.sleep(0)
+    assert ended == [0, 2, 4, 5]
     assert idle(client)
 
 

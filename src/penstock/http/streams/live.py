@@ -34,6 +34,7 @@ EVENT_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 SWEEP_S = 1.0  # between two checks of the time limits of SSE responses
+SWEEP_READERS_MAX = 500  # that are ended in one turn of the loop
 
 
 class Live:
@@ -221,9 +222,14 @@ class Live:
         """End the responses whose time is up: clients reconnect, and caches can collapse them."""
         loop = asyncio.get_running_loop()
         now, deadlines = loop.time(), self._deadlines
-        while deadlines and (deadlines[0].sink is None or deadlines[0].deadline <= now):
+        for _ in range(SWEEP_READERS_MAX):
+            if not deadlines or (deadlines[0].sink is not None and deadlines[0].deadline > now):
+                pause_s = SWEEP_S
+                break
             deadlines.popleft().finish()
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep) if deadlines else None
+        else:
+            pause_s = 0.0
+        self._sweeper = loop.call_later(pause_s, self._sweep) if deadlines else None
 
     def _first_cursor(self, client_cursor: str | None) -> str:
         return next_cursor(self._now_s(), client_cursor, random.randint)
