@@ -36,11 +36,8 @@ from tests.subscriptions.desk import Receiver, caught_up, receiver
 
 BURSTS = 100
 QUICK_CUTS = 60
-OPTIONS: dict[str, Any] = {
-    "development": True,
-    "subscription_log_bytes": 3000,
-    "append_queue_bytes_max": QUEUE_BYTES,
-}
+OPTIONS: dict[str, Any] = {"development": True, "subscription_log_bytes": 3000}
+OVERLOADED: dict[str, Any] = {**OPTIONS, "append_queue_bytes_max": QUEUE_BYTES}
 DEADLINE_S = 60
 
 
@@ -70,7 +67,7 @@ def _serving(engine: Engine, settings: Settings, clock: ManualClock) -> Iterator
 
 async def _record(base: Path, seed: int, hook: Receiver) -> Run:
     record, clock = Record(), ManualClock(START_US)
-    settings = small_settings(base / ROOT, **OPTIONS)
+    settings = small_settings(base / ROOT, **OVERLOADED)
     engine = await start(settings, clock=clock, make=recording(base, record))
     try:
         with _serving(engine, settings, clock) as service:
