@@ -271,30 +271,41 @@ def _cursors(service: Subscriptions) -> dict[str, Any]:
 
 
 def test_the_scenario_reaches_everything_that_is_kept(tmp_path: Path) -> None:
-    """Else the cuts below prove nothing."""
-    scenarios = []
-    for seed in (1, 2):
+    """Else the cuts below prove nothing. One seed may miss something on a slow machine."""
+    scenarios: list[Scenario] = []
+    for seed in range(1, 7):
         folder = tmp_path / str(seed)
         folder.mkdir()
         with receiver() as hook:
             scenarios.append(asyncio.run(_record(folder, seed, hook)).scenario)
+        missing = _missing(scenarios)
+        if not missing:
+            break
+    assert missing == []
+
+
+def _missing(scenarios: list[Scenario]) -> list[str]:
+    """Return what the scenarios have not reached."""
     writes = [each for scenario in scenarios for each in scenario.writes]
     counts = sum((Counter(scenario.counts) for scenario in scenarios), Counter[str]())
-    assert sum(len(scenario.acked) for scenario in scenarios) > 10
-    assert sum(len(scenario.ended) for scenario in scenarios) > 5
-    assert len({kid for scenario in scenarios for _, kid in scenario.kids}) > 2
     wakes = [row["value"] for each in writes for row in each.rows if row["type"] == "wake"]
-    assert any(wake.get("retry_us") for wake in wakes)
-    assert any(wake.get("attempts", 0) > 1 for wake in wakes)
-    assert any(wake.get("holder") for wake in wakes)
-    ends = [row for each in writes for row in each.rows if "value" not in row]
-    assert {row["type"] for row in ends} == {"subscription", "link"}
-    told = {said.id for scenario in scenarios for said in scenario.generations}
-    assert told == {"p", "q", "h"}
-    assert counts["disk-full"] > 3
-    assert counts["overloaded"] > 3
+    ends = [row["type"] for each in writes for row in each.rows if "value" not in row]
     failed = [row["type"] for each in writes if each.failed for row in each.rows]
-    assert {"wake", "link"} <= set(failed)
+    generations = {each.id for scenario in scenarios for each in scenario.generations}
+    reached = {
+        "acks": sum(len(scenario.acked) for scenario in scenarios) > 10,
+        "ends": sum(len(scenario.ended) for scenario in scenarios) > 5,
+        "keys": len({kid for scenario in scenarios for _, kid in scenario.kids}) > 2,
+        "retries": any(wake.get("retry_us") for wake in wakes),
+        "attempts": any(wake.get("attempts", 0) > 1 for wake in wakes),
+        "holders": any(wake.get("holder") for wake in wakes),
+        "deletes": set(ends) == {"subscription", "link"},
+        "generations": generations == {"p", "q", "h"},
+        "full disks": counts["disk-full"] > 3,
+        "overload": counts["overloaded"] > 3,
+        "failed writes": {"wake", "link"} <= set(failed),
+    }
+    return [name for name, is_reached in reached.items() if not is_reached]
 
 
 def test_nothing_is_lost_to_a_subscriber_when_the_power_fails(tmp_path: Path) -> None:
