@@ -24,6 +24,7 @@ from penstock.protocol.headers import format_expires_at
 from penstock.protocol.timestamps import unix_us
 from penstock.state import insert, parse, upsert
 from penstock.state.server import expirer
+from penstock.state.server.index import StateIndex
 from tests.helpers.app import Answer, Client, with_app
 from tests.helpers.server import running_server
 from tests.http.test_metrics import scrape
@@ -249,6 +250,21 @@ async def test_what_was_trimmed_is_not_deleted_again(client: Client) -> None:
     await pass_time(client, 10)
     assert await entities(client) == {"cy": 1}
     assert [each["key"] for each in await messages(client)] == ["cy"]
+
+
+@with_app()
+async def test_what_the_index_still_has_of_a_trim_is_not_deleted(client: Client) -> None:
+    await declared(client)
+    middle = (await post(client, event("ann", ttl=5))).offset
+    await post(client, event("bob", ttl=5), event("cy", ttl=500))
+    await entities(client)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StateIndex, "prune", lambda *_: None)
+        body = json.dumps({"before": middle}).encode()
+        assert (await client.send("POST", "/v1/stream/s/__ds/trim", body)).status in (200, 204)
+        client.clock.advance(10)
+        await client.app.state.expirer.expire_due()
+        assert [each["key"] for each in await messages(client)] == ["bob", "cy", "bob"]
 
 
 @with_app()

@@ -17,9 +17,10 @@ _FIRSTS: Final = """SELECT entities.stream, streams.path, min(expires_us)
 FROM entities JOIN streams ON streams.id = entities.stream
 WHERE expires_us IS NOT NULL GROUP BY entities.stream"""
 _FIRST: Final = """SELECT min(expires_us) FROM entities
-WHERE stream = ? AND expires_us IS NOT NULL"""
+WHERE stream = ? AND expires_us IS NOT NULL AND position >= ?"""
 _DUE: Final = """SELECT type, key FROM entities
-WHERE stream = ? AND expires_us IS NOT NULL AND expires_us <= ? ORDER BY expires_us LIMIT ?"""
+WHERE stream = ? AND expires_us IS NOT NULL AND expires_us <= ? AND position >= ?
+ORDER BY expires_us LIMIT ?"""
 _FORGET: Final = """UPDATE entities SET expires_us = NULL
 WHERE stream = ? AND expires_us IS NOT NULL"""
 
@@ -37,15 +38,18 @@ def all_streams(db: Any) -> list[Deadline]:
     return [Deadline(*row) for row in db.execute(_FIRSTS)]
 
 
-def first(db: Any, stream: int) -> int | None:
-    """Return the first deadline of a stream."""
-    row = db.execute(_FIRST, (stream,)).fetchone()
+def first(db: Any, stream: int, earliest: int) -> int | None:
+    """Return the first deadline of a stream, of the entities that were set from `earliest` on: the
+    index may still have some that a trim has removed."""
+    row = db.execute(_FIRST, (stream, earliest)).fetchone()
     return None if row is None else row[0]
 
 
-def due(db: Any, stream: int, now_us: int, limit: int) -> list[tuple[str, str]]:
-    """Return the entities of a stream that have expired, earliest first."""
-    return [(type, key) for type, key in db.execute(_DUE, (stream, now_us, limit))]
+def due(db: Any, stream: int, now_us: int, *, earliest: int, limit: int) -> list[tuple[str, str]]:
+    """Return the entities of a stream that have expired, earliest deadline first; of those that
+    were set from position `earliest` on."""
+    rows = db.execute(_DUE, (stream, now_us, earliest, limit))
+    return [(type, key) for type, key in rows]
 
 
 def forget(db: Any, stream: int) -> None:

@@ -206,7 +206,14 @@ class Expirer:
                 stream,
                 recording.start,
                 lambda db, progress: _Due(
-                    progress.position, deadlines.due(db, stream.id, now_us, DELETES_MAX)
+                    progress.position,
+                    deadlines.due(
+                        db,
+                        stream.id,
+                        now_us,
+                        earliest=recording.earliest,
+                        limit=DELETES_MAX,
+                    ),
                 ),
             )
             later = await self._catch_up(recording, due.position)
@@ -246,7 +253,7 @@ class Expirer:
 
 
 def _first(db: Any, stream: Stream) -> int | None:
-    return deadlines.first(db, stream.id)
+    return deadlines.first(db, stream.id, stream.earliest)
 
 
 def _deletes(entities: list[tuple[str, str]], now_us: int, tail: str) -> Append:
