@@ -142,7 +142,9 @@ def array_of_numbers(client: Connection, size: int) -> None:
 
 
 def array_that_is_no_json(client: Connection, size: int) -> None:
-    assert client.ask("POST", "/v1/stream/s", b"[" + b'"x",' * (size // 4) + b"x]") == 400
+    message = b'"' + b"x" * 60 + b'",'
+    body = b"[" + message * (size // len(message)) + b"x]"
+    assert client.ask("POST", "/v1/stream/s", body) == 400
 
 
 def creation(client: Connection, size: int) -> None:
@@ -151,18 +153,14 @@ def creation(client: Connection, size: int) -> None:
 
 
 def splits_of_one_message(client: Connection, size: int) -> None:
-    assert client.ask("PUT", "/v1/stream/one", b'"' + b"x" * size + b'"') == 201
+    assert client.ask("PUT", "/v1/stream/one", b'"' + b"x" * size + b'"') in (200, 201)
     for _ in range(5):
         assert client.ask("GET", "/v1/stream/one?splits=4096") == 200
 
 
 def splits_of_one_append(client: Connection, size: int) -> None:
-    assert client.ask(
-        "PUT", "/v1/stream/many", b"[" + b'"xxxxxxxxxxx",' * (size // 14) + b"1]"
-    ) in (
-        201,
-        413,
-    )
+    body = b"[" + b'"xxxxxxxxxxx",' * (size // 14) + b"1]"
+    assert client.ask("PUT", "/v1/stream/many", body) in (200, 201, 413)
     for _ in range(5):
         assert client.ask("GET", "/v1/stream/many?splits=4096") in (200, 404)
 
@@ -231,7 +229,7 @@ def many_events(client: Connection, size: int) -> None:
     schema = b'{"types":{"user":{"schema":{"type":"object","required":["name"]}}}}'
     assert client.ask("PUT", "/v1/schema/events", schema) in (200, 201)
     event = b'{"type":"user","key":"1","value":{"name":"a"},"headers":{"operation":"upsert"}}'
-    body = b"[" + b",".join([event] * (size // len(event) - 1)) + b"]"
+    body = b"[" + (event + b",") * (size // (len(event) + 1) - 1) + event + b"]"
     assert client.ask("POST", "/v1/stream/events", body) == 204
 
 
