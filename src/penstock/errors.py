@@ -8,7 +8,7 @@ PenstockError
 │   ├── InvalidContentType · MissingContentType · InvalidPath
 │   ├── InvalidParameter · UnknownParameter
 │   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
-│   └── InvalidUrl · InvalidNotify · InvalidFollow
+│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
 │   ├── InvalidToken 401
@@ -16,7 +16,7 @@ PenstockError
 │   └── SubscriptionExists · Fenced · AlreadyClaimed · NoPendingWork · InvalidAck (of Conflict)
 ├── Unauthorized 401
 ├── Forbidden 403
-│   └── StaleEpoch · EgressRefused · MirrorReadOnly
+│   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
 ├── NurlNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
@@ -195,6 +195,10 @@ class InvalidPath(BadRequest):
     code, title = "invalid-path", "Invalid stream path"
 
 
+class InvalidRule(BadRequest):
+    code, title = "invalid-rule", "Invalid access rule"
+
+
 class InvalidParameter(BadRequest):
     code, title = "invalid-parameter", "Invalid query parameter"
 
@@ -238,6 +242,21 @@ class Unauthorized(PenstockError):
     status, code, title = 401, "unauthorized", "Unauthorized"
 
 
+class NotAllowed(Forbidden):
+    """`verb` and `path` are what the principal may not do, and where."""
+
+    code, title = "not-allowed", "Not allowed"
+
+    def __init__(self, detail: str, *, verb: str = "", path: str = "", **headers: str) -> None:
+        super().__init__(detail, **headers)
+        self.verb = verb
+        self.path = path
+
+    @property
+    def members(self) -> dict[str, object]:
+        return {"verb": self.verb, "path": self.path} if self.verb else {}
+
+
 class StaleEpoch(Forbidden):
     code, title = "stale-epoch", "Producer epoch is stale"
 
@@ -259,6 +278,10 @@ class MirrorReadOnly(Forbidden):
 
 class StreamNotFound(PenstockError):
     status, code, title = 404, "stream-not-found", "Stream not found"
+
+    @classmethod
+    def at(cls, path: str) -> StreamNotFound:
+        return cls(f"There is no stream at {path!r}. Create it with PUT first.")
 
 
 class RouteNotFound(PenstockError):

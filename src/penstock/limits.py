@@ -217,6 +217,7 @@ SUBSCRIPTION_LOG_BYTES: Final = 4 * MIB
 LEASE_MS_MIN: Final = 1000  # Shortest lease that the protocol allows.
 LEASE_MS_MAX: Final = 600_000  # Longest lease that the protocol allows.
 LEASE_MS: Final = 30_000  # Lease of a subscription that names none.
+RULES_MAX: Final = 256  # Access rules of one principal.
 GLOB_SEGMENTS_MAX: Final = 64  # Segments of a pattern.
 GLOB_STARS_MAX: Final = 4  # `**` in a pattern. Each multiplies the cost of a match.
 WEBHOOK_TIMEOUT_S: Final = 30  # Time for a webhook to respond. The end of the lease ends it, too.

@@ -7,15 +7,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.access.authenticator import Access
+from penstock.access.rules import Verb
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, RateLimited, SequenceGap
+from penstock.http.endpoint import PUBLIC, Endpoint, Need
 from penstock.http.guard import Guard, RateLimit, fixed_headers, preflight
 from penstock.http.message import Request, Response
 from penstock.http.problems import problem
 
+NEED = Need(Verb.READ)
 
-def refuse(settings: dict[str, Any], request: Request, *, public: bool = False) -> Response | None:
-    return Guard(Settings(**settings)).refuse(request, public=public)
+
+def refuse(settings: dict[str, Any], request: Request, need: Need = NEED) -> Response | None:
+    guard = Guard(Settings(**settings), Access(Settings(**settings)))
+    try:
+        answer = guard.refuse(request)
+        if answer is None:
+            guard.admit(request, Endpoint(lambda path, request: Response(200), need), "a")
+    except PenstockError as error:
+        return problem(error)
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -45,7 +57,7 @@ def test_token_is_asked_for(header: bytes | None, status: int | None) -> None:
 
 
 def test_public_paths_and_preflights_need_no_token() -> None:
-    assert refuse({"auth_token": "t"}, Request("GET", b"/healthz"), public=True) is None
+    assert refuse({"auth_token": "t"}, Request("GET", b"/healthz"), PUBLIC) is None
     answer = refuse({"auth_token": "t"}, Request("OPTIONS", b"/v1/stream/a"))
     assert answer is not None
     assert answer.status == 204

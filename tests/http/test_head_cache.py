@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.access.principal import ROOT
 from penstock.http.message import Request, Response
 from penstock.http.native import head_cache
 from penstock.http.native.request_head import NativeRequest
@@ -46,6 +47,7 @@ class RoutedApp(FakeApp):
 
     def refuse(self, head: Request) -> Response | None:
         head.route = ("handler", head.path)
+        head.principal = ROOT
         return super().refuse(head)
 
 

@@ -265,6 +265,9 @@ class Settings:
         env="PENSTOCK_TOKEN",
         common=True,
     )
+    anonymous_allow: tuple[str, ...] = _ACCESS.texts(
+        "Access rules for requests without credentials, such as read:public/**.",
+    )
     rate_limit_per_s: float = _ACCESS.rate(
         limits.RATE_LIMIT_PER_S,
         "Maximum requests per second from one address. 0 means no limit.",

@@ -11,22 +11,27 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from penstock.access.authenticator import Access
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
 from penstock.errors import (
     BodyTooLarge,
+    MethodNotAllowed,
     PenstockError,
     RateLimited,
-    Unauthorized,
+    RouteNotFound,
     UnsupportedCoding,
 )
 from penstock.http.compression import Compressor
 from penstock.http.dialect import Dialect, Services
+from penstock.http.endpoint import Answer, Handler
 from penstock.http.guard import Guard, preflight
 from penstock.http.health import Health
+from penstock.http.live.readers import LiveReaders
+from penstock.http.live.response import LiveReader
 from penstock.http.message import Later, Request, Response
 from penstock.http.peers.dialect import PeerDialect
-from penstock.http.router import Answer, Router
+from penstock.http.router import Router
 from penstock.http.state.dialect import StateDialect
 from penstock.http.streams.dialect import StreamDialect
 from penstock.http.subscriptions.dialect import SubscriptionDialect
@@ -44,10 +49,7 @@ if TYPE_CHECKING:
 # hand-over dominates the latency of an append.
 SWITCH_INTERVAL_S = 0.0005
 
-_GUARDED = {
-    error.status: error.code
-    for error in (Unauthorized, RateLimited, BodyTooLarge, UnsupportedCoding)
-}
+_GUARDED = {error.status: error.code for error in (RateLimited, BodyTooLarge, UnsupportedCoding)}
 
 
 async def open_app(settings: Settings) -> App:
@@ -73,7 +75,9 @@ class App:
 
     def __init__(self, engine: Engine, settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.engine = engine
-        self._guard = Guard(settings)
+        self.access = Access(settings)
+        self._guard = Guard(settings, self.access)
+        self._readers = LiveReaders()
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
         self.egress = Egress(settings)
@@ -84,6 +88,7 @@ class App:
             traffic=self.traffic,
             compressor=self.compressor,
             egress=self.egress,
+            access=self.access,
         )
         self.state = StateDialect(services)
         self.streams = StreamDialect(services, self.state.compactor)
@@ -103,32 +108,40 @@ class App:
                 )
         for dialect in self._dialects:
             dialect.start()
-        self._public = [holds for dialect in self._dialects for holds in dialect.public()]
         self._refusals = [refuse for dialect in self._dialects for refuse in dialect.refusals()]
         routes = [dialect.routes() for dialect in self._dialects]
         self._router = Router(routes, path_bytes_max=settings.path_bytes_max)
 
     def refuse(self, head: Request) -> Response | None:
-        """Return the response to a request that needs no body: preflight, 401, 404, 405, 413, 415,
-        429.
+        """Return the response to a request that needs no body: preflight, 401, 403, 404, 405, 413,
+        415, 429.
 
         None lets the request in.
         """
         try:
-            is_public = any(holds(head) for holds in self._public)
-            response = self._guard.refuse(head, public=is_public)
-            for refuse in self._refusals:
-                if response is not None:
-                    break
-                response = refuse(head)
+            response = self._guard.refuse(head)
             if response is None:
-                head.route = self._router.find(head)
-                return None
+                head.route = self._admit(head)
+                for refuse in self._refusals:
+                    response = refuse(head)
+                    if response is not None:
+                        break
+                else:
+                    return None
             if response.status in _GUARDED:
                 self.traffic.count_error(_GUARDED[response.status])
         except Exception as error:  # noqa: BLE001 - becomes the response
             response = self.traffic.failed(error)
         return self.traffic.count(head.method, response)
+
+    def _admit(self, head: Request) -> tuple[Handler, str]:
+        """Return the handler of a request that may use it, and the path."""
+        try:
+            endpoint, path = self._router.find(head)
+        except (RouteNotFound, MethodNotAllowed) as error:
+            raise self._guard.unknown_route(head, error) from None
+        self._guard.admit(head, endpoint, path)
+        return endpoint.handler, path
 
     def unreadable(self, error: PenstockError) -> Response:
         """Return the response to input that never became a request."""
@@ -140,16 +153,16 @@ class App:
             if request.method == "OPTIONS":
                 answer: Answer = preflight()
             else:
-                handler, path = request.route or self._router.find(request)
+                handler, path = request.route or self._admit(request)
                 answer = handler(path, request)
         except Exception as error:  # noqa: BLE001 - becomes the response
             answer = self.traffic.failed(error)
         if answer.__class__ is Later:
             return answer  # counts itself when it is rendered
         if isinstance(answer, Response):
-            return self.traffic.count(request.method, answer)
+            return self._finished(request, answer)
         assert isinstance(answer, Coroutine)
-        return self._finish(request.method, answer)
+        return self._finish(request, answer)
 
     def drain(self) -> None:
         """The server is stopping: let no request wait any longer."""
@@ -162,6 +175,7 @@ class App:
         self.drain()
         for dialect in reversed(self._dialects):
             dialect.close()
+        self._readers.close()
         self.compressor.close()
         self.watchdog.close()
 
@@ -175,9 +189,16 @@ class App:
         left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         await self.engine.stop(timeout_s=left_s)
 
-    async def _finish(self, method: str, answer: Coroutine[Any, Any, Response]) -> Response:
+    async def _finish(self, request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
         try:
             response = await answer
+            if request.method == "GET":
+                self._guard.check_still(request)
         except Exception as error:  # noqa: BLE001 - becomes the response
             response = self.traffic.failed(error)
-        return self.traffic.count(method, response)
+        return self._finished(request, response)
+
+    def _finished(self, request: Request, response: Response) -> Response:
+        if isinstance(response.body, LiveReader) and request.principal is not None:
+            self._readers.add(request.principal, response.body)
+        return self.traffic.count(request.method, response)

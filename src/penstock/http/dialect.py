@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.http.router import Handler, Methods
+from penstock.http.endpoint import Methods
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from penstock.access.authenticator import Access
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.egress import Egress
@@ -35,6 +36,7 @@ class Services:
     traffic: Traffic
     compressor: Compressor
     egress: Egress
+    access: Access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +74,6 @@ class Dialect:
     def metrics(self) -> Iterable[Metric]:
         return ()
 
-    def public(self) -> Iterable[Callable[[Request], bool]]:
-        """Return predicates on a request's head: those that hold let it in without the token."""
-        return ()
-
     def refusals(self) -> Iterable[Callable[[Request], Response | None]]:
         """Return functions that may refuse a request by its head, after the guard has let it in."""
         return ()
@@ -88,8 +86,3 @@ class Dialect:
 
     def close(self) -> None:
         """Release tasks, threads and files."""
-
-
-def readable(get: Handler) -> Methods:
-    """Return the methods of a resource that is only read."""
-    return {"GET": get, "HEAD": get}

@@ -1,28 +1,35 @@
-"""Which requests are let in, and the headers for browsers: bearer token, rate limit, size and
-coding of the body, CORS.
+"""Which requests are let in, and the headers for browsers: who sends it and what they may do, rate
+limit, size and coding of the body, CORS.
 
-Knows requests and settings; knows nothing of streams or of sockets.
+Knows requests, endpoints and settings; knows nothing of streams or of sockets.
 """
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.access.authenticator import unauthorized
+from penstock.access.principal import ROOT
+from penstock.access.rules import Verb
 from penstock.errors import (
     BodyTooLarge,
     PenstockError,
     RateLimited,
-    Unauthorized,
+    StreamNotFound,
     UnsupportedCoding,
 )
+from penstock.http.credentials import bearer_token, take_link
 from penstock.http.message import Headers, Request, Response
+from penstock.http.permission import denied
 from penstock.http.problems import problem
 
 if TYPE_CHECKING:
+    from penstock.access.authenticator import Access
+    from penstock.access.principal import Principal
     from penstock.config.settings import Settings
+    from penstock.http.endpoint import Endpoint
 
 METHODS = b"GET, POST, PUT, DELETE, HEAD, OPTIONS"
 
@@ -74,29 +81,28 @@ def preflight() -> Response:
 class Guard:
     """Decides on the head of a request alone. One per App; the App calls it in `refuse`."""
 
-    __slots__ = ("_body_bytes_max", "_rate", "_token")
+    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_rate")
 
     def __init__(
-        self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        access: Access,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        token = settings.auth_token
-        self._token = None if not token else token.encode("utf-8")
+        self._access = access
+        self._monotonic = monotonic
         self._body_bytes_max = settings.body_bytes_max
         per_s = settings.rate_limit_per_s
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
-    def refuse(self, head: Request, *, public: bool = False) -> Response | None:
-        """Return a preflight response, 401, 429, 413 or 415; None lets the request in.
-
-        A `public` request needs no token.
-        """
+    def refuse(self, head: Request) -> Response | None:
+        """Return a preflight response, 429, 413 or 415; None lets the request in."""
         if head.method == "OPTIONS":
             return preflight()
         try:
             if self._rate is not None:
                 self._rate.take(head.peer)
-            if self._token is not None and not public:
-                self._authorize(head.headers.get(b"authorization"))
             length = head.headers.get(b"content-length")
             # Digits only: the native parser guarantees it, a server in front of ASGI may not.
             if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
@@ -107,16 +113,84 @@ class Guard:
             return problem(error)
         return None
 
-    def _authorize(self, header: bytes | None) -> None:
-        assert self._token is not None
-        scheme, _, token = (header or b"").partition(b" ")
-        # compare_digest even for a missing header: the time it takes says nothing about the token.
-        is_same = hmac.compare_digest(token.strip(), self._token)
-        if not is_same or scheme.lower() != b"bearer":
-            raise Unauthorized(
-                "Send the server's token as `Authorization: Bearer <token>`.",
-                WWW_Authenticate='Bearer realm="penstock"',
-            )
+    def admit(self, head: Request, endpoint: Endpoint, path: str) -> None:
+        """Set the principal of a request; raise Unauthorized, NotAllowed or StreamNotFound unless
+        it may use the endpoint.
+
+        The decision rests on paths and rules alone, so that it is the same whether or not there is
+        a stream at the path.
+        """
+        link = take_link(head)
+        need = endpoint.needs(head)
+        verb = need.verb
+        if verb is None:
+            head.principal = self._recognise(head, link)
+            return
+        principal = head.principal = self._identify(head, link)
+        if principal.is_root:
+            return
+        if need.somewhere:
+            if not principal.may_somewhere(verb):
+                raise self._denied(principal, verb)
+        elif need.resource is not None:
+            if not principal.may(verb, need.resource):
+                raise self._denied(principal, verb, need.resource)
+        elif not principal.may(verb, path):
+            if verb is Verb.CREATE or principal.may_any(path):
+                raise self._denied(principal, verb, path)
+            # Whoever may do nothing at all there gets what they would get if nothing were there.
+            raise self._unseen(principal, path)
+
+    def check_still(self, request: Request) -> None:
+        """Raise Unauthorized if the principal of a request has ended since it was let in."""
+        principal = request.principal
+        if principal is not None and principal.until_s <= self._monotonic():
+            raise unauthorized("The token has ended meanwhile.")
+
+    def unknown_route(self, head: Request, error: PenstockError) -> PenstockError:
+        """Return what a request to no route gets: nobody learns of routes without credentials."""
+        try:
+            principal = self._identify(head, take_link(head))
+        except PenstockError as wrong:
+            return wrong
+        if principal is self._access.anonymous and not principal.rules:
+            return unauthorized("No token was sent.")
+        return error
+
+    def _identify(self, head: Request, link: str | None) -> Principal:
+        """Return whose request it is; raise Unauthorized for credentials that are not valid."""
+        if head.principal is not None:
+            return head.principal  # The embedding application has said so.
+        access = self._access
+        if access.is_open:
+            return ROOT
+        header = head.headers.get(b"authorization")
+        if header is not None:
+            principal = access.bearer(bearer_token(header))
+        elif link is not None:
+            principal = access.link(link)
+        else:
+            return access.anonymous
+        if principal.until_s <= self._monotonic():
+            raise unauthorized("The token has expired.")
+        return principal
+
+    def _recognise(self, head: Request, link: str | None) -> Principal:
+        """Return whose request it is; anonymous for credentials that are not the server's."""
+        try:
+            return self._identify(head, link)
+        except PenstockError:
+            return self._access.anonymous
+
+    def _unseen(self, principal: Principal, path: str) -> PenstockError:
+        if principal is self._access.anonymous:
+            return unauthorized("No token was sent.")
+        return StreamNotFound.at(path)
+
+    def _denied(self, principal: Principal, verb: Verb, place: str = "") -> PenstockError:
+        if principal is self._access.anonymous:
+            return unauthorized("No token was sent.")
+        return denied(principal, verb, place)
 
 
 def _check_coding(value: bytes) -> None:

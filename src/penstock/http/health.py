@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import __version__
-from penstock.http.dialect import Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import Dialect, Routes, Services
 from penstock.http.documents import document
+from penstock.http.endpoint import on_server, public, readable
 from penstock.http.message import Request, Response
 from penstock.http.metrics import (
     Metrics,
@@ -41,7 +43,6 @@ _INDEX = {
     "ready": "/readyz",
     "metrics": "/metrics",
 }
-_PUBLIC = frozenset({b"/healthz", b"/readyz"})
 
 
 class Health(Dialect):
@@ -58,10 +59,10 @@ class Health(Dialect):
     def routes(self) -> Routes:
         return Routes(
             fixed={
-                b"/": readable(self.index),
-                b"/healthz": readable(self.alive),
-                b"/readyz": readable(self.ready),
-                b"/metrics": readable(self._metrics.get),
+                b"/": readable(public(self.index)),
+                b"/healthz": readable(public(self.alive)),
+                b"/readyz": readable(public(self.ready)),
+                b"/metrics": readable(on_server(Verb.READ, "metrics", self._metrics.get)),
             }
         )
 
@@ -72,9 +73,6 @@ class Health(Dialect):
         yield from store_metrics(services.engine)
         yield from egress_metrics(services.egress)
         yield from loop_metrics(self._watchdog)
-
-    def public(self) -> Iterable[Callable[[Request], bool]]:
-        return [lambda head: head.path in _PUBLIC]
 
     def drain(self) -> None:
         self._draining = True

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from penstock.access.principal import Principal
     from penstock.errors import PenstockError
 
 Headers = list[tuple[bytes, bytes]]
@@ -23,10 +24,11 @@ class Request:
 
     Header names are lower-case; a repeated header is joined with b", ". `body` is empty while only
     the head has arrived (see `Application.refuse`). `route` is the handler that `refuse` chose by
-    the head, for `handle`. Headers are read only: requests share equal ones.
+    the head, for `handle`, and `principal` whose request it is. Headers are read only: requests
+    share equal ones.
     """
 
-    __slots__ = ("body", "headers", "method", "path", "peer", "query", "route")
+    __slots__ = ("body", "headers", "method", "path", "peer", "principal", "query", "route")
 
     def __init__(
         self,
@@ -44,9 +46,11 @@ class Request:
         self.body = body
         self.peer = peer
         self.route: Any = None
+        self.principal: Principal | None = None
 
     def __repr__(self) -> str:
-        return f"Request({self.method} {self.path!r}?{self.query!r} {len(self.body)} bytes)"
+        # Without the query, which may be a credential.
+        return f"Request({self.method} {self.path!r} {len(self.body)} bytes)"
 
 
 class RangeBody:
@@ -163,7 +167,8 @@ class Application(Protocol):
         """Return a response that needs no body: unknown route, auth, rate limit, too large.
 
         Called once for every request, so `handle` need not check these again; not called again for
-        a head that was let in and has a `route`, unless there is a rate limit. After a refusal the
+        a head that was let in and has a `route`, unless there is a rate limit or its principal has
+        ended. After a refusal the
         body is not read (a connection with unread body bytes is closed). Never raises.
         """
 

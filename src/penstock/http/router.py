@@ -1,30 +1,28 @@
-"""Which handler answers a request: raw, still percent-encoded paths to resources.
+"""Which endpoint answers a request: raw, still percent-encoded paths to resources.
 
 Knows paths and methods; nothing of what the handlers do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from penstock.access.rules import SERVER
 from penstock.errors import InvalidPath, MethodNotAllowed, RouteNotFound
-from penstock.http.message import Request, Response
+from penstock.http.endpoint import Endpoint, Methods
+from penstock.http.message import Request
 from penstock.protocol.headers import parse_stream_path
 
 if TYPE_CHECKING:
     from penstock.http.dialect import Routes
 
 STREAM_PREFIX = b"/v1/stream/"
-RESERVED = "__ds"  # the protocol reserves this first segment for its control APIs
+RESERVED = SERVER  # the protocol reserves this first segment for its control APIs
 _MARK = f"/{RESERVED}/"  # between a stream's path and the name of a resource about it
 
 _CACHE_ENTRIES_MAX = 4096
 _CACHED_BYTES_MAX = 128
-
-Answer = Response | Awaitable[Response]
-Handler = Callable[[str, Request], Answer]
-Methods = Mapping[str, Handler]
 
 
 class Router:
@@ -33,7 +31,7 @@ class Router:
     __slots__ = ("_fixed", "_path_bytes_max", "_paths", "_prefixes", "_streams", "_suffixes")
 
     def __init__(self, routes: Iterable[Routes], *, path_bytes_max: int) -> None:
-        self._streams: dict[str, Handler] = {}
+        self._streams: dict[str, Endpoint] = {}
         self._fixed: dict[bytes, Methods] = {}
         self._prefixes: dict[bytes, Methods] = {}
         self._suffixes: dict[str, Methods] = {}
@@ -46,8 +44,8 @@ class Router:
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
         self._paths: dict[bytes, str] = {}
 
-    def find(self, request: Request) -> tuple[Handler, str]:
-        """Return the handler and the canonical stream path ("" for fixed paths)."""
+    def find(self, request: Request) -> tuple[Endpoint, str]:
+        """Return the endpoint and the canonical stream path ("" for fixed paths)."""
         raw = request.path
         path = self._paths.get(raw)
         if path is None:
@@ -64,10 +62,10 @@ class Router:
                     raise _reserved()
                 return _pick(self._suffixes[name], request.method), stream
             self._remember(raw, path)
-        handler = self._streams.get(request.method)
-        if handler is None:
-            handler = _pick(self._streams, request.method)
-        return handler, path
+        endpoint = self._streams.get(request.method)
+        if endpoint is None:
+            endpoint = _pick(self._streams, request.method)
+        return endpoint, path
 
     def _stream_path(self, raw: bytes) -> str:
         if not raw.startswith(STREAM_PREFIX):
@@ -114,9 +112,9 @@ def _reserved() -> RouteNotFound:
     return RouteNotFound(f"`{RESERVED}` is reserved for control APIs; this one is not served.")
 
 
-def _pick(methods: Methods, method: str) -> Handler:
-    handler = methods.get(method)
-    if handler is None:
+def _pick(methods: Methods, method: str) -> Endpoint:
+    endpoint = methods.get(method)
+    if endpoint is None:
         allowed = ", ".join((*methods, "OPTIONS"))
         raise MethodNotAllowed(f"{method} is not served here; use {allowed}.", Allow=allowed)
-    return handler
+    return endpoint

@@ -11,11 +11,12 @@ from functools import partial
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
+from penstock.errors import StreamNotFound
 from penstock.log.active import ActiveStreams
 from penstock.log.decide.append import Appends
 from penstock.log.decide.checks import Check, Checks, Overtakes
 from penstock.log.decide.committed import Commits, Listener
-from penstock.log.decide.context import Context, gone, not_found, soft_deleted
+from penstock.log.decide.context import Context, gone, soft_deleted
 from penstock.log.decide.create import create_stream
 from penstock.log.decide.delete import delete_stream, expire_stream
 from penstock.log.decide.fork import fork_stream
@@ -175,7 +176,7 @@ class Engine:
         """Return the pending half of a stream that takes changes; StreamNotFound if its end was
         decided, though readers may still see it."""
         if stream.deleting or stream.deleted:
-            raise not_found(stream.path)
+            raise StreamNotFound.at(stream.path)
         return self.pending(stream)
 
     def is_settled(self, stream: Stream) -> bool:
@@ -189,7 +190,7 @@ class Engine:
         now = self._clock.now_us()
         stream = self._streams.durable(path)
         if stream is None:
-            raise not_found(path)
+            raise StreamNotFound.at(path)
         if stream.soft_deleted:
             raise soft_deleted(stream)
         if self._streams.is_expired(stream, now):

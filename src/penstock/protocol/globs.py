@@ -6,7 +6,7 @@ none. Pure; knows neither subscriptions nor who else uses patterns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -64,20 +64,35 @@ def _canonical(text: str, bytes_max: int) -> str:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path is among those that a pattern in canonical form stands for.
+    """Whether a path is among those that a pattern in canonical form stands for."""
+    return _matches(_parts(pattern), path.split("/"))
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether every path of another pattern is one of a pattern; both in canonical form.
+
+    The other one is matched like a path, in which `**` fits nothing but `**`. A star of its text is
+    then where the pattern has one, so that whatever stands in its place fits, too. False may be
+    too strict, True never is.
+    """
+    segments = [None if segment == ANY else segment for segment in other.split("/")]
+    return _matches(_parts(pattern), segments)
+
+
+def _matches(parts: Sequence[_Part], segments: Sequence[str | None]) -> bool:
+    """Whether segments fit the parts of a pattern; None fits `**` alone.
 
     When a segment does not fit, the last `**` takes one segment more: earlier ones need not, so
     the cost is at most the product of both lengths.
     """
-    parts, segments = _parts(pattern), path.split("/")
     at = index = 0
     any_at, consumed = -1, 0
     while index < len(segments):
-        part = parts[at] if at < len(parts) else None
+        part, segment = parts[at] if at < len(parts) else None, segments[index]
         if part is not None and part.text == ANY:
             any_at, consumed = at, index
             at += 1
-        elif part is not None and part.fits(segments[index]):
+        elif part is not None and segment is not None and part.fits(segment):
             at += 1
             index += 1
         elif any_at >= 0:

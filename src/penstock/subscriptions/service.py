@@ -281,9 +281,7 @@ class Subscriptions:
         await self._settled(id)
         subscription = self.all.get(id)
         if subscription is None:
-            raise SubscriptionNotFound(
-                f"There is no subscription {id!r}; PUT one to {PREFIX}subscriptions/{id}."
-            )
+            raise not_subscribed(id)
         return subscription
 
     async def get_by_token(self, id: str, token: str) -> Subscription:
@@ -451,6 +449,12 @@ class Subscriptions:
             return Offset(link.stream, link.position).token
         stream = self.wakes.find(path)
         return view(subscription, path, stream, self._engine.token).acked_offset
+
+
+def not_subscribed(id: str) -> SubscriptionNotFound:
+    return SubscriptionNotFound(
+        f"There is no subscription {id!r}; PUT one to {PREFIX}subscriptions/{id}."
+    )
 
 
 def describe(

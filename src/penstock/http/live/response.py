@@ -7,6 +7,7 @@ Knows nothing of what is written: the channel and its encoder decide that.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.http.message import EventBody, Sink
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 class LiveReader(EventBody):
     """One open response. A server holds thousands of idle ones: slots only, no task."""
 
-    __slots__ = ("catch_up", "channel", "sink")
+    __slots__ = ("__weakref__", "catch_up", "channel", "on_leave", "sink")
 
     def __init__(self) -> None:
         self.sink: Sink | None = None
         self.channel: Channel[Any] | None = None
         self.catch_up: CatchUp | None = None
+        self.on_leave: Callable[[LiveReader], None] | None = None
 
     def drained(self) -> None:
         if self.catch_up is not None:
@@ -49,6 +51,8 @@ class LiveReader(EventBody):
 
     def _leave(self) -> None:
         channel, self.channel = self.channel, None
+        if self.on_leave is not None:
+            self.on_leave(self)
         if self.catch_up is not None:
             self.catch_up.cancel()
             self.catch_up = None

@@ -137,8 +137,10 @@ class Connection(asyncio.Protocol):
     def _run_cached(self, request: NativeRequest, data: bytes) -> None:
         """Run a whole request whose headers were parsed before."""
         request.peer = self._parser.peer
-        if request.route is None or self._table.is_rate_limited:
-            request.refusal = self._table.refuse(request)
+        table, principal = self._table, request.principal
+        if principal is None or table.is_rate_limited or principal.until_s <= table.now:
+            request.principal = None
+            request.refusal = table.refuse(request)
             self._table.heads.add_head(data, request)
         self._run(request)
         if self._current is not None:

@@ -28,6 +28,7 @@ _LINE = re.compile(
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE")}
 # With these the body does not simply follow, or the block comes only once: it has a position in a
 # sequence.
+_LINK = b"link="
 _PARSED = (b"transfer-encoding", b"expect", b"producer-seq", b"stream-seq", b"if-match")
 
 
@@ -61,6 +62,7 @@ class HeadCache:
         request.headers = first.headers
         request.body = data[end:]
         request.route = first.route
+        request.principal = first.principal
         request.http_1_0 = False
         request.keep_alive = True
         request.refusal = None
@@ -81,6 +83,7 @@ class HeadCache:
         request.headers = cached[1]
         request.body = data[end:]
         request.route = None
+        request.principal = None
         request.http_1_0 = False
         request.keep_alive = True
         request.refusal = None
@@ -119,7 +122,8 @@ class HeadCache:
             self._add_head(data[: len(data) - body_bytes], body_bytes, request)
 
     def _add_head(self, head: bytes, length: int, request: NativeRequest) -> None:
-        if request.route is None:
+        # A head with a signed link is decided each time: what is cached has none in its query.
+        if request.principal is None or _LINK in head:
             return
         if len(self._heads) >= ENTRIES_MAX:
             self._misses += 1

@@ -376,6 +376,7 @@ class RequestParser:
         request.body = b""
         request.peer = self.peer
         request.route = None
+        request.principal = None
         request.http_1_0 = version == "1.0"
         request.keep_alive = parser.should_keep_alive()
         request.refusal = self._refuse(request)

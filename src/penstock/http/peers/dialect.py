@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
+from penstock.http.endpoint import on_path, on_server, public, readable
 from penstock.http.metrics import peer_metrics
 from penstock.http.peers.follow import Follow
-from penstock.http.peers.notify import PREFIX, Notify, is_notify
+from penstock.http.peers.notify import PREFIX, Notify
 from penstock.http.peers.nurls import NurlList
 from penstock.http.peers.reserved import not_server_owned
 from penstock.stp.server.notify_hub import NotifyHub
@@ -28,24 +30,24 @@ class PeerDialect(Dialect):
         self._engine = engine
         egress = services.egress
         self.hub = NotifyHub(engine, indexer, settings, tables, egress, clock=clock)
-        self._notify = Notify(self.hub, settings, egress, clock=clock)
+        self._notify = Notify(self.hub, settings, egress, services.access, clock=clock)
         self._follow = Follow(self.hub, settings, egress)
         self._nurls = NurlList(self.hub)
 
     def routes(self) -> Routes:
         follow = {
-            **readable(self._follow.get),
-            "PUT": not_server_owned(self._engine, self._follow.put),
-            "DELETE": self._follow.delete,
+            **readable(on_path(Verb.FOLLOW, self._follow.get)),
+            "PUT": on_path(Verb.FOLLOW, not_server_owned(self._engine, self._follow.put)),
+            "DELETE": on_path(Verb.FOLLOW, self._follow.delete),
         }
         nurls = {
-            **readable(self._nurls.get),
-            "POST": self._nurls.post,
-            "DELETE": self._nurls.delete,
+            **readable(on_server(Verb.READ, "nurls", self._nurls.get)),
+            "POST": on_server(Verb.ADMIN, "nurls", self._nurls.post),
+            "DELETE": on_server(Verb.ADMIN, "nurls", self._nurls.delete),
         }
+        notify = {"POST": public(self._notify.post)}
         return Routes(
-            fixed={b"/v1/nurls": nurls},
-            prefixes={PREFIX: {"POST": self._notify.post}, b"/v1/follow/": follow},
+            fixed={b"/v1/nurls": nurls}, prefixes={PREFIX: notify, b"/v1/follow/": follow}
         )
 
     def checks(self) -> Iterable[AppendCheck]:
@@ -53,9 +55,6 @@ class PeerDialect(Dialect):
 
     def metrics(self) -> Iterable[Metric]:
         return peer_metrics(self.hub)
-
-    def public(self) -> Iterable[Callable[[Request], bool]]:
-        return [is_notify]
 
     def refusals(self) -> Iterable[Callable[[Request], Response | None]]:
         return [self._notify.refuse]

@@ -10,14 +10,17 @@ import hmac
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from penstock.access.rules import Verb
 from penstock.errors import BodyTooLarge, PenstockError
 from penstock.http.documents import document
 from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
+from penstock.http.permission import principal_of
 from penstock.http.problems import problem
 from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signature, parse_form
 
 if TYPE_CHECKING:
+    from penstock.access.authenticator import Access
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.egress import Egress
@@ -35,17 +38,21 @@ class Notify:
     """The resource for Notify POSTs."""
 
     __slots__ = (
+        "_access",
         "_bytes_max",
         "_clock",
         "_egress",
         "_hub",
         "_public_url",
         "_secret",
-        "_tokens",
+        "_token",
         "_urls_max",
     )
 
-    def __init__(self, hub: NotifyHub, settings: Settings, egress: Egress, *, clock: Clock) -> None:
+    def __init__(
+        self, hub: NotifyHub, settings: Settings, egress: Egress, access: Access, *, clock: Clock
+    ) -> None:
+        self._access = access
         self._hub = hub
         self._egress = egress
         self._clock = clock
@@ -53,9 +60,8 @@ class Notify:
         self._urls_max = settings.notify_urls_max
         self._secret = settings.notify_secret
         self._public_url = settings.public_url.rstrip("/")
-        self._tokens = tuple(
-            token.encode() for token in (settings.auth_token, settings.notify_token) if token
-        )
+        token = settings.notify_token
+        self._token = None if not token else token.encode()
 
     def refuse(self, head: Request) -> Response | None:
         """Refuse a Notify by its head alone: its size, or a token that no signature can replace."""
@@ -66,7 +72,7 @@ class Notify:
             if length is not None and length.isdigit() and int(length) > self._bytes_max:
                 raise self._too_large()
             if not self._secret:
-                self._authorize(head)
+                self._authorize(head, head.route[1])
         except PenstockError as error:
             return problem(error)
         return None
@@ -75,7 +81,7 @@ class Notify:
         # Parsed now: a transport drops the body when this returns, also when that is a coroutine.
         if len(request.body) > self._bytes_max:
             raise self._too_large()
-        self._authorize(request)
+        self._authorize(request, path)
         content_type = request.headers.get(b"content-type")
         check_form_type(None if content_type is None else content_type.decode("latin-1"))
         notice = parse_form(request.body, self._egress.check, urls_max=self._urls_max)
@@ -85,12 +91,15 @@ class Notify:
         content = await self._hub.notify(path, notice, base)
         return document(content, 202)
 
-    def _authorize(self, request: Request) -> None:
-        if not self._tokens and not self._secret:
+    def _authorize(self, request: Request, path: str) -> None:
+        """Let in the token of peers, a signature, and whoever may follow tables at the path."""
+        if self._access.is_open and not self._token and not self._secret:
             return
         scheme, _, sent = request.headers.get(b"authorization", b"").partition(b" ")
-        matches = [hmac.compare_digest(sent.strip(), token) for token in self._tokens]
-        if scheme.lower() == b"bearer" and any(matches):
+        is_peer = self._token is not None and hmac.compare_digest(sent.strip(), self._token)
+        if is_peer and scheme.lower() == b"bearer":
+            return
+        if not self._access.is_open and principal_of(request).may(Verb.FOLLOW, path):
             return
         signature = request.headers.get(SIGNATURE.encode())
         check_signature(

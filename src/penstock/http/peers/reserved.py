@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import MirrorReadOnly, PenstockError, StreamNotFound
+from penstock.http.endpoint import Answer, Handler
 from penstock.http.message import Request
-from penstock.http.router import Answer, Handler
 from penstock.stp.server.registry import OWNER, SERVER
 
 if TYPE_CHECKING:

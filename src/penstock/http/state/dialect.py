@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
+from penstock.http.endpoint import on_path, readable
 from penstock.http.metrics import state_metrics
 from penstock.http.peers.reserved import is_owned, not_reserved, not_server_owned
 from penstock.http.state.schema import Schema
@@ -35,11 +37,12 @@ class StateDialect(Dialect):
 
     def routes(self) -> Routes:
         schema = {
-            **readable(self._schema.get),
-            "PUT": not_server_owned(self._engine, self._schema.put),
-            "DELETE": not_reserved(self._schema.delete),
+            **readable(on_path(Verb.READ, self._schema.get)),
+            "PUT": on_path(Verb.ADMIN, not_server_owned(self._engine, self._schema.put)),
+            "DELETE": on_path(Verb.ADMIN, not_reserved(self._schema.delete)),
         }
-        return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": readable(self._state.get)})
+        state = readable(on_path(Verb.READ, self._state.get))
+        return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": state})
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(META, self._checks)]

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
+from penstock.http.endpoint import on_path, readable, somewhere
 from penstock.http.peers.reserved import not_owned, not_reserved, not_server_owned
 from penstock.http.streams.listing import Listing
 from penstock.http.streams.live import Live
@@ -40,25 +42,25 @@ class StreamDialect(Dialect):
         retention, successor = self._retention, self._successor
         return Routes(
             streams={
-                "GET": self._modes.get,
-                "HEAD": streams.head,
-                "POST": streams.append,
-                "PUT": not_reserved(streams.create),
-                "DELETE": not_owned(engine, streams.delete),
+                "GET": on_path(Verb.READ, self._modes.get),
+                "HEAD": on_path(Verb.READ, streams.head),
+                "POST": on_path(Verb.APPEND, streams.append),
+                "PUT": on_path(Verb.CREATE, not_reserved(streams.create)),
+                "DELETE": on_path(Verb.DELETE, not_owned(engine, streams.delete)),
             },
-            fixed={b"/v1/streams": readable(self._listing.get)},
+            fixed={b"/v1/streams": readable(somewhere(Verb.LIST, self._listing.get))},
             suffixes={
-                "trim": {"POST": not_server_owned(engine, retention.trim)},
-                "compact": {"POST": not_owned(engine, retention.compact)},
+                "trim": {"POST": on_path(Verb.DELETE, not_server_owned(engine, retention.trim))},
+                "compact": {"POST": on_path(Verb.ADMIN, not_owned(engine, retention.compact))},
                 "retention": {
-                    **readable(retention.policy),
-                    "PUT": not_server_owned(engine, retention.set_policy),
-                    "DELETE": not_server_owned(engine, retention.drop_policy),
+                    **readable(on_path(Verb.READ, retention.policy)),
+                    "PUT": on_path(Verb.ADMIN, not_server_owned(engine, retention.set_policy)),
+                    "DELETE": on_path(Verb.ADMIN, not_server_owned(engine, retention.drop_policy)),
                 },
                 "successor": {
-                    **readable(successor.get),
-                    "PUT": not_owned(engine, successor.put),
-                    "DELETE": not_owned(engine, successor.drop),
+                    **readable(on_path(Verb.READ, successor.get)),
+                    "PUT": on_path(Verb.ADMIN, not_owned(engine, successor.put)),
+                    "DELETE": on_path(Verb.ADMIN, not_owned(engine, successor.drop)),
                 },
             },
         )

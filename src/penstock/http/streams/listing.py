@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.access.rules import Verb
 from penstock.http.documents import document
 from penstock.http.message import Request, Response
+from penstock.http.permission import principal_of
 from penstock.http.query import parse_count, parse_query
 from penstock.http.router import RESERVED
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.offsets import Offset
 
 if TYPE_CHECKING:
+    from penstock.access.principal import Principal
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
     from penstock.log.stream import StreamInfo
 
 LIMIT_DEFAULT = 100
+SCANNED_MAX = 10_000
+"""Streams that are looked at for one page."""
 
 _PARAMETERS = frozenset({"prefix", "after", "limit"})
 
@@ -36,24 +41,55 @@ class Listing:
         limit = min(LIMIT_DEFAULT, self._limit_max)
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=self._limit_max)
-        # One more than the limit shows whether there is a next page.
-        infos = self._visible(query.get("prefix", ""), query.get("after", ""), limit + 1)
-        page = infos[:limit]
-        content = {
-            "streams": [_entry(info) for info in page],
-            "next": page[-1].path if len(infos) > limit else None,
-        }
-        return document(content)
+        infos, end = self._visible(
+            principal_of(request), query.get("prefix", ""), query.get("after", ""), limit
+        )
+        return document({"streams": [_entry(info) for info in infos], "next": end})
 
-    def _visible(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        """Return up to `limit` streams, without those that only the server reads."""
+    def _visible(
+        self, principal: Principal, prefix: str, after: str, limit: int
+    ) -> tuple[list[StreamInfo], str | None]:
+        """Return up to `limit` streams that a principal may list, and the path after which the next
+        page begins, if there may be one.
+
+        Streams that only the server reads are left out. A page may have fewer: the number of
+        streams that are looked at for it is limited, too.
+        """
         infos: list[StreamInfo] = []
-        while True:
-            page = self._engine.list_streams(prefix, after, limit)
-            infos += [info for info in page if not info.path.startswith(f"{RESERVED}/")]
-            if len(page) < limit or len(infos) >= limit:
-                return infos[:limit]
-            after = page[-1].path
+        scanned = 0
+        for start in _starts(principal, prefix):
+            at = after
+            while True:
+                # One more than the limit shows whether there is a next page.
+                page = self._engine.list_streams(start, at, limit + 1)
+                scanned += len(page)
+                for info in page:
+                    if _is_visible(principal, info.path):
+                        if len(infos) == limit:
+                            return infos, infos[-1].path
+                        infos.append(info)
+                if len(page) <= limit:
+                    break
+                at = page[-1].path
+                if scanned >= SCANNED_MAX:
+                    return infos, at
+        return infos, None
+
+
+def _is_visible(principal: Principal, path: str) -> bool:
+    return not path.startswith(f"{RESERVED}/") and principal.may(Verb.LIST, path)
+
+
+def _starts(principal: Principal, prefix: str) -> list[str]:
+    """Return the prefixes, in order and without overlap, of what a principal may list below one."""
+    if principal.is_root:
+        return [prefix]
+    starts: list[str] = []
+    for allowed in principal.rules.prefixes(Verb.LIST):
+        start = allowed if allowed.startswith(prefix) else prefix
+        if start.startswith(allowed) and not (starts and start.startswith(starts[-1])):
+            starts.append(start)
+    return starts
 
 
 def _entry(info: StreamInfo) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.access.rules import Verb
 from penstock.errors import (
     ConflictingExpiry,
     EmptyBody,
@@ -28,6 +29,7 @@ from penstock.http.headers import (
     stream_seq_from,
 )
 from penstock.http.message import Headers, Later, Request, Response
+from penstock.http.permission import require
 from penstock.http.router import parse_source
 from penstock.log.requests import Append, Appended, Created, Fork
 from penstock.protocol import etag
@@ -76,6 +78,8 @@ class Streams:
         )
         closed = parse_closed(header_text(headers, b"stream-closed"))
         fork = self._fork(headers)
+        if fork is not None:
+            require(request, Verb.READ, fork.source)
         if fork is None:
             content_type = config.content_type or DEFAULT_CONTENT_TYPE
             whole = StreamConfig(content_type, config.ttl_s, config.expires_at_us)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.http.dialect import Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import Dialect, Routes, Services
+from penstock.http.endpoint import PUBLIC, Endpoint, Need, on_server, public, readable, somewhere
 from penstock.http.metrics import subscription_metrics
-from penstock.http.subscriptions.resource import LIST, PREFIX, SubscriptionResource, is_public
+from penstock.http.subscriptions.resource import LIST, PREFIX, SubscriptionResource, has_own_token
 from penstock.http.subscriptions.webhook_keys import JWKS, ROTATE, WebhookKeys
 from penstock.subscriptions.service import Subscriptions
 
@@ -29,16 +31,16 @@ class SubscriptionDialect(Dialect):
     def routes(self) -> Routes:
         return Routes(
             fixed={
-                LIST: readable(self._resource.listing),
-                JWKS: readable(self._keys.jwks),
-                ROTATE: {"POST": self._keys.rotate},
+                LIST: readable(somewhere(Verb.SUBSCRIBE, self._resource.listing)),
+                JWKS: readable(public(self._keys.jwks)),
+                ROTATE: {"POST": on_server(Verb.ADMIN, "keys", self._keys.rotate)},
             },
             prefixes={
                 PREFIX: {
-                    **readable(self._resource.get),
-                    "PUT": self._resource.put,
-                    "POST": self._resource.post,
-                    "DELETE": self._resource.delete,
+                    **readable(somewhere(Verb.SUBSCRIBE, self._resource.get)),
+                    "PUT": somewhere(Verb.SUBSCRIBE, self._resource.put),
+                    "POST": Endpoint(self._resource.post, _post_needs),
+                    "DELETE": somewhere(Verb.SUBSCRIBE, self._resource.delete),
                 },
             },
         )
@@ -46,11 +48,13 @@ class SubscriptionDialect(Dialect):
     def metrics(self) -> Iterable[Metric]:
         return subscription_metrics(self.service)
 
-    def public(self) -> Iterable[Callable[[Request], bool]]:
-        return [is_public]
-
     def start(self) -> None:
         self.service.start()
 
     def close(self) -> None:
         self.service.close()
+
+
+def _post_needs(request: Request) -> Need:
+    """Return the need of a POST: workers have tokens of their own."""
+    return PUBLIC if has_own_token(request) else Need(Verb.SUBSCRIBE, somewhere=True)

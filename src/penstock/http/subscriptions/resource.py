@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from penstock.access.rules import Verb
 from penstock.errors import (
     BodyTooLarge,
     InvalidPath,
@@ -19,16 +20,18 @@ from penstock.errors import (
     PenstockError,
     RouteNotFound,
     SubscriptionError,
+    SubscriptionNotFound,
 )
 from penstock.http.documents import document
 from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
+from penstock.http.permission import denied, principal_of
 from penstock.http.problems import problem
 from penstock.http.query import parse_count, parse_query
-from penstock.http.subscriptions.webhook_keys import JWKS
 from penstock.limits import SUBSCRIPTION_ID_BYTES_MAX
 from penstock.protocol.subscription import (
     Claim,
+    Config,
     Members,
     Report,
     check_text,
@@ -37,10 +40,13 @@ from penstock.protocol.subscription import (
     parse_member,
     parse_members,
 )
+from penstock.subscriptions.service import not_subscribed
 from penstock.subscriptions.workers import no_token
 
 if TYPE_CHECKING:
+    from penstock.access.principal import Principal
     from penstock.config.settings import Settings
+    from penstock.subscriptions.model import Subscription
     from penstock.subscriptions.service import Subscriptions
 
 LIST = b"/v1/stream/__ds/subscriptions"
@@ -60,19 +66,15 @@ class Parts(NamedTuple):
     body: bytes
     authorization: bytes
     base: str
+    principal: Principal
 
 
 Handler = Callable[[str, Parts], Awaitable[Response]]
 
 
-def is_public(head: Request) -> bool:
-    """Whether a request needs no token of the server: keys are public, and workers have tokens."""
-    path = head.path
-    if path == JWKS:
-        return True
-    if head.method != "POST" or not path.startswith(PREFIX):
-        return False
-    _, _, action = path[len(PREFIX) :].partition(b"/")
+def has_own_token(head: Request) -> bool:
+    """Whether a POST below a subscription carries the token of a wake."""
+    _, _, action = head.path[len(PREFIX) :].partition(b"/")
     return action in _OWN_TOKENS
 
 
@@ -114,11 +116,12 @@ class SubscriptionResource:
 
     def delete(self, path: str, request: Request) -> Awaitable[Response]:
         id, action = _split(path)
+        parts = self._parts(request)
         if not action:
-            return self._durable(self._delete(id))
+            return self._durable(self._delete(id, parts))
         kind, _, member = action.partition("/")
         if kind == "streams" and member:
-            return self._durable(self._leave(id, member))
+            return self._durable(self._leave(id, member, parts))
         return self._durable(self._not_served(action))
 
     async def _not_served(self, action: str) -> Response:
@@ -149,18 +152,23 @@ class SubscriptionResource:
             path_bytes_max=self._settings.path_bytes_max,
             streams_max=self._settings.subscription_names_max,
         )
+        check_config(parts.principal, config)
         subscription, created = await self._service.put(id, config, parts.base)
+        if not created and not _may_manage(parts.principal, subscription):
+            raise denied(parts.principal, Verb.SUBSCRIBE)
         shown = await self._seen(lambda: self._service.show(subscription, parts.base))
         return document(shown, 201 if created else 200)
 
     async def _show(self, id: str, parts: Parts) -> Response:
         async def show() -> dict[str, Any]:
-            return await self._service.show(await self._service.get(id), parts.base)
+            return await self._service.show(await self._find(id, parts.principal), parts.base)
 
         return document(await self._seen(show))
 
-    async def _delete(self, id: str) -> Response:
-        await self._service.delete(id)
+    async def _delete(self, id: str, parts: Parts) -> Response:
+        with suppress(SubscriptionNotFound):  # A repeated DELETE is no error.
+            await self._find(id, parts.principal)
+            await self._service.delete(id)
         return Response(204)
 
     async def _list(self, text: bytes, parts: Parts) -> Response:
@@ -173,7 +181,11 @@ class SubscriptionResource:
 
         async def show() -> dict[str, Any]:
             subscriptions = self._service.all
-            ids = sorted(id for id in subscriptions if id > after and id.startswith(prefix))
+            ids = sorted(
+                id
+                for id, each in subscriptions.items()
+                if id > after and id.startswith(prefix) and _may_manage(parts.principal, each)
+            )
             page = [self._service.summary(subscriptions[id], parts.base) for id in ids[:limit]]
             return {"subscriptions": page, "next": ids[limit - 1] if len(ids) > limit else None}
 
@@ -189,10 +201,15 @@ class SubscriptionResource:
         paths = parse_members(
             members.streams, settings.path_bytes_max, settings.subscription_names_max
         )
+        for path in paths:
+            if not parts.principal.may(Verb.SUBSCRIBE, path):
+                raise denied(parts.principal, Verb.SUBSCRIBE, path)
+        await self._find(id, parts.principal)
         await self._service.add_members(id, paths)
         return Response(204)
 
-    async def _leave(self, id: str, member: str) -> Response:
+    async def _leave(self, id: str, member: str, parts: Parts) -> Response:
+        await self._find(id, parts.principal)
         # A path in a URL is percent-encoded once more, though its slashes need not be.
         paths = []
         for text in (unquote(member), member):
@@ -210,7 +227,7 @@ class SubscriptionResource:
         if not claim.worker:
             raise InvalidSubscription("`worker` is empty; name the worker that claims.")
         check_text("worker", claim.worker)
-        subscription = await self._service.get(id)
+        subscription = await self._find(id, parts.principal)
         return document(await self._service.workers.claim(subscription, claim.worker))
 
     async def _callback(self, id: str, parts: Parts) -> Response:
@@ -237,7 +254,15 @@ class SubscriptionResource:
                 "add streams in several requests."
             )
         authorization = request.headers.get(b"authorization", b"")
-        return Parts(request.body, authorization, server_url(request, self._public_url))
+        base = server_url(request, self._public_url)
+        return Parts(request.body, authorization, base, principal_of(request))
+
+    async def _find(self, id: str, principal: Principal) -> Subscription:
+        """Return a subscription; raise SubscriptionNotFound also for one that nobody shares."""
+        subscription = await self._service.get(id)
+        if not _may_manage(principal, subscription):
+            raise not_subscribed(id)
+        return subscription
 
     async def _seen(self, show: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Return what `show` returns, once all of it is durable: anew if some of it is undone."""
@@ -267,6 +292,30 @@ class SubscriptionResource:
                 for name, value in response.headers
             ]
             return response
+
+
+def check_config(principal: Principal, config: Config) -> None:
+    """Raise NotAllowed unless the principal may subscribe to all that a subscription names, and
+    append to the stream of its wakes."""
+    if config.pattern is not None and not principal.covers(Verb.SUBSCRIBE, config.pattern):
+        raise denied(principal, Verb.SUBSCRIBE, config.pattern)
+    for path in config.streams:
+        if not principal.may(Verb.SUBSCRIBE, path):
+            raise denied(principal, Verb.SUBSCRIBE, path)
+    wakes = config.wake_stream
+    if wakes is not None and not principal.may(Verb.APPEND, wakes):
+        raise denied(principal, Verb.APPEND, wakes)
+
+
+def _may_manage(principal: Principal, subscription: Subscription) -> bool:
+    """Whether a principal may see and change a subscription: it may subscribe to all of it."""
+    if principal.is_root:
+        return True
+    pattern = subscription.config.pattern
+    if pattern is not None and not principal.covers(Verb.SUBSCRIBE, pattern):
+        return False
+    links = subscription.links.items()
+    return all(principal.may(Verb.SUBSCRIBE, path) for path, link in links if link.explicit)
 
 
 def _split(path: str) -> tuple[str, str]:

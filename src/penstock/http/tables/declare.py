@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock import limits
+from penstock.access.rules import Verb
 from penstock.errors import (
     NotDeclared,
     NotExpressible,
@@ -22,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.http.headers import JSON_TYPE, NO_CACHE, location
 from penstock.http.message import Headers, Request, Response
+from penstock.http.permission import require
 from penstock.http.state.schema import need_json
 from penstock.log.requests import Append
 from penstock.protocol.headers import format_expires_at, parse_stream_path
@@ -77,6 +79,8 @@ class TableDeclarations:
         if named_stream is not None:
             named_stream = parse_stream_path(named_stream.encode(), bytes_max=limits.PATH_BYTES_MAX)
         stream_path, name = table_location(path, named_stream)
+        if stream_path != path:
+            require(request, Verb.ADMIN, stream_path)
         for other, other_name in table_locations(path):
             if (other, other_name) != (stream_path, name):
                 self._check_free(path, other, other_name)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.http.dialect import AppendCheck, Dialect, Routes, Services, readable
+from penstock.access.rules import Verb
+from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
+from penstock.http.endpoint import Endpoint, Need, on_path, readable
 from penstock.http.metrics import table_metrics
 from penstock.http.peers.reserved import not_server_owned
 from penstock.http.tables.declare import TableDeclarations
 from penstock.http.tables.live import TableLive
 from penstock.http.tables.read import TableReads
-from penstock.http.tables.resource import Tables
+from penstock.http.tables.resource import Tables, row_key
 from penstock.stp.declaration import META
 from penstock.stp.server.checks import TableChecks
 from penstock.stp.server.live_keys import LiveKeys
@@ -21,6 +23,7 @@ from penstock.stp.server.tables import TableDirectory
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from penstock.http.message import Request
     from penstock.state.server.indexer import StateIndexer
 
 
@@ -40,10 +43,10 @@ class TableDialect(Dialect):
 
     def routes(self) -> Routes:
         table = {
-            **readable(self._reads.get),
-            "PUT": not_server_owned(self._engine, self._tables.put),
-            "POST": self._tables.post,
-            "DELETE": self._tables.delete,
+            **readable(on_path(Verb.READ, self._reads.get)),
+            "PUT": Endpoint(not_server_owned(self._engine, self._tables.put), _put_needs),
+            "POST": on_path(Verb.APPEND, self._tables.post),
+            "DELETE": on_path(Verb.APPEND, self._tables.delete),
         }
         return Routes(prefixes={b"/v1/table/": table})
 
@@ -55,3 +58,8 @@ class TableDialect(Dialect):
 
     def drain(self) -> None:
         self._live.drain()
+
+
+def _put_needs(request: Request) -> Need:
+    """Return the need of a PUT: it writes a row if it names a key, else it declares a table."""
+    return Need(Verb.CREATE if row_key(request) is None else Verb.APPEND)

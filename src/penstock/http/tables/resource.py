@@ -67,7 +67,7 @@ class Tables:
         self.rows_written = 0
 
     def put(self, path: str, request: Request) -> Answer:
-        key = _key(request)
+        key = row_key(request)
         if key is None:
             return self._declarations.put(path, request, request.body)
         view = self._tables.find(path, touch=False)
@@ -80,7 +80,7 @@ class Tables:
         return self._write(view, Change("+", key, record), request)
 
     def delete(self, path: str, request: Request) -> Answer:
-        key = _key(request)
+        key = row_key(request)
         if key is None:
             raise InvalidParameter(
                 "`key` is missing; it names the row to delete. To remove the table with all its "
@@ -212,6 +212,6 @@ def _at(error: InvalidRow, first: int) -> InvalidRow:
     return in_batch(InvalidRow(detail, field=error.field), index + first)
 
 
-def _key(request: Request) -> str | None:
+def row_key(request: Request) -> str | None:
     """Return the key that the query names, to the letter; None if it names none."""
     return parse_query(request.query, _PARAMETERS, strict=True).get("key")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from penstock.errors import PenstockError, TailMoved
+from penstock.errors import PenstockError, StreamNotFound, TailMoved
 from penstock.log.decide.checks import Checks
-from penstock.log.decide.context import Context, gone, is_large, not_found
+from penstock.log.decide.context import Context, gone, is_large
 from penstock.log.decide.delete import living_stream
 from penstock.log.lineage import spellings, token
 from penstock.log.mutations import AppendMutation
@@ -61,7 +61,8 @@ class Appends:
     ) -> asyncio.Future[Appended]:
         now_us = self._now_us()
         if living_stream(self._context, stream.path, now_us) is not stream:
-            raise not_found(stream.path)  # the writer meant the stream that was there before
+            # The writer meant the stream that was there before.
+            raise StreamNotFound.at(stream.path)
         return self._decide(stream, request, notes, now_us)
 
     def _waits_behind(self, stream: Stream, request: Append) -> bool:

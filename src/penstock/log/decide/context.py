@@ -144,13 +144,9 @@ def is_large(body: bytes, *, is_json: bool) -> bool:
     return is_json and len(body) > SLICE_BYTES
 
 
-def not_found(path: str) -> StreamNotFound:
-    return StreamNotFound(f"There is no stream at {path!r}. Create it with PUT first.")
-
-
 def gone(stream: Stream) -> StreamNotFound | StreamSoftDeleted:
     """Return why a stream that is being deleted, or is soft-deleted, takes no more changes."""
-    return soft_deleted(stream) if stream.pending_soft_deleted else not_found(stream.path)
+    return soft_deleted(stream) if stream.pending_soft_deleted else StreamNotFound.at(stream.path)
 
 
 def soft_deleted(stream: Stream) -> StreamSoftDeleted:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.log.decide.context import Context, gone, not_found
+from penstock.errors import StreamNotFound
+from penstock.log.decide.context import Context, gone
 from penstock.log.mutations import DeleteMutation
 from penstock.log.stream import Stream
 
@@ -34,7 +35,7 @@ def living_stream(context: Context, path: str, now_us: int) -> Stream:
     not expired: one that has is ended here."""
     stream = context.streams.pending(path)
     if stream is None:
-        raise not_found(path)
+        raise StreamNotFound.at(path)
     if not stream.deleting and context.streams.is_expired(stream, now_us):
         expire_stream(context, stream)
         raise gone(stream)

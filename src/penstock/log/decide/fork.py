@@ -16,8 +16,9 @@ from penstock.errors import (
     OffsetBeyondTail,
     PenstockError,
     StreamExists,
+    StreamNotFound,
 )
-from penstock.log.decide.context import Context, gone, is_large, not_found
+from penstock.log.decide.context import Context, gone, is_large
 from penstock.log.decide.create import answer_existing, path_blocked
 from penstock.log.decide.delete import expire_stream
 from penstock.log.lineage import ancestors, source_of, token, trimmed
@@ -149,7 +150,7 @@ def _fork_at(
     if isinstance(current, asyncio.Future):
         return current
     if current is not source:
-        raise not_found(request.fork.source)
+        raise StreamNotFound.at(request.fork.source)
     try:
         return _new_fork(context, request, existing, source, position, now_us)
     except PenstockError as error:
@@ -247,7 +248,7 @@ def _source(context: Context, path: str, now_us: int) -> Stream | asyncio.Future
     """Return the source of a new fork, or the refusal if there is none to fork from."""
     source = _stream_at(context, path, now_us)
     if source is None:
-        raise not_found(path)
+        raise StreamNotFound.at(path)
     if source.pending_soft_deleted:
         return context.refuse(
             source,

@@ -1,0 +1,1 @@
+"""Access: who may do what. Rules, principals, and the credentials that make one known."""

@@ -1,0 +1,65 @@
+"""Endpoints: a handler, and what a principal needs to be let in to it.
+
+Where a route is registered it says who may use it; a route that says nothing cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.access.rules import SERVER, Verb
+from penstock.http.message import Request, Response
+
+Answer = Response | Awaitable[Response]
+Handler = Callable[[str, Request], Answer]
+
+
+class Need(NamedTuple):
+    """A verb, and where it is needed: on the path of the request, on `resource`, or `somewhere`,
+    where the handler asks for the rest. Without a verb everybody is let in."""
+
+    verb: Verb | None
+    resource: str | None = None
+    somewhere: bool = False
+
+
+PUBLIC: Final = Need(None)
+"""Everybody is let in. The handler may have credentials of its own."""
+
+
+class Endpoint(NamedTuple):
+    """`need` may depend on the head of a request."""
+
+    handler: Handler
+    need: Need | Callable[[Request], Need]
+
+    def needs(self, request: Request) -> Need:
+        return self.need if isinstance(self.need, Need) else self.need(request)
+
+
+Methods = Mapping[str, Endpoint]
+
+
+def public(handler: Handler) -> Endpoint:
+    return Endpoint(handler, PUBLIC)
+
+
+def on_path(verb: Verb, handler: Handler) -> Endpoint:
+    """Return the endpoint of a stream, a table or something else that has a path of its own."""
+    return Endpoint(handler, Need(verb))
+
+
+def on_server(verb: Verb, name: str, handler: Handler) -> Endpoint:
+    """Return the endpoint of a resource that belongs to the server as a whole."""
+    return Endpoint(handler, Need(verb, f"{SERVER}/{name}"))
+
+
+def somewhere(verb: Verb, handler: Handler) -> Endpoint:
+    """Return the endpoint of a handler that asks itself where the verb is allowed."""
+    return Endpoint(handler, Need(verb, somewhere=True))
+
+
+def readable(get: Endpoint) -> Methods:
+    """Return the methods of a resource that is only read."""
+    return {"GET": get, "HEAD": get}
