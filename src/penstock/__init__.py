@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.access.grant import AccessRequest, Grant
     from penstock.client.aio.client import AsyncClient
     from penstock.client.aio.producer import AsyncProducer
     from penstock.client.checkpoint import (
@@ -29,11 +30,13 @@ __version__ = "0.1.0"
 DISTRIBUTION = "penstock-streams"
 __all__ = [
     "__version__",
+    "AccessRequest",
     "AsyncClient",
     "AsyncProducer",
     "Checkpoint",
     "Client",
     "FileCheckpoint",
+    "Grant",
     "MemoryCheckpoint",
     "Producer",
     "Retry",
@@ -44,11 +47,13 @@ __all__ = [
 
 # Imported late, so that `import penstock` and `penstock --help` load neither server nor client.
 _MODULES = {
+    "AccessRequest": "penstock.access.grant",
     "AsyncClient": "penstock.client.aio.client",
     "AsyncProducer": "penstock.client.aio.producer",
     "Checkpoint": "penstock.client.checkpoint",
     "Client": "penstock.client.sync.client",
     "FileCheckpoint": "penstock.client.checkpoint",
+    "Grant": "penstock.access.grant",
     "MemoryCheckpoint": "penstock.client.checkpoint",
     "Producer": "penstock.client.sync.producer",
     "Retry": "penstock.client.retry",

@@ -143,6 +143,14 @@ class App:
         self._guard.admit(head, endpoint, path)
         return endpoint.handler, path
 
+    def is_public(self, head: Request) -> bool:
+        """Whether everybody is let in to what a request asks for."""
+        try:
+            endpoint, _ = self._router.find(head)
+            return endpoint.needs(head).verb is None
+        except PenstockError:
+            return False
+
     def unreadable(self, error: PenstockError) -> Response:
         """Return the response to input that never became a request."""
         return self.traffic.count(OTHER, self.traffic.failed(error))

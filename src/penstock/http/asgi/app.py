@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from penstock.access.grant import AccessRequest, principal_for
 from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi.events import send_events, wait_for_disconnect
@@ -19,10 +20,11 @@ from penstock.http.asgi.trailers import drop_trailers
 from penstock.http.guard import fixed_headers, too_large
 from penstock.http.headers import header_block
 from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
-from penstock.http.problems import error_response, problem, unsafe_headers
+from penstock.http.problems import error_response, problem, public_error, unsafe_headers
 from penstock.http.shutdown import StopClock, signals_seen
 
 if TYPE_CHECKING:
+    from penstock.access.grant import Authorize
     from penstock.config.settings import Settings
     from penstock.http.app import App
     from penstock.log.engine import Engine
@@ -32,14 +34,17 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def asgi(**settings: object) -> AsgiApp:
+def asgi(*, authorize: Authorize | None = None, **settings: object) -> AsgiApp:
     """Return a server as an ASGI application. Settings are those of `penstock serve`, and come from
     the environment too.
 
     ``penstock.asgi(memory=True)``, ``penstock.asgi(data_dir="data", body_bytes_max="8MiB")``.
     Run it in one worker process: the streams of a data folder have one owner.
+
+    `authorize` is asked about each request, and returns a `penstock.Grant` or raises a refusal. It
+    may be a coroutine function.
     """
-    return AsgiApp(load(settings, os.environ))
+    return AsgiApp(load(settings, os.environ), authorize=authorize)
 
 
 class Disconnected(Exception):
@@ -53,8 +58,9 @@ class AsgiApp:
     `shutdown` from the lifespan of the outer app.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, authorize: Authorize | None = None) -> None:
         self.settings = settings
+        self._authorize = authorize
         self._fixed = fixed_headers(settings)
         self._app: App | None = None
         self._starting = asyncio.Lock()
@@ -90,6 +96,8 @@ class AsgiApp:
             drop_trailers()
             shorten_switch_interval()
             self._app = await open_app(self.settings)
+            if self._authorize is not None:
+                self._app.access.require()
             self._stopped = False
             self._drain_on_signals(self._app)
 
@@ -139,7 +147,7 @@ class AsgiApp:
             stopping = problem(ShuttingDown("The server is stopping; retry shortly."))
             await self._send(request, self._complete(scope, root, request, stopping), receive, send)
             return
-        response = app.refuse(request)
+        response = await self._refuse(app, scope, request)
         if response is None:
             try:
                 request.body = await self._body(receive)
@@ -153,6 +161,20 @@ class AsgiApp:
                 return
         response = self._complete(scope, root, request, response)
         await self._send(request, response, receive, send)
+
+    async def _refuse(self, app: App, scope: Scope, request: Request) -> Response | None:
+        """Ask the embedding application whose request it is, then the App whether to refuse it."""
+        authorize = self._authorize
+        if authorize is not None and not app.is_public(request):
+            try:
+                grant = authorize(_access_request(scope, request))
+                if isinstance(grant, Awaitable):
+                    grant = await grant
+                if grant is not None:
+                    request.principal = principal_for(grant)
+            except Exception as error:  # noqa: BLE001 - becomes the response
+                return app.unreadable(public_error(error, request))
+        return app.refuse(request)
 
     async def _body(self, receive: Receive) -> bytes:
         """Return the body, counted while it arrives: Content-Length is not trusted."""
@@ -283,6 +305,20 @@ async def _answer(app: App, request: Request, receive: Receive) -> Response | No
     finally:
         waiting.cancel()
         disconnected.cancel()
+
+
+def _access_request(scope: Scope, request: Request) -> AccessRequest:
+    headers = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()
+    }
+    return AccessRequest(
+        method=request.method,
+        path=request.path.decode("latin-1"),
+        query=request.query.decode("latin-1"),
+        headers=headers,
+        peer=request.peer,
+        scope=scope,
+    )
 
 
 def _request(scope: Scope) -> tuple[bytes, Request]:
