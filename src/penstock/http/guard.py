@@ -54,7 +54,7 @@ class Guard:
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
     def refuse(self, head: Request) -> Response | None:
-        """Return a preflight response, raise 403, 413, 415, 421 or 429; None lets the request in."""
+        """Return a preflight response or raise 403, 413, 415, 421 or 429; None lets it in."""
         self.origins.check(head)
         if head.method == "OPTIONS":
             return self.origins.preflight(head)
