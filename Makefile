@@ -28,6 +28,12 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
+# A Chromium of the machine for the tests of browsers; without one, Debian's package is installed if
+# that is possible. Where it is not, those tests are skipped.
+ifeq ($(shell command -v chromium chromium-browser google-chrome google-chrome-stable | head -1),)
+BROWSER_STAMP := .venv/.stamp-browser
+endif
+
 .PHONY: help setup run test test-spark lint format bench bench-growth bench-client bench-state bench-stp bench-spark soak docs lock clean
 
 help: ## list the targets
@@ -77,10 +83,18 @@ $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAM
 	@npm ci --prefix $(CONFORMANCE) $(NPM_FLAGS)
 	@touch $@
 
+.venv/.stamp-browser: .venv/.stamp-python
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Chromium, which this machine does not have (apt-get install chromium) …"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium; } >/dev/null \
+			&& touch $@ || echo "Chromium could not be installed: the tests of browsers are skipped"; \
+	else echo "there is no Chromium: the tests of browsers are skipped"; fi
+
 run: setup ## the whole story: server, live changes, Spark pipeline (ONCE=1: end after it)
 	$(BIN)/penstock demo --pipeline $(if $(ONCE),--once)
 
-test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## lint and all tests
+test: lint .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp $(BROWSER_STAMP) ## lint and all tests
 	$(BIN)/pytest -n 3 --dist loadgroup
 
 test-spark: setup .venv/.stamp-dev .venv/.stamp-store $(CONFORMANCE)/node_modules/.stamp ## of the tests only those of the Spark source, sink and pipeline

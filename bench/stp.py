@@ -167,7 +167,7 @@ def first_rows(port: int, since_id: int, count: int) -> None:
     """The first rows after a SeqNo; the rest of the answer is not waited for."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         target = f"/v1/table/{PATH}?timeout=0&since_id={since_id}"
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         received = b""
         while received.count(b"\n") < count + 12:  # the head's lines are among them
             piece = connection.recv(65536)

@@ -16,7 +16,7 @@ PenstockError
 │   └── SubscriptionExists · Fenced · AlreadyClaimed · NoPendingWork · InvalidAck (of Conflict)
 ├── Unauthorized 401
 ├── Forbidden 403
-│   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed
+│   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
 ├── NurlNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
@@ -30,7 +30,7 @@ PenstockError
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
 ├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
-├── UnsupportedType 415 · UnsupportedCoding 415
+├── UnsupportedType 415 · UnsupportedCoding 415 · HostRefused 421
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
 │   └── InvalidRow · InvalidTable
@@ -276,6 +276,10 @@ class MirrorReadOnly(Forbidden):
     code, title = "mirror-read-only", "A mirror is written by its source alone"
 
 
+class OriginRefused(Forbidden):
+    code, title = "origin-refused", "A page of another origin may not send this request"
+
+
 class StreamNotFound(PenstockError):
     status, code, title = 404, "stream-not-found", "Stream not found"
 
@@ -407,7 +411,7 @@ class NotExpressible(Conflict):
     code, title = "not-expressible", "The stream has events that no row can express"
 
 
-# -- 410 to 415
+# -- 410 to 421
 
 
 class StreamRecreated(Gone):
@@ -458,6 +462,10 @@ class UnsupportedType(PenstockError):
 
 class UnsupportedCoding(PenstockError):
     status, code, title = 415, "unsupported-content-encoding", "Unsupported content encoding"
+
+
+class HostRefused(PenstockError):
+    status, code, title = 421, "host-refused", "The server does not answer to this host name"
 
 
 # -- 422: the content was read and is not acceptable

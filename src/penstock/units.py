@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,11 @@ NUMBER_MAX = 2**53 - 1  # the largest number that every JSON and TOML reader hol
 _SIZE = re.compile(r"(\d{1,16})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
 _SECONDS = re.compile(r"(\d{1,16}(?:\.\d{1,9})?)\s*(?:s)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,16}", re.ASCII)
+_HOST = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*", re.ASCII)
+_ORIGIN = re.compile(
+    rf"([a-z][a-z0-9+.-]*)://({_HOST.pattern}|\[[0-9a-f:.]+\])(?::(\d{{1,5}}))?", re.ASCII
+)
+_DEFAULT_PORTS = {("http", 80), ("https", 443)}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SWITCH = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -105,6 +110,33 @@ def parse_networks(text: str) -> tuple[str, ...]:
     return tuple(str(ip_network(part)) for part in parse_list(text))
 
 
+def parse_origins(text: str) -> tuple[str, ...]:
+    """``https://app.example,http://localhost:3000``: origins as browsers write them. Or ``*``."""
+    texts = parse_list(text)
+    return texts if texts == ("*",) else tuple(parse_origin(part) for part in texts)
+
+
+def parse_origin(text: str) -> str:
+    """Return the origin in lower case and without a default port: browsers write it like that."""
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None or (match[3] is not None and int(match[3]) > 65535):
+        raise ValueError(text)
+    scheme, host, port = match.groups()
+    is_default = port is None or (scheme, int(port)) in _DEFAULT_PORTS
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{int(port)}"
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """``streams.example.com,*.internal,10.0.0.1``: names and addresses without ports. Or ``*``."""
+    return tuple(_parse_host(part.lower()) for part in parse_list(text))
+
+
+def _parse_host(text: str) -> str:
+    if text != "*" and _HOST.fullmatch(text.removeprefix("*.")) is None:
+        return str(ip_address(text))  # raises ValueError
+    return text
+
+
 def parse_folder(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise ValueError(text)
@@ -131,6 +163,20 @@ NETWORKS = Kind(
     "LIST",
     tuple,
     parse_networks,
+    show_list,
+)
+ORIGINS = Kind(
+    "origins such as https://app.example.com:8443 (no path), separated by commas, or *",
+    "LIST",
+    tuple,
+    parse_origins,
+    show_list,
+)
+HOSTS = Kind(
+    "host names such as streams.example.com (no port), separated by commas, or *",
+    "LIST",
+    tuple,
+    parse_hosts,
     show_list,
 )
 FOLDER = Kind("a folder", "FOLDER", Path, parse_folder, show_folder)

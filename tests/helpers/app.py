@@ -150,7 +150,7 @@ def make_request(method: str, target: str, body: bytes = b"", **headers: str) ->
     raw = {
         name.replace("_", "-").encode(): value.encode("latin-1") for name, value in headers.items()
     }
-    raw.setdefault(b"host", b"example.com:4437")
+    raw.setdefault(b"host", b"localhost:4437")
     return Request(method, path.encode("latin-1"), query.encode("latin-1"), raw, body, "127.0.0.1")
 
 

@@ -1,4 +1,4 @@
-"""Auth, rate limit, CORS and the headers of every answer."""
+"""Auth, rate limit, sizes, and errors as answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.access.rules import Verb
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, RateLimited, SequenceGap
 from penstock.http.endpoint import PUBLIC, Endpoint, Need
-from penstock.http.guard import Guard, RateLimit, fixed_headers, preflight
+from penstock.http.guard import Guard, RateLimit
 from penstock.http.message import Request, Response
 from penstock.http.problems import problem
 
@@ -71,26 +71,6 @@ def test_announced_length_is_checked_before_the_body(length: bytes, status: int 
     request = Request("POST", b"/", b"", {b"content-length": length})
     answer = refuse({"body_bytes_max": 10}, request)
     assert (answer.status if answer else None) == status
-
-
-def test_preflight_allows_everything_the_protocol_uses() -> None:
-    headers = {name.decode(): value.decode() for name, value in preflight().headers}
-    methods = headers["access-control-allow-methods"].split(", ")
-    assert set(methods) == {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"}
-    allowed = {name.lower() for name in headers["access-control-allow-headers"].split(", ")}
-    assert {
-        "content-type", "authorization", "if-none-match", "if-match", "stream-seq", "stream-ttl",
-        "stream-expires-at", "stream-closed", "producer-id", "producer-epoch", "producer-seq",
-    } <= allowed  # fmt: skip
-
-
-def test_fixed_headers_follow_the_origin_setting() -> None:
-    headers = dict(fixed_headers(Settings(cors_origin="https://app.example")))
-    assert headers[b"access-control-allow-origin"] == b"https://app.example"
-    assert headers[b"x-content-type-options"] == b"nosniff"
-    assert headers[b"cross-origin-resource-policy"] == b"cross-origin"
-    for name in (b"Stream-Next-Offset", b"Producer-Expected-Seq", b"ETag", b"Stream-Closed"):
-        assert name in headers[b"access-control-expose-headers"]
 
 
 class Clock:

@@ -98,7 +98,7 @@ async def test_waiting_for_an_answer_is_not_idling() -> None:
 
 @on_loop
 async def test_connections_above_the_limit_are_told_so() -> None:
-    async with native(connections_max=2) as server:
+    async with native(connections_max=2, cors_origins=("*",)) as server:
         clients = [await server.connect() for _ in range(2)]
         for client in clients:
             assert (await client.ask(get("/"))).status == 200
@@ -146,7 +146,7 @@ async def test_budget_is_given_back_when_a_body_never_completes(how: str) -> Non
     async with native() as server:
         client = await server.connect()
         await client.send(
-            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
         )
         await until(lambda: server.table._receive_bytes == 3)
         if how == "reset":

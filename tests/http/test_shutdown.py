@@ -37,8 +37,8 @@ async def connect(server: Server) -> Client:
 
 
 def request(method: str, path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["native", "uvicorn"])

@@ -16,7 +16,7 @@ JSON = "application/json"
 async def test_put_creates_once_and_then_confirms(client: Client) -> None:
     created = await client.put("a/b%2Fc", b"hello", content_type=TEXT)
     assert created.status == 201
-    assert created.headers["location"] == "http://example.com:4437/v1/stream/a/b%2Fc"
+    assert created.headers["location"] == "http://localhost:4437/v1/stream/a/b%2Fc"
     assert created.headers["content-type"] == TEXT
     again = await client.put("a/b%2Fc", content_type=TEXT)
     assert again.status == 200
@@ -58,7 +58,7 @@ async def test_put_refuses_bad_expiry(client: Client) -> None:
 @with_app()
 async def test_location_follows_the_proxy_and_tolerates_a_missing_host(client: Client) -> None:
     secure = await client.put("tls", x_forwarded_proto="https")
-    assert secure.headers["location"] == "https://example.com:4437/v1/stream/tls"
+    assert secure.headers["location"] == "https://localhost:4437/v1/stream/tls"
     bare = await client.put("bare", host="")
     assert bare.headers["location"] == "/v1/stream/bare"
 

@@ -211,16 +211,16 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def get(path: str = "/", *headers: str, version: str = "1.1") -> bytes:
-    lines = [f"GET {path} HTTP/{version}", "Host: test", *headers, "", ""]
+    lines = [f"GET {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
 def chunked(path: str, *chunks: bytes, trailers: str = "") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
     return head + b"".join(parts) + b"0\r\n" + trailers.encode() + b"\r\n"

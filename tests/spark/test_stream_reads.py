@@ -263,7 +263,8 @@ def _metrics(url: str) -> Request:
 def create_streams(port: int, count: int, *, body: str = '{"n":1}', first: int = 0) -> None:
     """Many streams with a message each, by pipelined requests: a client would take ten times as
     long."""
-    head = "PUT /v1/stream/many/{:05} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "PUT /v1/stream/many/{:05} HTTP/1.1\r\nHost: localhost\r\n"
+    head += "Content-Type: application/json\r\n"
     requests = "".join(
         f"{head.format(first + number)}Content-Length: {len(body)}\r\n\r\n{body}"
         for number in range(count)

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from penstock.config.settings import Settings
-from penstock.http.guard import fixed_headers
+from penstock.http.origins import origin_headers
 from penstock.stp.rows import Row, RowDecoder
 from tests.helpers.server import Server, running_server
 
 # Nothing here waits for these: answers are ended by the reader, or do not wait.
-PATIENT = ["--table-idle", "30", "--table-timeout", "30"]
+PATIENT = ["--table-idle", "30", "--table-timeout", "30", "--cors-origin", "*"]
 
 
 @pytest.fixture(scope="module", params=["native", "asgi"])
@@ -95,7 +95,8 @@ def test_head_cors_and_refusals_over_the_wire(server: Server) -> None:
 
 
 def test_named_origins_may_see_the_seqno() -> None:
-    headers = dict(fixed_headers(Settings(cors_origin="https://app.example")))
+    origin = "https://app.example"
+    headers = dict(origin_headers(Settings(cors_origins=(origin,)))[origin.encode()])
     exposed = headers[b"access-control-expose-headers"].decode().split(", ")
     assert {"STP-Last-SeqNo", "STP-First-SeqNo", "STP-Earliest-SeqNo"} <= set(exposed)
 

@@ -15,6 +15,7 @@ from tests.subscriptions.desk import JSON, Desk, receiver
 
 PUBLIC = "https://streams.example.com/penstock"
 EVIL = "evil.example"
+ANY_HOST = ("*",)  # so that the requests reach what is tested here
 HOOK = {"type": "webhook", "pattern": "events/*", "webhook": {"url": "https://93.184.216.34/hook"}}
 
 
@@ -29,7 +30,7 @@ async def _callback_url(desk: Desk, hook: Any) -> str:
     return url
 
 
-@with_app(development=True)
+@with_app(development=True, allowed_hosts=ANY_HOST)
 async def test_a_repeated_put_with_another_host_changes_nothing(client: Client) -> None:
     with receiver() as hook:
         desk = Desk(client)
@@ -41,7 +42,7 @@ async def test_a_repeated_put_with_another_host_changes_nothing(client: Client) 
         assert await _callback_url(desk, hook) == f"http://127.0.0.1:4437{desk.url}/callback"
 
 
-@with_app(development=True, public_url=f"{PUBLIC}/")
+@with_app(development=True, public_url=f"{PUBLIC}/", allowed_hosts=ANY_HOST)
 async def test_every_url_is_public_if_that_is_set(client: Client) -> None:
     with receiver() as hook:
         desk = Desk(client)
@@ -88,7 +89,7 @@ def test_webhooks_of_before_are_called_as_before_and_logged(
         url = service.webhooks.url(service.all["s"])
         assert url == f"http://old.example:4437{Desk(client).url}"
 
-    run_with_app(before, settings_of("disk", tmp_path, development=True))
+    run_with_app(before, settings_of("disk", tmp_path, development=True, allowed_hosts=ANY_HOST))
     with caplog.at_level(logging.WARNING, "penstock.subscriptions"):
         run_with_app(after, settings_of("disk", tmp_path))
     warnings = [each.getMessage() for each in caplog.records if "public_url" in each.getMessage()]

@@ -74,12 +74,12 @@ async def test_a_wake_is_signed_and_done_at_once(client: Client) -> None:
         assert signing == {
             "alg": "ed25519",
             "kid": key["kid"],
-            "jwks_url": "http://example.com:4437" + JWKS,
+            "jwks_url": "http://localhost:4437" + JWKS,
         }
         wake = call.wake
         assert wake["subscription_id"] == "s"
         assert wake["generation"] == 1
-        assert wake["callback_url"] == f"http://example.com:4437{desk.url}/callback"
+        assert wake["callback_url"] == f"http://localhost:4437{desk.url}/callback"
         await _acked(desk)
         # What comes after the snapshot is another wake.
         await desk.append("events/a")

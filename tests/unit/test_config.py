@@ -127,7 +127,15 @@ def test_the_file_in_the_working_directory_is_used_unless_another_is_named(tmp_p
         ("long_poll_timeout_s = inf", "must be seconds such as 30 or 0.5, not inf"),
         ('chunk_bytes = "4 parsecs"', "must be a size such as"),
         ('durability = "hope"', "must be one of fsync, buffered, not 'hope'"),
-        ('cors_origin = "a\\r\\nb"', "must be printable ASCII text"),
+        ('cors_origins = "a\\r\\nb"', "must be origins such as https://app.example.com:8443"),
+        (
+            'cors_origin = "*"',
+            "There is no setting 'cors_origin' (from penstock.toml). It is cors_origins now.",
+        ),
+        ('cors_origins = ["*", "https://a"]', "must be origins such as"),
+        ("cors_credentials = true", "cors_credentials needs origins by name"),
+        ('cors_origins = "*"\ncors_credentials = true', "needs origins by name"),
+        ('allowed_hosts = "streams.example:80"', "must be host names such as"),
         ('body_bytes_max = "1GiB"', "receive_bytes_max must be at least body_bytes_max (1GiB)"),
     ],
 )

@@ -17,6 +17,9 @@ ENV_CONFIG: Final = "PENSTOCK_CONFIG"
 # Kubernetes sets these for a service called "penstock": they are not meant for the server.
 _KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)", re.ASCII)
 
+# Former names of settings, and their present ones.
+_RENAMED = {"cors_origin": "cors_origins"}
+
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _BY_ENV = {setting.env: setting for setting in SETTINGS}
 
@@ -106,9 +109,14 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[_Entry]:
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    """Return a question that names the most similar of `names`, or nothing."""
+    """Return a sentence that names what is meant instead of `name`: what it was renamed to, or the
+    most similar of `names`; or nothing."""
     from difflib import get_close_matches
 
+    renamed = _RENAMED.get(name.removeprefix(ENV_PREFIX).lower())
+    if renamed is not None:
+        is_variable = name.startswith(ENV_PREFIX)
+        return f" It is {ENV_PREFIX + renamed.upper() if is_variable else renamed} now."
     # Without the prefix: it would make every variable look like every other.
     bare = {each.removeprefix(ENV_PREFIX).lower(): each for each in names}
     matches = get_close_matches(name.removeprefix(ENV_PREFIX).lower(), bare, n=1)
@@ -116,7 +124,11 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
 
 def _check_together(settings: Settings) -> None:
-    """Refuse values that are valid alone but together refuse every large append."""
+    """Refuse values that are valid alone but not together."""
+    if settings.cors_credentials and (not settings.cors_origins or "*" in settings.cors_origins):
+        raise InvalidSetting(
+            "Setting cors_credentials needs origins by name: list them in cors_origins, without *."
+        )
     for name in ("receive_bytes_max", "append_queue_bytes_max"):
         if getattr(settings, name) < settings.body_bytes_max:
             raise InvalidSetting(

@@ -12,9 +12,11 @@ from penstock.protocol.retention import RULES
 from penstock.units import (
     COUNT,
     FOLDER,
+    HOSTS,
     LIST,
     NETWORKS,
     NUMBER_MAX,
+    ORIGINS,
     RATE,
     SECONDS,
     SECRET,
@@ -161,6 +163,12 @@ class Group:
 
     def texts(self, help: str, *, common: bool = False) -> tuple[str, ...]:
         return self._field((), help, LIST, common=common)
+
+    def origins(self, help: str, *, flag: str, common: bool = False) -> tuple[str, ...]:
+        return self._field((), help, ORIGINS, flag=flag, common=common)
+
+    def hosts(self, help: str, *, common: bool = False) -> tuple[str, ...]:
+        return self._field((), help, HOSTS, common=common)
 
     def secrets(self, help: str, *, common: bool = False) -> tuple[str, ...]:
         return self._field((), help, SECRETS, common=common)

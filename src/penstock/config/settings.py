@@ -274,8 +274,22 @@ class Settings:
         flag="--rate-limit",
         common=True,
     )
-    cors_origin: str = _ACCESS.text(
-        "*", "Origin from which browsers may call the server.", common=True
+    cors_origins: tuple[str, ...] = _ACCESS.origins(
+        "Origins whose pages may call the server from a browser, such as https://app.example.com. "
+        "`*` allows every page.",
+        flag="--cors-origin",
+        common=True,
+    )
+    cors_credentials: bool = _ACCESS.switch(
+        False, "Let the pages of cors_origins send cookies. Not with `*`."
+    )
+    allowed_hosts: tuple[str, ...] = _ACCESS.hosts(
+        "Host names that the server answers to: names, *.suffixes, or *. The names of loopback and "
+        "the host of public_url always count. By default a server on loopback answers to those "
+        "alone, any other to every name."
+    )
+    insecure: bool = _ACCESS.switch(
+        False, "Start without access rules on an address that other machines can reach."
     )
 
     subscriptions_max: int = _SUBSCRIPTIONS.count(

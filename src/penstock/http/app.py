@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.access.authenticator import Access
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
-from penstock.errors import (
-    BodyTooLarge,
-    MethodNotAllowed,
-    PenstockError,
-    RateLimited,
-    RouteNotFound,
-    UnsupportedCoding,
-)
+from penstock.errors import MethodNotAllowed, PenstockError, RouteNotFound
 from penstock.http.compression import Compressor
 from penstock.http.dialect import Dialect, Services
 from penstock.http.endpoint import Answer, Handler
-from penstock.http.guard import Guard, preflight
+from penstock.http.guard import Guard
 from penstock.http.health import Health
 from penstock.http.live.readers import LiveReaders
 from penstock.http.live.response import LiveReader
@@ -48,8 +41,6 @@ if TYPE_CHECKING:
 # The commit thread and the loop hand the interpreter to each other; at the default of 5 ms the
 # hand-over dominates the latency of an append.
 SWITCH_INTERVAL_S = 0.0005
-
-_GUARDED = {error.status: error.code for error in (RateLimited, BodyTooLarge, UnsupportedCoding)}
 
 
 async def open_app(settings: Settings) -> App:
@@ -114,7 +105,7 @@ class App:
 
     def refuse(self, head: Request) -> Response | None:
         """Return the response to a request that needs no body: preflight, 401, 403, 404, 405, 413,
-        415, 429.
+        415, 421, 429.
 
         None lets the request in.
         """
@@ -128,8 +119,6 @@ class App:
                         break
                 else:
                     return None
-            if response.status in _GUARDED:
-                self.traffic.count_error(_GUARDED[response.status])
         except Exception as error:  # noqa: BLE001 - becomes the response
             response = self.traffic.failed(error)
         return self.traffic.count(head.method, response)
@@ -159,7 +148,7 @@ class App:
         """Answer a request that was not refused. Never raises."""
         try:
             if request.method == "OPTIONS":
-                answer: Answer = preflight()
+                answer: Answer = self._guard.origins.preflight(request)
             else:
                 handler, path = request.route or self._admit(request)
                 answer = handler(path, request)

@@ -1,5 +1,5 @@
-"""Which requests are let in, and the headers for browsers: who sends it and what they may do, rate
-limit, size and coding of the body, CORS.
+"""Which requests are let in: host and origin, who sends it and what they may do, rate limit, size
+and coding of the body.
 
 Knows requests, endpoints and settings; knows nothing of streams or of sockets.
 """
@@ -21,9 +21,9 @@ from penstock.errors import (
     UnsupportedCoding,
 )
 from penstock.http.credentials import bearer_token, take_link
-from penstock.http.message import Headers, Request, Response
+from penstock.http.message import Request, Response
+from penstock.http.origins import Origins
 from penstock.http.permission import denied
-from penstock.http.problems import problem
 
 if TYPE_CHECKING:
     from penstock.access.authenticator import Access
@@ -31,57 +31,13 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.endpoint import Endpoint
 
-METHODS = b"GET, POST, PUT, DELETE, HEAD, OPTIONS"
-
-ALLOW_HEADERS = (
-    b"Content-Type, Authorization, If-None-Match, If-Match, Cache-Control, Last-Event-ID, "
-    b"Stream-Seq, Stream-TTL, Stream-Expires-At, Stream-Closed, "
-    b"Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
-    b"Producer-Id, Producer-Epoch, Producer-Seq"
-)
-
-EXPOSE_HEADERS = (
-    b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
-    b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Forked-From, Stream-Fork-Offset, "
-    b"Stream-Earliest-Offset, Stream-Successor, Producer-Epoch, Producer-Seq, "
-    b"Producer-Expected-Seq, Producer-Received-Seq, STP-Last-SeqNo, STP-First-SeqNo, "
-    b"STP-Earliest-SeqNo, ETag, Location, Content-Type, Content-Encoding, Retry-After"
-)
-
-PREFLIGHT_MAX_AGE_S = 86400
 RATE_PEERS_MAX = 10_000
-
-
-def fixed_headers(settings: Settings) -> Headers:
-    """Return the headers that every response carries, errors of the transport included."""
-    headers = [
-        (b"x-content-type-options", b"nosniff"),
-        (b"cross-origin-resource-policy", b"cross-origin"),
-    ]
-    origin = settings.cors_origin
-    if origin:
-        headers.append((b"access-control-allow-origin", origin.encode("latin-1")))
-        # With any origin allowed there are no credentials, and then `*` names all headers.
-        exposed = b"*" if origin == "*" else EXPOSE_HEADERS
-        headers.append((b"access-control-expose-headers", exposed))
-    return headers
-
-
-def preflight() -> Response:
-    """Return the response to OPTIONS, whatever the path: it shows nothing that is not public."""
-    headers = [
-        (b"allow", METHODS),
-        (b"access-control-allow-methods", METHODS),
-        (b"access-control-allow-headers", ALLOW_HEADERS),
-        (b"access-control-max-age", b"%d" % PREFLIGHT_MAX_AGE_S),
-    ]
-    return Response(204, headers)
 
 
 class Guard:
     """Decides on the head of a request alone. One per App; the App calls it in `refuse`."""
 
-    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_rate")
+    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_rate", "origins")
 
     def __init__(
         self,
@@ -90,6 +46,7 @@ class Guard:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.origins = Origins(settings)
         self._access = access
         self._monotonic = monotonic
         self._body_bytes_max = settings.body_bytes_max
@@ -97,20 +54,18 @@ class Guard:
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
     def refuse(self, head: Request) -> Response | None:
-        """Return a preflight response, 429, 413 or 415; None lets the request in."""
+        """Return a preflight response or raise 403, 413, 415, 421 or 429; None lets it in."""
+        self.origins.check(head)
         if head.method == "OPTIONS":
-            return preflight()
-        try:
-            if self._rate is not None:
-                self._rate.take(head.peer)
-            length = head.headers.get(b"content-length")
-            # Digits only: the native parser guarantees it, a server in front of ASGI may not.
-            if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
-                raise too_large(self._body_bytes_max)
-            if b"content-encoding" in head.headers:
-                _check_coding(head.headers[b"content-encoding"])
-        except PenstockError as error:
-            return problem(error)
+            return self.origins.preflight(head)
+        if self._rate is not None:
+            self._rate.take(head.peer)
+        length = head.headers.get(b"content-length")
+        # Digits only: the native parser guarantees it, a server in front of ASGI may not.
+        if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
+            raise too_large(self._body_bytes_max)
+        if b"content-encoding" in head.headers:
+            _check_coding(head.headers[b"content-encoding"])
         return None
 
     def admit(self, head: Request, endpoint: Endpoint, path: str) -> None:

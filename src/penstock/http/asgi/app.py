@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,18 @@ from penstock.config.load import load
 from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
 from penstock.http.asgi.events import send_events, wait_for_disconnect
 from penstock.http.asgi.trailers import drop_trailers
-from penstock.http.guard import fixed_headers, too_large
+from penstock.http.guard import too_large
 from penstock.http.headers import header_block
-from penstock.http.message import BODILESS, EventBody, Later, RangeBody, Request, Response
+from penstock.http.message import (
+    BODILESS,
+    EventBody,
+    Headers,
+    Later,
+    RangeBody,
+    Request,
+    Response,
+)
+from penstock.http.origins import ANY, fixed_headers, origin_headers
 from penstock.http.problems import error_response, problem, public_error, unsafe_headers
 from penstock.http.shutdown import StopClock, signals_seen
 
@@ -59,9 +69,12 @@ class AsgiApp:
     """
 
     def __init__(self, settings: Settings, *, authorize: Authorize | None = None) -> None:
-        self.settings = settings
+        # Whether the server is on loopback, and which hosts it serves, is known to what runs it.
+        hosts = settings.allowed_hosts or (ANY,)
+        self.settings = dataclasses.replace(settings, allowed_hosts=hosts)
         self._authorize = authorize
         self._fixed = fixed_headers(settings)
+        self._by_origin = origin_headers(settings)
         self._app: App | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
@@ -224,7 +237,11 @@ class AsgiApp:
             length = len(body) if isinstance(body, bytes) else body.length
             if length or request.method != "HEAD":
                 headers.append((b"content-length", b"%d" % length))
-        return Response(response.status, [*headers, *self._fixed], body)
+        return Response(response.status, [*headers, *self._added(request)], body)
+
+    def _added(self, request: Request) -> Headers:
+        """Return the headers that every response to this page or client carries."""
+        return [*self._fixed, *self._by_origin.get(request.headers.get(b"origin", b""), ())]
 
     async def _send(
         self, request: Request, response: Response, receive: Receive, send: Send
@@ -260,7 +277,7 @@ class AsgiApp:
                 failure = error_response(error, request)
                 assert isinstance(failure.body, bytes)
                 length = (b"content-length", b"%d" % len(failure.body))
-                headers = [*failure.headers, length, *self._fixed]
+                headers = [*failure.headers, length, *self._added(request)]
                 await send({**start, "status": failure.status, "headers": headers})
                 await send({"type": "http.response.body", "body": failure.body})
                 return

@@ -294,6 +294,8 @@ class Connection(asyncio.Protocol):
             keep_alive = False
         self._keep_alive = keep_alive
         after = (KEEP_HTTP_1_0 if request.http_1_0 else KEEP) if keep_alive else CLOSE
+        if self._table.origin_lines:
+            after += self._origin_lines(request)
         body, encoder = response.body, self._table.encoder
         if request.method == "HEAD":
             transport.write(encoder.whole(response, after, head_only=True))
@@ -312,6 +314,10 @@ class Connection(asyncio.Protocol):
             self._become_events(request, response, body)
             return
         self._finish_response()
+
+    def _origin_lines(self, request: NativeRequest) -> bytes:
+        """Return the header lines that let the page of `request` read its response."""
+        return self._table.origin_lines.get(request.headers.get(b"origin", b""), b"")
 
     def _respond_range(self, response: Response, body: RangeBody, after: bytes) -> None:
         assert self._current is not None
@@ -398,7 +404,8 @@ class Connection(asyncio.Protocol):
     def _become_events(self, request: NativeRequest, response: Response, body: EventBody) -> None:
         """Hand the transport over to an EventConnection; this object is done."""
         chunked = not request.http_1_0
-        head = self._table.encoder.head(response, CLOSE, _CHUNKED if chunked else b"")
+        after = CLOSE + self._origin_lines(request)
+        head = self._table.encoder.head(response, after, _CHUNKED if chunked else b"")
         if head is None:
             self._respond(unsafe_headers())
             return

@@ -9,11 +9,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.http.guard import fixed_headers
 from penstock.http.message import Application, Request, Response
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.request_parser import ParserLimits
 from penstock.http.native.response_encoder import ResponseEncoder
+from penstock.http.origins import fixed_headers, origin_lines
 from penstock.http.problems import error_response
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class ConnectionTable:
         "linger_s",
         "loop",
         "now",
+        "origin_lines",
         "pipeline_max",
         "stall_s",
     )
@@ -80,6 +81,7 @@ class ConnectionTable:
         self.loop = loop
         self.limits = ParserLimits(settings)
         self.encoder = ResponseEncoder(fixed_headers(settings))
+        self.origin_lines = origin_lines(settings)
         self.is_rate_limited = settings.rate_limit_per_s > 0
         self.heads = HeadCache(line_bytes_max=settings.request_line_bytes_max)
         self.connections: set[Connection] = set()

@@ -165,8 +165,10 @@ class RequestParser:
         self.finished = self.truncated = True
         self.held_bytes -= sum(map(len, self._chunks)) + sum(map(len, self._pieces))
         self._chunks, self._pieces = [], []
+        # With what is there of the headers: they name the page that may read the response.
+        headers = self._headers if self._request is None else self._request.headers
+        last = NativeRequest("", b"", headers=headers, peer=self.peer)
         self._request = self._headers = None
-        last = NativeRequest("", b"", peer=self.peer)
         last.http_1_0 = last.keep_alive = False
         last.refusal = response
         self.ready.append(last)

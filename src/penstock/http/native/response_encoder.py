@@ -33,7 +33,7 @@ class ResponseEncoder:
     def __init__(self, fixed: Headers, *, wall: Callable[[], float] = time.time) -> None:
         block = header_block(fixed)
         if block is None:
-            raise ValueError("A fixed header contains a line break; check cors_origin.")
+            raise ValueError("A fixed header contains a line break; check cors_origins.")
         self._fixed = block
         self._wall = wall
         self._second = -1

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
 from penstock.http.message import Application
 from penstock.http.native.connection import Connection
@@ -39,6 +40,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
     from penstock.http.app import shorten_switch_interval
 
+    check_exposure(settings)
     configure(settings.log_level)
     shorten_switch_interval()
     raise_open_files()
