@@ -1,0 +1,57 @@
+"""Whatever requests are made up from the OpenAPI document, the server answers as it says there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.http.openapi_cases import Api, fuzz, fuzz_sequences, prepare, running_api, until
+
+SOAK_S = 600.0
+
+pytestmark = pytest.mark.xdist_group("openapi")
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with running_api() as api:
+        yield api
+
+
+def test_every_operation_answers_as_documented(api: Api) -> None:
+    operations = [each for each in api.operations if each.method != "head"]
+    for operation in operations:
+        fuzz(api, operation, seed_of=16, examples=3)
+    _check_log(api)
+
+
+def test_sequences_of_operations_are_answered_as_documented(api: Api) -> None:
+    prepare(api.server.url)
+    fuzz_sequences(api, seed_of=16, examples=5)
+    _check_log(api)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [16])
+def test_every_operation_answers_as_documented_for_ten_minutes(seed: int) -> None:
+    with running_api(memory=False) as api:
+        has_time = until(SOAK_S)
+        round_of = 0
+        while has_time():
+            for operation in api.operations:
+                if not has_time():
+                    break
+                prepare(api.server.url)
+                fuzz(api, operation, seed_of=seed + round_of, examples=25)
+            fuzz_sequences(api, seed_of=seed + round_of, examples=25, steps=15)
+            round_of += 1
+        assert round_of > 0
+        _check_log(api)
+
+
+def _check_log(api: Api) -> None:
+    """The server ran into no bug that a response might hide."""
+    assert api.server.running
+    assert "Traceback" not in api.server.stderr
+    assert '"level": "error"' not in api.server.stderr
