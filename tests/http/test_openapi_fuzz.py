@@ -10,6 +10,22 @@ from tests.http.openapi_cases import Api, fuzz, fuzz_sequences, prepare, running
 
 SOAK_S = 600.0
 
+REACHED = {
+    ("createStream", 201),
+    ("appendToStream", 204),
+    ("readStream", 200),
+    ("trimStream", 200),
+    ("declareSchema", 201),
+    ("readState", 200),
+    ("putTableOrRow", 201),
+    ("writeRows", 204),
+    ("readTable", 200),
+    ("putSubscription", 201),
+    ("claimWake", 200),
+    ("ackWake", 200),
+}
+"""What sequences have to come to: a server that refuses everything answers as documented, too."""
+
 pytestmark = pytest.mark.xdist_group("openapi")
 
 
@@ -22,13 +38,14 @@ def api() -> Iterator[Api]:
 def test_every_operation_answers_as_documented(api: Api) -> None:
     operations = [each for each in api.operations if each.method != "head"]
     for operation in operations:
-        fuzz(api, operation, seed_of=16, examples=3)
+        prepare(api.server.url)
+        fuzz(api, operation, seed_of=16, examples=2)
     _check_log(api)
 
 
 def test_sequences_of_operations_are_answered_as_documented(api: Api) -> None:
-    prepare(api.server.url)
-    fuzz_sequences(api, seed_of=16, examples=5)
+    statuses = fuzz_sequences(api, seed_of=16, examples=8)
+    assert statuses >= REACHED
     _check_log(api)
 
 

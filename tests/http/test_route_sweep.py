@@ -80,7 +80,7 @@ def _fault(item: dict[str, Any], method: str, token: str, answer: Answer) -> str
     if method == "OPTIONS":
         return "" if answer.status == 204 and "allow" in answer.headers else "OPTIONS fails"
     operation = item.get(method.lower())
-    if token != "right" and not _is_public(item, operation):
+    if token != "right" and not _is_public(operation):
         if answer.status != 401:
             return "let in"
         return "" if "www-authenticate" in answer.headers else "no WWW-Authenticate"
@@ -93,11 +93,10 @@ def _fault(item: dict[str, Any], method: str, token: str, answer: Answer) -> str
     return ""
 
 
-def _is_public(item: dict[str, Any], operation: dict[str, Any] | None) -> bool:
-    """Whether a request gets to the router without the token of the server.
+def _is_public(operation: dict[str, Any] | None) -> bool:
+    """Whether a request gets to its handler without the token of the server.
 
-    Tokens of wakes are checked by the handlers, after the body.
+    Tokens of wakes are checked by the handlers, after the body. Which methods a path serves is told
+    to those alone who have a token.
     """
-    if operation is None:
-        return all(each.get("security") == [] for each in item.values())
-    return operation.get("security") in ([], [{"wake": []}])
+    return operation is not None and operation.get("security") in ([], [{"wake": []}])

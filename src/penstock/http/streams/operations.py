@@ -310,7 +310,7 @@ _READ: Final = Operation(
             ),
             (
                 Content("application/json", {"anyOf": [array({}), _SPLITS]}, [{"text": "hello"}]),
-                Content("text/event-stream", TEXT),
+                Content("text/event-stream"),
                 Content("*/*"),
             ),
             (

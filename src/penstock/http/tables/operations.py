@@ -161,9 +161,9 @@ _PUT: Final = Operation(
         ),
         Answer(
             200,
-            "The table was declared like this before; or the row of a producer was written.",
+            "The table was declared like this before, and the body is as with 201; or the row of a "
+            "producer was written, and there is none.",
             optional(shared.CACHE_CONTROL, *_WRITTEN),
-            json(reference("TableDeclaration"), _DECLARED),
         ),
         _ACCEPTED[0],
     ),
