@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock.log.stream import Stream
 from tests.helpers.app import Answer, Client, with_app
 from tests.http.test_metrics import scrape
 from tests.state.test_server_schema import JSON, declare, post
@@ -361,3 +362,28 @@ async def test_a_fork_has_the_state_of_its_source_and_then_its_own(client: Clien
     await post(client, "s", change("user", "3", 3))
     assert await types(client, "f") == {"user": {"1": 1, "2": 2}}
     assert await types(client, "s") == {"user": {"1": 1, "3": 3}}
+
+
+def test_a_trim_while_the_index_reads_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        indexer = client.app.state.indexer
+        read = indexer.read
+
+        async def trim_first(stream: Stream, start: int, end: int) -> bytes:
+            indexer.read = read  # type: ignore[method-assign]  # once
+            await client.engine.trim("s", "now")
+            return await read(stream, start, end)
+
+        await client.put("s", content_type=JSON)
+        await declare(client, "s", ANY)
+        assert await types(client, "s") == {}
+        indexer.read = trim_first  # type: ignore[method-assign]
+        await post(client, "s", change("user", "1", {"n": 1}))
+        assert await types(client, "s") == {}
+        assert indexer.read == read
+        await post(client, "s", change("user", "2", {"n": 2}))
+        assert await types(client, "s") == {"user": {"2": {"n": 2}}}
+
+    check("memory", None)
+    assert "cannot index" not in caplog.text

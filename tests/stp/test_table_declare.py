@@ -348,3 +348,34 @@ async def test_the_declaration_of_a_tables_stream_cannot_be_taken_back(client: C
     answer = await client.send("DELETE", "/v1/schema/t")
     assert (answer.status, answer.json()["code"]) == (409, "conflict")
     assert (await put(client, "k", "v")).status == 204
+
+
+@with_app()
+async def test_a_trimmed_stream_can_be_declared_and_shows_the_rows_that_are_left(
+    client: Client,
+) -> None:
+    for path, is_all in (("some", False), ("all", True)):
+        await client.put(path, content_type=JSON)
+        await schema(client, path, {"s": {"type": "string"}})
+        first = await append(client, path, change("s", "a", "1"), change("s", "b", "2"))
+        await append(client, path, change("s", "c", "3"))
+        await client.engine.trim(path, "now" if is_all else first.offset)
+        answer = await declare(client, path)
+        assert answer.status == 201, answer.body
+        await put(client, "d", "4", path)
+        left = [(4, "d")] if is_all else [(3, "c"), (4, "d")]
+        assert [(row.seqno, row.key) for row in await rows(client, path)] == left
+
+
+@with_app()
+async def test_an_event_that_is_no_row_is_numbered_from_the_start_of_a_trimmed_stream(
+    client: Client,
+) -> None:
+    await client.put("t", content_type=JSON)
+    await schema(client, "t", {})
+    first = await append(client, "t", change("s", "a", "1"), change("s", "b", "2"))
+    await append(client, "t", change("s", "a\tb", "3"))
+    await client.engine.trim("t", first.offset)
+    answer = await declare(client, "t", record="json")
+    assert (answer.status, answer.json()["code"]) == (409, "not-expressible")
+    assert "Event 3 of" in answer.json()["detail"]

@@ -23,6 +23,7 @@ from penstock.http.health import Health
 from penstock.http.live.readers import LiveReaders
 from penstock.http.live.response import LiveReader
 from penstock.http.message import Later, Request, Response
+from penstock.http.openapi.route import OpenApi
 from penstock.http.peers.dialect import PeerDialect
 from penstock.http.router import Router
 from penstock.http.state.dialect import StateDialect
@@ -92,6 +93,8 @@ class App:
         others = [self.state, self.streams, tables, peers, subscriptions]
         self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
+        self.openapi = OpenApi(services, self._dialects, lambda: self._router.templates())
+        self._dialects.append(self.openapi)
         for dialect in self._dialects:
             for check in dialect.checks():
                 engine.add_check(

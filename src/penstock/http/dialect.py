@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.http.endpoint import Methods
+from penstock.http.openapi.model import Description
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -44,13 +45,15 @@ class Routes:
     """The resources of a dialect by where they are.
 
     `streams` are the methods of streams themselves, `fixed` is by whole path, `prefixes` by what
-    stands before a stream's path, and `suffixes` by the name in `<stream>/__ds/<name>`.
+    stands before a stream's path, and `suffixes` by the name in `<stream>/__ds/<name>`. `below`
+    says what the handlers of a prefix tell apart themselves: the methods of the paths behind it.
     """
 
     streams: Methods = field(default_factory=dict)
     fixed: Mapping[bytes, Methods] = field(default_factory=dict)
     prefixes: Mapping[bytes, Methods] = field(default_factory=dict)
     suffixes: Mapping[str, Methods] = field(default_factory=dict)
+    below: Mapping[bytes, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 class AppendCheck(NamedTuple):
@@ -77,6 +80,10 @@ class Dialect:
     def refusals(self) -> Iterable[Callable[[Request], Response | None]]:
         """Return functions that may refuse a request by its head, after the guard has let it in."""
         return ()
+
+    def describe(self) -> Description:
+        """Return what the OpenAPI document says of the routes; called when somebody asks for it."""
+        return Description()
 
     def start(self) -> None:
         """Resume what was going on before the last stop."""

@@ -42,6 +42,7 @@ _INDEX = {
     "health": "/healthz",
     "ready": "/readyz",
     "metrics": "/metrics",
+    "openapi": "/openapi.json",
 }
 
 

@@ -5,7 +5,7 @@ Knows paths and methods; nothing of what the handlers do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.access.rules import SERVER
@@ -28,18 +28,28 @@ _CACHED_BYTES_MAX = 128
 class Router:
     """The routes of all dialects, and the canonical paths of the streams in use."""
 
-    __slots__ = ("_fixed", "_path_bytes_max", "_paths", "_prefixes", "_streams", "_suffixes")
+    __slots__ = (
+        "_below",
+        "_fixed",
+        "_path_bytes_max",
+        "_paths",
+        "_prefixes",
+        "_streams",
+        "_suffixes",
+    )
 
     def __init__(self, routes: Iterable[Routes], *, path_bytes_max: int) -> None:
         self._streams: dict[str, Endpoint] = {}
         self._fixed: dict[bytes, Methods] = {}
         self._prefixes: dict[bytes, Methods] = {}
         self._suffixes: dict[str, Methods] = {}
+        self._below: dict[bytes, Mapping[str, tuple[str, ...]]] = {}
         for each in routes:
             self._streams |= each.streams
             self._fixed |= each.fixed
             self._prefixes |= each.prefixes
             self._suffixes |= each.suffixes
+            self._below |= each.below
         self._path_bytes_max = path_bytes_max
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
         self._paths: dict[bytes, str] = {}
@@ -54,6 +64,9 @@ class Router:
                 return _pick(fixed, request.method), ""
             for prefix, methods in self._prefixes.items():
                 if raw.startswith(prefix):
+                    if prefix in self._below and request.method not in methods:
+                        path = self._canonical(raw, prefix)
+                        raise _not_allowed(request.method, _served(self._below[prefix], path))
                     return _pick(methods, request.method), self._canonical(raw, prefix)
             path = self._stream_path(raw)
             stream, mark, name = path.partition(_MARK)
@@ -66,6 +79,18 @@ class Router:
         if endpoint is None:
             endpoint = _pick(self._streams, request.method)
         return endpoint, path
+
+    def templates(self) -> dict[str, tuple[str, ...]]:
+        """Return the methods that are served at each path; `{path}` is that of a stream."""
+        templates = {path.decode(): tuple(methods) for path, methods in self._fixed.items()}
+        templates["/v1/stream/{path}"] = tuple(self._streams)
+        for name, methods in self._suffixes.items():
+            templates[f"/v1/stream/{{path}}{_MARK}{name}"] = tuple(methods)
+        for prefix, methods in self._prefixes.items():
+            below = self._below.get(prefix, {"{path}": tuple(methods)})
+            for rest, served in below.items():
+                templates[prefix.decode() + rest] = served
+        return templates
 
     def _stream_path(self, raw: bytes) -> str:
         if not raw.startswith(STREAM_PREFIX):
@@ -115,6 +140,23 @@ def _reserved() -> RouteNotFound:
 def _pick(methods: Methods, method: str) -> Endpoint:
     endpoint = methods.get(method)
     if endpoint is None:
-        allowed = ", ".join((*methods, "OPTIONS"))
-        raise MethodNotAllowed(f"{method} is not served here; use {allowed}.", Allow=allowed)
+        raise _not_allowed(method, methods)
     return endpoint
+
+
+def _not_allowed(method: str, methods: Iterable[str]) -> MethodNotAllowed:
+    allowed = ", ".join((*methods, "OPTIONS"))
+    return MethodNotAllowed(f"{method} is not served here; use {allowed}.", Allow=allowed)
+
+
+def _served(templates: Mapping[str, tuple[str, ...]], path: str) -> tuple[str, ...]:
+    """Return the methods at a path behind a prefix."""
+    segments = path.split("/")
+    for template, methods in templates.items():
+        names = template.split("/")
+        has_rest = names[-1] == "{path}"
+        if len(names) == len(segments) or (has_rest and len(names) < len(segments)):
+            pairs = zip(names, segments, strict=False)
+            if all(name.startswith("{") or name == segment for name, segment in pairs):
+                return methods
+    raise RouteNotFound("Nothing is served at this path; GET / names everything that is served.")

@@ -40,17 +40,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
-class _Webhook(msgspec.Struct):
+class WebhookDocument(msgspec.Struct):
     url: str
 
 
-class _Document(msgspec.Struct):
+class SubscriptionDocument(msgspec.Struct):
     """The document of a client; unknown members are ignored, as everywhere in the protocol."""
 
     type: str
     pattern: str | None = None
     streams: list[str] | None = None
-    webhook: _Webhook | None = None
+    webhook: WebhookDocument | None = None
     wake_stream: str | None = None
     filter: Any = None
     lease_ttl_ms: int | None = None
@@ -102,7 +102,7 @@ def decode(body: bytes, kind: type[T], shape: str) -> T:
 
 
 def parse_config(body: bytes, *, path_bytes_max: int, streams_max: int) -> Config:
-    document = decode(body, _Document, '{"type": …, "pattern": …, "streams": […], …}')
+    document = decode(body, SubscriptionDocument, '{"type": …, "pattern": …, "streams": […], …}')
     if document.type not in (WEBHOOK, PULL_WAKE):
         raise InvalidSubscription(f"`type` has to be {WEBHOOK} or {PULL_WAKE}.")
     if document.filter is not None:

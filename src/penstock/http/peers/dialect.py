@@ -9,6 +9,7 @@ from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
 from penstock.http.endpoint import on_path, on_server, public, readable
 from penstock.http.metrics import peer_metrics
+from penstock.http.openapi.model import Description
 from penstock.http.peers.follow import Follow
 from penstock.http.peers.notify import PREFIX, Notify
 from penstock.http.peers.nurls import NurlList
@@ -49,6 +50,11 @@ class PeerDialect(Dialect):
         return Routes(
             fixed={b"/v1/nurls": nurls}, prefixes={PREFIX: notify, b"/v1/follow/": follow}
         )
+
+    def describe(self) -> Description:
+        from penstock.http.peers.operations import describe
+
+        return describe()
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(OWNER, check_writer, closes=True)]

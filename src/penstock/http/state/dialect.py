@@ -9,6 +9,7 @@ from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
 from penstock.http.endpoint import on_path, readable
 from penstock.http.metrics import state_metrics
+from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import is_owned, not_reserved, not_server_owned
 from penstock.http.state.schema import Schema
 from penstock.http.state.state import State
@@ -43,6 +44,11 @@ class StateDialect(Dialect):
         }
         state = readable(on_path(Verb.READ, self._state.get))
         return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": state})
+
+    def describe(self) -> Description:
+        from penstock.http.state.operations import describe
+
+        return describe()
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(META, self._checks)]

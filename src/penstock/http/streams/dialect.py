@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
 from penstock.http.endpoint import on_path, readable, somewhere
+from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import not_owned, not_reserved, not_server_owned
 from penstock.http.streams.listing import Listing
 from penstock.http.streams.live import Live
@@ -64,6 +65,11 @@ class StreamDialect(Dialect):
                 },
             },
         )
+
+    def describe(self) -> Description:
+        from penstock.http.streams.operations import describe
+
+        return describe()
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(SUCCESSOR, self._successor.check, closes=True, overtakes=leads_on)]

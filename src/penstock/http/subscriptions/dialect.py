@@ -9,7 +9,14 @@ from penstock.access.rules import Verb
 from penstock.http.dialect import Dialect, Routes, Services
 from penstock.http.endpoint import PUBLIC, Endpoint, Need, on_server, public, readable, somewhere
 from penstock.http.metrics import subscription_metrics
-from penstock.http.subscriptions.resource import LIST, PREFIX, SubscriptionResource, has_own_token
+from penstock.http.openapi.model import Description
+from penstock.http.subscriptions.resource import (
+    BELOW,
+    LIST,
+    PREFIX,
+    SubscriptionResource,
+    has_own_token,
+)
 from penstock.http.subscriptions.webhook_keys import JWKS, ROTATE, WebhookKeys
 from penstock.subscriptions.service import Subscriptions
 
@@ -43,7 +50,13 @@ class SubscriptionDialect(Dialect):
                     "DELETE": somewhere(Verb.SUBSCRIBE, self._resource.delete),
                 },
             },
+            below={PREFIX: BELOW},
         )
+
+    def describe(self) -> Description:
+        from penstock.http.subscriptions.operations import describe
+
+        return describe()
 
     def metrics(self) -> Iterable[Metric]:
         return subscription_metrics(self.service)

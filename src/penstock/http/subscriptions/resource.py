@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from penstock.access.rules import Verb
@@ -54,6 +54,17 @@ PREFIX = LIST + b"/"
 LIMIT_DEFAULT = 100
 SHOWN_MAX = 5
 """How often a document is rendered again because a change that it shows was undone."""
+
+BELOW: Final = {
+    "{id}": ("GET", "HEAD", "PUT", "DELETE"),
+    "{id}/streams": ("POST",),
+    "{id}/claim": ("POST",),
+    "{id}/ack": ("POST",),
+    "{id}/callback": ("POST",),
+    "{id}/release": ("POST",),
+    "{id}/streams/{path}": ("DELETE",),
+}
+"""The methods that are served at each path behind the prefix."""
 
 _OWN_TOKENS = frozenset({b"callback", b"ack", b"release"})
 _REPORT = '{"wake_id": …, "generation": …, "acks": [{"stream": …, "offset": …}], "done": …}'
@@ -127,16 +138,13 @@ class SubscriptionResource:
     async def _not_served(self, action: str) -> Response:
         """Raise the error of a method that is not served at a path below a subscription."""
         kind, _, rest = action.partition("/")
-        if not action:
-            allowed = "GET, HEAD, PUT, DELETE"
-        elif action in self._actions:
-            allowed = "POST"
-        elif kind == "streams" and rest:
-            allowed = "DELETE"
-        else:
+        template = "{id}/streams/{path}" if kind == "streams" and rest else f"{{id}}/{action}"
+        methods = BELOW.get(template.rstrip("/"))
+        if methods is None:
             raise RouteNotFound(
                 "Below a subscription there are only streams, claim, ack, release and callback."
             )
+        allowed = ", ".join(methods)
         raise MethodNotAllowed(f"Use {allowed} here.", Allow=f"{allowed}, OPTIONS")
 
     def listing(self, path: str, request: Request) -> Awaitable[Response]:

@@ -9,6 +9,7 @@ from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
 from penstock.http.endpoint import Endpoint, Need, on_path, readable
 from penstock.http.metrics import table_metrics
+from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import not_server_owned
 from penstock.http.tables.declare import TableDeclarations
 from penstock.http.tables.live import TableLive
@@ -49,6 +50,11 @@ class TableDialect(Dialect):
             "DELETE": on_path(Verb.APPEND, self._tables.delete),
         }
         return Routes(prefixes={b"/v1/table/": table})
+
+    def describe(self) -> Description:
+        from penstock.http.tables.operations import describe
+
+        return describe()
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(META, self._checks)]

@@ -231,6 +231,10 @@ class StateIndexer:
             try:
                 await self._step(follow)
             except PenstockError as error:
+                behind = (follow.position or 0) < follow.stream.earliest
+                if isinstance(error, StreamTrimmed) and behind and not follow.stream.is_gone:
+                    self._queue[follow.stream.id] = follow  # trimmed while it was read
+                    continue
                 if not follow.stream.is_gone:
                     _log.error("cannot index %s: %s", follow.stream.path, error.detail)
                 self._give_up(follow, error)

@@ -38,9 +38,15 @@ NOTHING: Final = History(0, 0, 0, has_resets=False)
 async def inspect(
     engine: Engine, indexer: StateIndexer, stream: Stream, table: Table, history: History
 ) -> History:
-    """Continue `history` to the tail; raise NotExpressible at the first event that is not a row."""
+    """Continue `history` to the tail; raise NotExpressible at the first event that is not a row.
+
+    What was trimmed is no part of it.
+    """
     until = stream.tail
     while history.position < until:
+        if history.position < stream.earliest:
+            history = history._replace(position=stream.earliest, messages=stream.earliest_ordinal)
+            continue
         end = await engine.plan(stream, history.position, max_bytes=PIECE_BYTES, until=until)
         wire = await indexer.read(stream, history.position, end)
         history = await asyncio.to_thread(_inspect, wire, stream.id, table, history)

@@ -1,0 +1,591 @@
+"""What the OpenAPI document says of streams, their listing and what stands behind their paths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock import limits
+from penstock.errors import (
+    ConflictingExpiry,
+    ContentTypeMismatch,
+    Damaged,
+    EmptyArray,
+    EmptyBody,
+    EpochStart,
+    ForkSourceDeleted,
+    ForkTooDeep,
+    InvalidContentType,
+    InvalidEvent,
+    InvalidExpiresAt,
+    InvalidForkOffset,
+    InvalidJson,
+    InvalidOffset,
+    InvalidParameter,
+    InvalidProducer,
+    InvalidRow,
+    InvalidStreamSeq,
+    InvalidTtl,
+    MirrorReadOnly,
+    MissingContentType,
+    NotCompactable,
+    NotJsonStream,
+    NotStateStream,
+    NumberTooLong,
+    OffsetBeyondTail,
+    OffsetNotAligned,
+    PathBlocked,
+    SequenceGap,
+    StaleEpoch,
+    StateTooLarge,
+    StreamClosed,
+    StreamExists,
+    StreamNotFound,
+    StreamRecreated,
+    StreamSeqConflict,
+    StreamSoftDeleted,
+    StreamTrimmed,
+    TailMoved,
+    TooManyProducers,
+    UnknownParameter,
+    ValidationFailed,
+)
+from penstock.http.openapi import parameters as shared
+from penstock.http.openapi.model import (
+    WRITES,
+    Answer,
+    Body,
+    Content,
+    Description,
+    Errors,
+    Header,
+    Link,
+    Operation,
+    Parameter,
+    json,
+    optional,
+)
+from penstock.http.openapi.schemas import (
+    FLAG,
+    NUMBER,
+    TEXT,
+    array,
+    nullable,
+    record,
+    reference,
+    struct_schemas,
+)
+from penstock.http.streams.retention import CompactRequest, Policy, TrimRequest
+from penstock.http.streams.successor import SuccessorRequest
+from penstock.protocol.retention import RATIO_MIN
+
+FIND: Final[Errors] = (StreamNotFound, StreamSoftDeleted)
+OFFSETS: Final[Errors] = (
+    InvalidOffset,
+    OffsetBeyondTail,
+    OffsetNotAligned,
+    StreamRecreated,
+    StreamTrimmed,
+)
+QUERY: Final[Errors] = (InvalidParameter, UnknownParameter)
+APPENDED: Final[Errors] = (
+    StreamClosed,
+    InvalidProducer,
+    EpochStart,
+    StaleEpoch,
+    SequenceGap,
+    TooManyProducers,
+    InvalidStreamSeq,
+    StreamSeqConflict,
+    InvalidOffset,
+    TailMoved,
+    MirrorReadOnly,
+    InvalidEvent,
+    ValidationFailed,
+    InvalidRow,
+)
+"""Errors of everything that appends to a stream."""
+
+_STREAM: Final = "/v1/stream/{path}"
+_ANY: Final = (
+    Content("application/json", {}, [{"text": "hello"}]),
+    Content("text/plain", TEXT, "hello"),
+    Content("application/octet-stream"),
+)
+_CLOSE: Final = Parameter(
+    "Stream-Closed", "header", "`true` closes the stream.", {"enum": ["true", "false"]}
+)
+_HERE: Final = {"path.path": "$request.path.path"}
+_NEXT: Final = (
+    Link("append", "appendToStream", _HERE),
+    Link("read", "readStream", _HERE),
+    Link("describe", "describeStream", _HERE),
+    Link("declare", "declareSchema", _HERE),
+    Link("trim", "trimStream", _HERE),
+    Link("remove", "deleteStream", _HERE),
+)
+_LIFETIME: Final = (
+    Header("Stream-TTL", "Seconds that the stream lives after it was last used.", NUMBER),
+    Header("Stream-Expires-At", "When the stream ends.", shared.TIME),
+)
+# Empty, and still with the content type of the stream.
+_EMPTY: Final = (Content("*/*"),)
+
+_CREATE: Final = Operation(
+    method="PUT",
+    path=_STREAM,
+    id="createStream",
+    summary="Create a stream, or make sure that it exists",
+    description="`Content-Type` becomes that of the stream; JSON streams hold messages, all others "
+    "bytes. With `Stream-Forked-From` the stream shares the bytes of another one.",
+    tag="streams",
+    parameters=(
+        shared.STREAM,
+        Parameter(
+            "Stream-TTL",
+            "header",
+            "Seconds that the stream lives after it was last used.",
+            shared.WHOLE,
+            example=3600,
+        ),
+        Parameter(
+            "Stream-Expires-At", "header", "When the stream ends; not with a TTL.", shared.TIME
+        ),
+        _CLOSE,
+        Parameter(
+            "Stream-Forked-From",
+            "header",
+            "The source of a fork: `/v1/stream/<path>`.",
+            {"type": "string", "pattern": "^/v1/stream/[A-Za-z0-9_/-]+$"},
+        ),
+        Parameter(
+            "Stream-Fork-Offset",
+            "header",
+            "Where the fork leaves its source; the tail if it is not there.",
+            shared.OFFSET_TEXT,
+        ),
+        Parameter(
+            "Stream-Fork-Sub-Offset",
+            "header",
+            "Messages or bytes behind `Stream-Fork-Offset`.",
+            shared.WHOLE,
+        ),
+    ),
+    body=Body(_ANY, "The first messages or bytes.", required=False),
+    answers=(
+        Answer(
+            201,
+            "The stream was created.",
+            (shared.NEXT_OFFSET, shared.LOCATION, *optional(shared.CLOSED)),
+            _EMPTY,
+            _NEXT,
+        ),
+        Answer(
+            200,
+            "It was there with the same configuration.",
+            (shared.NEXT_OFFSET, *optional(shared.CLOSED)),
+            _EMPTY,
+        ),
+    ),
+    errors=(
+        InvalidContentType,
+        InvalidTtl,
+        InvalidExpiresAt,
+        ConflictingExpiry,
+        InvalidForkOffset,
+        InvalidJson,
+        NumberTooLong,
+        *OFFSETS,
+        MirrorReadOnly,
+        StreamNotFound,
+        StreamExists,
+        PathBlocked,
+        ForkSourceDeleted,
+        ForkTooDeep,
+        ContentTypeMismatch,
+        Damaged,
+        *WRITES,
+    ),
+)
+
+_APPEND_HEADERS: Final = (
+    shared.NEXT_OFFSET,
+    *optional(shared.CLOSED, shared.PRODUCER_EPOCH, shared.PRODUCER_SEQ),
+)
+_APPEND: Final = Operation(
+    method="POST",
+    path=_STREAM,
+    id="appendToStream",
+    summary="Append to a stream, or close it",
+    description="An answer means that the data is durable. A JSON array is appended as its "
+    "messages. An empty body is allowed with `Stream-Closed: true` alone.",
+    tag="streams",
+    parameters=(
+        shared.STREAM,
+        _CLOSE,
+        shared.IF_MATCH,
+        shared.STREAM_SEQ,
+        *shared.PRODUCER,
+    ),
+    body=Body(_ANY, "Messages or bytes, with the content type of the stream.", required=False),
+    answers=(
+        Answer(
+            204,
+            "Appended; or a repeat of a producer, which changes nothing.",
+            _APPEND_HEADERS,
+            links=(Link("read", "readStream", _HERE),),
+        ),
+        Answer(200, "New data of a producer was appended.", _APPEND_HEADERS),
+    ),
+    errors=(
+        InvalidContentType,
+        MissingContentType,
+        ContentTypeMismatch,
+        EmptyBody,
+        EmptyArray,
+        InvalidJson,
+        NumberTooLong,
+        *APPENDED,
+        *FIND,
+        Damaged,
+        *WRITES,
+    ),
+)
+
+_SPLITS: Final = record(
+    {"offsets": array(shared.TOKEN), "ordinals": array(NUMBER)}, optional=["ordinals"]
+)
+_READ: Final = Operation(
+    method="GET",
+    path=_STREAM,
+    id="readStream",
+    summary="Read a stream, and follow it",
+    description="Without `live` the response is what there is from `offset` on, up to a chunk. "
+    "`live=long-poll` waits for more at the tail, `live=sse` sends events as they come. `splits` "
+    "returns offsets that cut a range into parts for parallel readers.",
+    tag="streams",
+    parameters=(
+        shared.STREAM,
+        shared.OFFSET,
+        Parameter(
+            "live",
+            "query",
+            "How to follow the stream; `false` is a catch-up read.",
+            {"enum": ["false", "long-poll", "sse"]},
+        ),
+        Parameter("cursor", "query", "The last `Stream-Cursor`, in live reads.", TEXT),
+        Parameter(
+            "sse",
+            "query",
+            "The form of events: bytes in base64, or without event names.",
+            {"enum": ["base64", "message", "base64,message"]},
+        ),
+        Parameter("until", "query", "The offset where the read ends at the latest.", shared.TOKEN),
+        Parameter("count", "query", "The most messages; JSON streams only.", shared.COUNT),
+        Parameter("splits", "query", "How many parts.", {**shared.COUNT, "maximum": 1000}),
+        Parameter("bytes", "query", "The most bytes that are split.", shared.COUNT),
+        Parameter(
+            "Last-Event-ID", "header", "Where a reconnecting EventSource goes on.", shared.TOKEN
+        ),
+        shared.IF_NONE_MATCH,
+    ),
+    answers=(
+        Answer(
+            200,
+            "A part of the stream, its events, or the offsets of parts.",
+            (
+                shared.CACHE_CONTROL,
+                *optional(
+                    shared.NEXT_OFFSET,
+                    shared.ETAG,
+                    shared.UP_TO_DATE,
+                    shared.CLOSED,
+                    shared.CURSOR,
+                    shared.VARY,
+                    Header(
+                        "Stream-SSE-Data-Encoding",
+                        "How data events are encoded.",
+                        {"const": "base64"},
+                    ),
+                ),
+            ),
+            (
+                Content("application/json", {"anyOf": [array({}), _SPLITS]}, [{"text": "hello"}]),
+                Content("text/event-stream"),
+                Content("*/*"),
+            ),
+            (
+                Link(
+                    "continue",
+                    "readStream",
+                    {**_HERE, "query.offset": "$response.header.Stream-Next-Offset"},
+                ),
+            ),
+        ),
+        Answer(
+            204,
+            "Nothing came while a long-poll waited, or the stream has ended.",
+            (
+                shared.NEXT_OFFSET,
+                shared.UP_TO_DATE,
+                shared.CACHE_CONTROL,
+                *optional(shared.CLOSED, shared.CURSOR),
+            ),
+        ),
+        Answer(
+            304,
+            "The client has this part already.",
+            (
+                shared.ETAG,
+                shared.NEXT_OFFSET,
+                shared.CACHE_CONTROL,
+                *optional(shared.UP_TO_DATE, shared.CLOSED, shared.CURSOR, shared.VARY),
+            ),
+        ),
+    ),
+    errors=(*OFFSETS, *QUERY, *FIND, Damaged),
+)
+
+_DESCRIBED: Final = (
+    shared.NEXT_OFFSET,
+    shared.EARLIEST_OFFSET,
+    shared.ETAG,
+    shared.CACHE_CONTROL,
+    *optional(*_LIFETIME, shared.CLOSED, shared.SUCCESSOR),
+)
+_DESCRIBE: Final = Operation(
+    method="HEAD",
+    path=_STREAM,
+    id="describeStream",
+    summary="Describe a stream by headers",
+    tag="streams",
+    parameters=(shared.STREAM, shared.IF_NONE_MATCH),
+    answers=(
+        Answer(200, "The stream exists; `Content-Type` is its own.", _DESCRIBED),
+        Answer(304, "The stream has not changed.", _DESCRIBED),
+    ),
+    errors=(*FIND, Damaged),
+)
+_DELETE: Final = Operation(
+    method="DELETE",
+    path=_STREAM,
+    id="deleteStream",
+    summary="Delete a stream",
+    description="While it has forks their shared bytes stay, and its path cannot be used again.",
+    tag="streams",
+    parameters=(shared.STREAM,),
+    answers=(Answer(204, "The stream is deleted."),),
+    errors=(*FIND, MirrorReadOnly, Damaged, *WRITES),
+)
+_LIST: Final = Operation(
+    method="GET",
+    path="/v1/streams",
+    id="listStreams",
+    summary="List streams in the order of their paths",
+    tag="streams",
+    parameters=(shared.PREFIX, shared.AFTER, shared.LIMIT),
+    answers=(
+        Answer(
+            200,
+            "A page.",
+            (shared.CACHE_CONTROL,),
+            json(
+                record({"streams": array(reference("StreamEntry")), "next": nullable(TEXT)}),
+                {"streams": [], "next": None},
+            ),
+        ),
+    ),
+    errors=(*QUERY, Damaged),
+)
+
+_RETENTION: Final = "/v1/stream/{path}/__ds/retention"
+_EARLIEST: Final = (shared.EARLIEST_OFFSET, shared.CACHE_CONTROL)
+_POLICY: Final = Answer(
+    200,
+    "The policy.",
+    _EARLIEST,
+    json(
+        reference("RetentionStatus"),
+        {
+            "age": 604800,
+            "bytes": None,
+            "compact": None,
+            "own": True,
+            "earliest": shared.EXAMPLE_OFFSET,
+        },
+    ),
+)
+_RETENTION_OPERATIONS: Final = (
+    Operation(
+        method="POST",
+        path="/v1/stream/{path}/__ds/trim",
+        id="trimStream",
+        summary="Delete the messages before an offset",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        body=Body(json(reference("TrimRequest"), {"before": shared.EXAMPLE_OFFSET})),
+        answers=(
+            Answer(
+                200,
+                "The messages are gone.",
+                _EARLIEST,
+                json(record({"earliest": shared.TOKEN}), {"earliest": shared.EXAMPLE_OFFSET}),
+            ),
+        ),
+        errors=(InvalidJson, *OFFSETS, MirrorReadOnly, *FIND, Damaged, *WRITES),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/stream/{path}/__ds/compact",
+        id="compactStream",
+        summary="Replace the history of a state stream by its live state",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        body=Body(json(reference("CompactRequest"), {}), required=False),
+        answers=(
+            Answer(
+                200,
+                "The history is replaced.",
+                _EARLIEST,
+                json(
+                    record({"earliest": shared.TOKEN, "entities": NUMBER, "bytes": NUMBER}),
+                    {"earliest": shared.EXAMPLE_OFFSET, "entities": 3, "bytes": 512},
+                ),
+            ),
+        ),
+        errors=(
+            InvalidJson,
+            MirrorReadOnly,
+            NotStateStream,
+            NotCompactable,
+            NotJsonStream,
+            StateTooLarge,
+            StreamClosed,
+            *FIND,
+            Damaged,
+            *WRITES,
+        ),
+    ),
+    Operation(
+        method="GET",
+        path=_RETENTION,
+        id="readRetention",
+        summary="Show the retention policy of a stream",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        answers=(_POLICY,),
+        errors=(*FIND, Damaged),
+    ),
+    Operation(
+        method="PUT",
+        path=_RETENTION,
+        id="setRetention",
+        summary="Give a stream a retention policy of its own",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        body=Body(json(reference("RetentionPolicy"), {"age": 604800})),
+        answers=(_POLICY,),
+        errors=(InvalidJson, MirrorReadOnly, *FIND, Damaged, *WRITES),
+    ),
+    Operation(
+        method="DELETE",
+        path=_RETENTION,
+        id="dropRetention",
+        summary="Give a stream the policy of the server again",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        answers=(Answer(204, "The stream has no policy of its own."),),
+        errors=(MirrorReadOnly, *FIND, Damaged, *WRITES),
+    ),
+)
+
+_SUCCESSOR: Final = "/v1/stream/{path}/__ds/successor"
+_LOCATION: Final = Answer(
+    200,
+    "The successor.",
+    (shared.CACHE_CONTROL,),
+    json(record({"location": nullable(TEXT)}), {"location": "/v1/stream/chat/43"}),
+)
+_SUCCESSOR_OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path=_SUCCESSOR,
+        id="readSuccessor",
+        summary="Show the stream in which this one goes on",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        answers=(_LOCATION,),
+        errors=(*FIND, Damaged),
+    ),
+    Operation(
+        method="PUT",
+        path=_SUCCESSOR,
+        id="setSuccessor",
+        summary="Name the stream in which this one goes on",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        body=Body(json(reference("SuccessorRequest"), {"location": "/v1/stream/chat/43"})),
+        answers=(_LOCATION,),
+        errors=(InvalidJson, MirrorReadOnly, *FIND, Damaged, *WRITES),
+    ),
+    Operation(
+        method="DELETE",
+        path=_SUCCESSOR,
+        id="dropSuccessor",
+        summary="Remove the successor, and end a hold",
+        tag="retention",
+        parameters=(shared.STREAM,),
+        answers=(Answer(204, "The stream has no successor."),),
+        errors=(MirrorReadOnly, *FIND, Damaged, *WRITES),
+    ),
+)
+
+
+def describe() -> Description:
+    """Return what the document says of this dialect."""
+    operations = (_CREATE, _APPEND, _READ, _DESCRIBE, _DELETE, _LIST)
+    at_least_1 = {"minimum": 1, "maximum": limits.INTEGER_MAX}
+    components = struct_schemas(
+        {
+            "TrimRequest": TrimRequest,
+            "CompactRequest": CompactRequest,
+            "RetentionPolicy": Policy,
+            "SuccessorRequest": SuccessorRequest,
+        },
+        {
+            "TrimRequest": {"before": shared.OFFSET_TEXT},
+            "RetentionPolicy": {
+                "age": at_least_1,
+                "bytes": at_least_1,
+                "compact": {**at_least_1, "minimum": RATIO_MIN},
+            },
+            "SuccessorRequest": {
+                "location": {"pattern": "^/v1/stream/[A-Za-z0-9_/-]+$"},
+                "hold": {"minimum": 0, "maximum": limits.SUCCESSOR_HOLD_S_MAX},
+            },
+        },
+    )
+    components["RetentionStatus"] = record(
+        {
+            "age": nullable(NUMBER),
+            "bytes": nullable(NUMBER),
+            "compact": nullable(NUMBER),
+            "own": {**FLAG, "description": "Whether the policy is the stream's own."},
+            "earliest": shared.TOKEN,
+        }
+    )
+    components["StreamEntry"] = record(
+        {
+            "path": TEXT,
+            "offset": shared.TOKEN,
+            "content_type": TEXT,
+            "messages": NUMBER,
+            "bytes": NUMBER,
+            "trimmed": NUMBER,
+            "closed": FLAG,
+            "created_at": shared.TIME,
+            "ttl": nullable(NUMBER),
+            "expires_at": nullable(shared.TIME),
+            "forked_from": nullable(TEXT),
+        }
+    )
+    return Description((*operations, *_RETENTION_OPERATIONS, *_SUCCESSOR_OPERATIONS), components)
