@@ -233,7 +233,6 @@ JWKS_MAX_AGE_S: Final = 300  # Time that receivers may cache the key set.
 # -- JWT
 # Length of a token. Most have less than 2 KiB; what is longer is refused before it is parsed.
 JWT_BYTES_MAX: Final = 8 * KIB
-JWT_RULES_MAX: Final = 256  # Rules in the scopes of one token.
 JWT_CACHE_MAX: Final = 4096  # Verified tokens in memory.
 JWT_LEEWAY_S: Final = 30  # Difference of clocks between the issuer and this server.
 JWT_LEEWAY_S_MAX: Final = 300  # Largest difference of clocks that can be set.

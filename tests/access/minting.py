@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
 from penstock.access.jwks import KeyRules, Keys, parse_key_set
-from penstock.access.jwt import JwtPolicy, JwtVerifier
+from penstock.access.jwt import JwtAccess, JwtPolicy, JwtVerifier
 from penstock.clock import ManualClock
 
 NOW_S = 1_800_000_000
@@ -114,19 +114,25 @@ def keys(*jwks: Mapping[str, Any], algorithms: tuple[str, ...]) -> Keys:
     return Keys(parsed.keys)
 
 
-def verifier(
-    *signers: Signer, clock: ManualClock | None = None, cache_max: int = 100, **changes: Any
-) -> JwtVerifier:
+def verifier(*signers: Signer, **changes: Any) -> JwtVerifier:
     """A verifier that has the keys of `signers` and accepts their algorithms."""
     algorithms = tuple(dict.fromkeys(each.algorithm for each in signers))
     return JwtVerifier(
         policy(*algorithms, **changes),
         keys(*(each.jwk() for each in signers), algorithms=algorithms),
-        clock=clock or ManualClock(NOW_S * 1_000_000),
-        cache_max=cache_max,
+        clock=ManualClock(NOW_S * 1_000_000),
     )
 
 
 def write_keys(path: Path, *jwks: Mapping[str, Any]) -> Path:
     path.write_bytes(document(*jwks))
     return path
+
+
+def name_of(checked: JwtVerifier | JwtAccess, token: str) -> str:
+    """The name in a valid token."""
+    if isinstance(checked, JwtVerifier):
+        return checked.verify(token).identity.name
+    principal = checked.principal(token)
+    assert principal is not None
+    return principal.name.removeprefix("jwt:")

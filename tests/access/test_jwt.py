@@ -1,4 +1,4 @@
-"""JWTs that are valid, claim by claim, and the cache of those that were verified."""
+"""JWTs that are valid, claim by claim, and the keys that they are valid by."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from penstock.access.jwks import ALGORITHMS, KeySet
-from penstock.access.jwt import Identity, check_claims, is_jwt
-from penstock.clock import ManualClock
+from penstock.access.jwks import ALGORITHMS
+from penstock.access.jwt import check_claims, is_jwt
+from penstock.access.rules import Rule, Verb
 from penstock.errors import KeyUnknown, Unauthorized
 from tests.access.minting import (
     AUDIENCE,
     ISSUER,
     NOW_S,
-    Signer,
     claims,
-    keys,
+    name_of,
     policy,
     signer,
     verifier,
@@ -30,13 +29,11 @@ LEEWAY_S = 30
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_token_of_each_algorithm_names_its_subject(algorithm: str) -> None:
     issuer = signer(algorithm)
-    identity = verifier(issuer).verify(issuer.token(scope="read:chat/** append:chat/in"))
-    assert identity == Identity(
-        name="ada",
-        issuer=ISSUER,
-        rules=("read:chat/**", "append:chat/in"),
-        expires_at_s=NOW_S + 600 + LEEWAY_S,
-    )
+    token = issuer.token(scope="read:chat/** append:chat/in")
+    identity = verifier(issuer).verify(token).identity
+    assert identity[:2] == ("ada", ISSUER)
+    assert identity.rules.all == (Rule(Verb.READ, "chat/**"), Rule(Verb.APPEND, "chat/in"))
+    assert identity.expires_at_s == NOW_S + 600 + LEEWAY_S
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,7 @@ def test_a_token_of_each_algorithm_names_its_subject(algorithm: str) -> None:
 )
 def test_the_types_of_access_tokens_are_accepted(typ: str | None) -> None:
     issuer = signer()
-    assert verifier(issuer).verify(issuer.token({"typ": typ})).name == "ada"
+    assert name_of(verifier(issuer), issuer.token({"typ": typ})) == "ada"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,8 @@ def test_the_types_of_access_tokens_are_accepted(typ: str | None) -> None:
         ({"scope": 7}, "`scope` is neither"),
         ({"scope": {"read": "a"}}, "`scope` is neither"),
         ({"scope": ["read:a", 7]}, "`scope` is neither"),
-        ({"scope": ["read:a"] * 256}, None),
-        ({"scope": ["read:a"] * 257}, "more than 256 rules"),
+        ({"scope": [f"read:{number}" for number in range(256)]}, None),
+        ({"scope": [f"read:{number}" for number in range(257)]}, "too many rules"),
     ],
 )
 def test_every_claim_is_checked(changes: dict[str, Any], reason: str | None) -> None:
@@ -140,7 +137,8 @@ def test_any_issuer_and_audience_can_be_allowed(changes: dict[str, Any]) -> None
         ("read:a append:b/**", "", ("read:a", "append:b/**")),
         (["read:a", "list:**"], "", ("read:a", "list:**")),
         ("openid profile email read:a offline_access", "", ("read:a",)),
-        ("https://other.example.com/scope drop:a READ:a read", "", ()),
+        ("https://other.example.com/scope drop:a READ:a read read: :a read:a?b", "", ()),
+        ("*:a/**", "", ("*:a/**",)),
         ("penstock:read:a read:b write", "penstock:", ("read:a",)),
         (["penstock:read:a", "penstock:openid", "penstock:"], "penstock:", ("read:a",)),
     ],
@@ -149,18 +147,19 @@ def test_scopes_that_are_rules_are_the_rules(
     scope: Any, prefix: str, rules: tuple[str, ...]
 ) -> None:
     identity = check_claims(claims(scope=scope), policy(scope_prefix=prefix), NOW_S)
-    assert identity.rules == rules
+    assert tuple(map(str, identity.rules.all)) == rules
 
 
 def test_the_claim_with_the_scopes_can_have_another_name() -> None:
     other = policy(scope_claim="https://example.com/rules")
     changes = {"scope": "read:a", "https://example.com/rules": ["read:b"]}
-    assert check_claims(claims(**changes), other, NOW_S).rules == ("read:b",)
+    assert check_claims(claims(**changes), other, NOW_S).rules.all == (Rule(Verb.READ, "b"),)
 
 
 def test_only_text_with_dots_is_taken_for_a_jwt() -> None:
     assert is_jwt(signer().token())
-    assert not is_jwt("ps_b0d1c2")
+    assert not is_jwt("b0d1c2")
+    assert not is_jwt("b0.d1c2")
 
 
 # -- which key
@@ -169,7 +168,7 @@ def test_only_text_with_dots_is_taken_for_a_jwt() -> None:
 def test_a_token_is_verified_with_the_key_that_it_names() -> None:
     one, two = signer(kid="1", name="one"), signer(kid="2", name="two")
     both = verifier(one, two)
-    assert both.verify(one.token()).name == both.verify(two.token()).name == "ada"
+    assert name_of(both, one.token()) == name_of(both, two.token()) == "ada"
     with pytest.raises(Unauthorized, match="signature is wrong"):
         both.verify(one.token({"kid": "2"}))
 
@@ -181,7 +180,7 @@ def test_a_token_without_a_kid_needs_a_set_with_one_key_of_its_algorithm() -> No
         signer("EdDSA", kid="3"),
     )
     nameless = one.token({"kid": None})
-    assert verifier(one, other).verify(nameless).name == "ada"
+    assert name_of(verifier(one, other), nameless) == "ada"
     with pytest.raises(KeyUnknown, match="no `kid`"):
         verifier(one, two).verify(nameless)
 
@@ -189,8 +188,8 @@ def test_a_token_without_a_kid_needs_a_set_with_one_key_of_its_algorithm() -> No
 def test_a_key_without_a_kid_verifies_tokens_that_name_none_of_the_others() -> None:
     nameless, named = signer(kid=None, name="nameless"), signer(kid="named", name="named")
     both = verifier(nameless, named)
-    assert both.verify(nameless.token({"kid": "whatever"})).name == "ada"
-    assert both.verify(named.token()).name == "ada"
+    assert name_of(both, nameless.token({"kid": "whatever"})) == "ada"
+    assert name_of(both, named.token()) == "ada"
     with pytest.raises(Unauthorized, match="signature is wrong"):
         both.verify(nameless.token({"kid": "named"}))
 
@@ -201,77 +200,6 @@ def test_an_unknown_key_is_told_apart_from_a_wrong_signature() -> None:
         verifier(issuer).verify(issuer.token({"kid": "secret-kid"}))
     assert caught.value.status == 401
     assert "secret-kid" not in caught.value.detail
-
-
-# -- the cache
-
-
-class CountedKeys(KeySet):
-    """A key set that counts how often a key is asked for, which is once per verification."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, issuer: Signer) -> None:
-        fixed = keys(issuer.jwk(), algorithms=(issuer.algorithm,)).current
-        key = fixed.find(issuer.kid, issuer.algorithm)
-        assert key is not None
-        super().__init__([(issuer.kid, issuer.algorithm, key)])
-        self.count = 0
-
-    def find(self, kid: str | None, algorithm: str) -> Any:
-        self.count += 1
-        return super().find(kid, algorithm)
-
-
-def test_a_token_is_verified_once_until_it_expires() -> None:
-    clock = ManualClock(NOW_S * 1_000_000)
-    issuer = signer()
-    checked = verifier(issuer, clock=clock)
-    checked._keys.current = counted = CountedKeys(issuer)
-    token = issuer.token()
-    assert checked.verify(token) is checked.verify(token)
-    assert counted.count == 1
-    clock.advance(600 + LEEWAY_S - 1)
-    assert checked.verify(token).name == "ada"
-    assert counted.count == 1
-    clock.advance(1)
-    with pytest.raises(Unauthorized, match="expired"):
-        checked.verify(token)
-    assert len(checked) == 0
-
-
-def test_a_token_of_a_removed_key_is_refused_though_it_was_verified() -> None:
-    issuer = signer()
-    checked = verifier(issuer)
-    token = issuer.token()
-    checked.verify(token)
-    checked._keys.current = KeySet()
-    with pytest.raises(KeyUnknown):
-        checked.verify(token)
-    assert len(checked) == 0
-
-
-def test_a_refused_token_is_not_remembered() -> None:
-    issuer = signer()
-    checked = verifier(issuer)
-    for token in ("a.b.c", issuer.token(exp=1), signer(name="other").token()):
-        with pytest.raises(Unauthorized):
-            checked.verify(token)
-    assert len(checked) == 0
-
-
-def test_the_least_recently_used_token_makes_room() -> None:
-    issuer = signer()
-    checked = verifier(issuer, cache_max=2)
-    checked._keys.current = counted = CountedKeys(issuer)
-    first, second, third = (issuer.token(sub=name) for name in ("1", "2", "3"))
-    for token in (first, second, first, third):  # the second makes room
-        checked.verify(token)
-    assert (len(checked), counted.count) == (2, 3)
-    checked.verify(first)
-    assert counted.count == 3
-    checked.verify(second)
-    assert (len(checked), counted.count) == (2, 4)
 
 
 def test_the_library_is_loaded_only_by_servers_that_accept_jwts() -> None:

@@ -16,7 +16,7 @@ from jwt.utils import raw_to_der_signature
 from penstock.access.jwks import ALGORITHMS
 from penstock.access.jwt import JwtVerifier
 from penstock.errors import KeyUnknown, Unauthorized
-from tests.access.minting import CURVES, NOW_S, Signer, b64, claims, signer, verifier
+from tests.access.minting import CURVES, NOW_S, Signer, b64, claims, name_of, signer, verifier
 
 ISSUER = signer("RS256")
 CHECKED = verifier(ISSUER)
@@ -28,7 +28,7 @@ def _refused(checked: JwtVerifier, token: str, reason: str = "token") -> None:
 
 
 def test_the_issuer_itself_is_accepted() -> None:
-    assert CHECKED.verify(ISSUER.token()).name == "ada"
+    assert name_of(CHECKED, ISSUER.token()) == "ada"
 
 
 # -- algorithms
@@ -104,7 +104,7 @@ def test_every_changed_byte_of_a_token_is_noticed() -> None:
         for other in {chr(ord(character) ^ bit) for bit in (1, 2, 4, 8, 16, 32)} | {"A", "=", "."}:
             if other != character:
                 _refused(checked, token[:index] + other + token[index + 1 :])
-    assert checked.verify(token).name == "ada"
+    assert name_of(checked, token) == "ada"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -133,7 +133,7 @@ def test_only_the_raw_form_of_an_ecdsa_signature_is_one(algorithm: str) -> None:
     signed = f"{b64(issuer.header())}.{b64(claims())}"
     raw = issuer.sign(signed.encode())
     der = raw_to_der_signature(raw, CURVES[algorithm])
-    assert verifier(issuer).verify(f"{signed}.{b64(raw)}").name == "ada"
+    assert name_of(verifier(issuer), f"{signed}.{b64(raw)}") == "ada"
     for other in (der, raw + b"\0", b"\0" + raw, encode_dss_signature(0, 0), raw[:-1]):
         _refused(verifier(issuer), f"{signed}.{b64(other)}", "signature is wrong")
 
@@ -164,7 +164,7 @@ def test_a_key_that_the_token_brings_along_is_ignored(member: str) -> None:
     value = stranger.jwk() if member == "jwk" else "https://evil.example.com/jwks.json"
     _refused(CHECKED, stranger.token({member: value}), "signature is wrong")
     _refused(CHECKED, stranger.token({member: value, "kid": "new"}), "names a key")
-    assert CHECKED.verify(ISSUER.token({member: value})).name == "ada"
+    assert name_of(CHECKED, ISSUER.token({member: value})) == "ada"
 
 
 @pytest.mark.parametrize(
@@ -304,14 +304,14 @@ def test_header_and_claims_are_strict_json(
 
 def test_brackets_within_text_are_not_nesting() -> None:
     text = '[{"' * 40 + "\\"
-    assert CHECKED.verify(ISSUER.token({"x": text}, y=text)).name == "ada"
+    assert name_of(CHECKED, ISSUER.token({"x": text}, y=text)) == "ada"
 
 
 def test_a_token_that_is_too_long_is_refused_before_it_is_parsed() -> None:
     checked = verifier(ISSUER, bytes_max=1000)
     short = ISSUER.token(x="y" * 100)
     assert len(short) < 1000
-    assert checked.verify(short).name == "ada"
+    assert name_of(checked, short) == "ada"
     _refused(checked, ISSUER.token(x="y" * 1000), "more than 1000 bytes")
     _refused(checked, "." * 1_000_000, "more than 1000 bytes")
 
@@ -373,9 +373,9 @@ CHECKED_FAST = verifier(ISSUER_FAST)
 
 def _only_unauthorized(token: str) -> None:
     try:
-        identity = CHECKED_FAST.verify(token)
+        identity = CHECKED_FAST.verify(token).identity
     except Unauthorized:
         return
     assert identity.name
     assert identity.expires_at_s > NOW_S
-    assert all(":" in rule for rule in identity.rules)
+    assert all(":" in str(rule) for rule in identity.rules.all)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.access.jwks import KeySet
 from penstock.access.jwt import JwtAccess, open_jwt
+from penstock.access.rules import Rule, Verb
 from penstock.clock import ManualClock
 from penstock.config.setting import InvalidSetting
 from penstock.config.settings import SETTINGS, Settings
 from penstock.egress import Egress
-from penstock.errors import KeyUnknown
-from tests.access.minting import AUDIENCE, ISSUER, NOW_S, Signer, signer, write_keys
+from penstock.errors import KeyUnknown, Unauthorized
+from tests.access.minting import AUDIENCE, ISSUER, NOW_S, Signer, name_of, signer, write_keys
 
 SECRET = "0123456789abcdef" * 4
 EC, HS = signer("ES256", kid="ec"), signer("HS256", kid="hs")
@@ -39,15 +42,15 @@ def test_a_secret_verifies_tokens() -> None:
     access = _opened(jwt_algorithms=("HS256", "HS512"), jwt_secret=SECRET)
     for algorithm in ("HS256", "HS512"):
         issuer = Signer(algorithm, SECRET.encode(), None)
-        assert access.identify(issuer.token()).name == "ada"
-        assert access.identify(issuer.token({"kid": "any"})).name == "ada"
+        assert name_of(access, issuer.token()) == "ada"
+        assert name_of(access, issuer.token({"kid": "any"})) == "ada"
 
 
 def test_the_secret_alone_is_never_loaded_again() -> None:
     access = _opened(jwt_algorithms=("HS256",), jwt_secret=SECRET)
-    access.verifier._keys.current = type(access.keys.current)()
+    access.keys.current = KeySet()
     with pytest.raises(KeyUnknown):
-        access.identify(HS.token())
+        access.principal(HS.token())
 
 
 def test_a_file_verifies_tokens_of_mixed_kinds_if_each_key_names_its_algorithm(
@@ -55,7 +58,7 @@ def test_a_file_verifies_tokens_of_mixed_kinds_if_each_key_names_its_algorithm(
 ) -> None:
     path = write_keys(tmp_path / "jwks.json", EC.jwk(), HS.jwk(), signer("EdDSA").jwk(alg=None))
     access = _opened(jwt_algorithms=("ES256", "HS256", "EdDSA"), jwt_keys=str(path))
-    assert access.identify(EC.token()).name == access.identify(HS.token()).name == "ada"
+    assert name_of(access, EC.token()) == name_of(access, HS.token()) == "ada"
     assert access.keys.current.find("one", "EdDSA") is None
 
 
@@ -72,9 +75,12 @@ def test_the_settings_reach_the_checks(tmp_path: Path) -> None:
         jwt_bytes_max=1000,
     )
     token = EC.token(iss="b", aud=None, exp=NOW_S, scp=["penstock.read:a", "read:b"])
-    identity = access.identify(token)
-    assert (identity.rules, identity.expires_at_s) == (("read:a",), NOW_S + 5)
-    assert access.verifier._policy.bytes_max == 1000
+    principal = access.principal(token)
+    assert principal is not None
+    assert principal.rules.all == (Rule(Verb.READ, "a"),)
+    assert 4 < principal.until_s - time.monotonic() <= 5
+    with pytest.raises(Unauthorized, match="more than 1000 bytes"):
+        access.principal(EC.token(x="y" * 1000))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.access.jose import Malformed, decode_base64url, parse_object
 from penstock.backoff import Backoff
 from penstock.errors import EgressFailed, PenstockError
@@ -66,10 +68,11 @@ class UnusableKeys(Exception):
 
 
 class Key(NamedTuple):
-    """A key, for one algorithm."""
+    """A key, for one algorithm. Keys with the same `fingerprint` are the same key."""
 
     algorithm: Algorithm
     material: Any
+    fingerprint: bytes
 
     def verifies(self, signature: bytes, signed: bytes) -> bool:
         """Whether `signature` is one of this key for the bytes `signed`."""
@@ -79,18 +82,23 @@ class Key(NamedTuple):
 class KeySet:
     """Keys by their `kid` and algorithm. It never changes: another set takes its place."""
 
-    __slots__ = ("_by_algorithm", "_by_kid")
+    __slots__ = ("_by_algorithm", "_by_kid", "_fingerprints")
 
     def __init__(self, keys: Iterable[tuple[str | None, str, Key]] = ()) -> None:
         self._by_kid: dict[tuple[str | None, str], list[Key]] = {}
         self._by_algorithm: dict[str, list[Key]] = {}
+        self._fingerprints: set[bytes] = set()
         for kid, algorithm, key in keys:
             self._by_kid.setdefault((kid, algorithm), []).append(key)
             self._by_algorithm.setdefault(algorithm, []).append(key)
+            self._fingerprints.add(key.fingerprint)
 
     def __len__(self) -> int:
         """The number of pairs of a key and an algorithm."""
         return sum(map(len, self._by_algorithm.values()))
+
+    def __contains__(self, key: Key) -> bool:
+        return key.fingerprint in self._fingerprints
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
         """Return the one key for a token; None if there is none, or several that it does not tell
@@ -126,7 +134,7 @@ def secret_key_set(secret: bytes, algorithms: Iterable[str]) -> KeySet:
                 f"must have at least {_SECRET_BYTES_MIN[name]} bytes for {name}; "
                 "`openssl rand -hex 32` prints 64"
             )
-    return KeySet((None, name, Key(_algorithms()[name], secret)) for name in names)
+    return KeySet((None, name, _key(name, secret, secret)) for name in names)
 
 
 def parse_key_set(data: bytes, rules: KeyRules) -> ParsedKeys:
@@ -204,9 +212,8 @@ def _load(kind: str, entry: dict[str, Any], names: list[str]) -> dict[str, Key]:
         ):
             raise UnusableKeys(f"has a `{name}` that is too long")
         members[name] = entry[name]
-    algorithms = _algorithms()
     try:
-        material: Any = algorithms[names[0]].from_jwk(members)
+        material: Any = _algorithms()[names[0]].from_jwk(members)
     except (PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
         raise UnusableKeys("is not valid") from None
     if kind == "RSA" and material.key_size < RSA_BITS_MIN:
@@ -216,7 +223,13 @@ def _load(kind: str, entry: dict[str, Any], names: list[str]) -> dict[str, Key]:
         names = [name for name in names if len(material) >= _SECRET_BYTES_MIN[name]]
         if not names:
             raise UnusableKeys("is too short for its algorithm")
-    return {name: Key(algorithms[name], material) for name in names}
+    identity = msgspec.json.encode(members, order="deterministic")
+    return {name: _key(name, material, identity) for name in names}
+
+
+def _key(algorithm: str, material: Any, identity: bytes) -> Key:
+    fingerprint = hashlib.sha256(f"{algorithm}:".encode("ascii") + identity).digest()
+    return Key(_algorithms()[algorithm], material, fingerprint)
 
 
 def _check_secret(secret: bytes) -> None:
@@ -319,7 +332,7 @@ def _age_s(cache_control: str) -> float | None:
 class Keys:
     """The key set in effect. With a source it is renewed in the background: every `age_s`, or
     sooner if the source says so, and when a token names a key that is not there. The last good set
-    stays when the source fails.
+    stays when the source fails. `on_change` is called with every other set.
     """
 
     def __init__(
@@ -333,6 +346,7 @@ class Keys:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.current = KeySet() if keys is None else keys
+        self.on_change: Callable[[KeySet], None] = lambda keys: None
         self.loads = 0
         self.failures = 0
         self._source = source
@@ -375,16 +389,25 @@ class Keys:
 
     def take(self, document: Document) -> None:
         """Replace the key set by that of a document; UnusableKeys leaves it as it is."""
-        digest = hashlib.sha256(document.data).digest()
-        if digest != self._digest:
-            assert self._rules is not None
-            assert self._source is not None
-            parsed = parse_key_set(document.data, self._rules)
-            # One assignment, at the end: requests verify while this runs on a thread.
-            self._digest, self.current = digest, parsed.keys
-            _report(self._source.name, parsed)
+        self._replace(document, self._parse(document))
+
+    def _parse(self, document: Document) -> ParsedKeys | None:
+        """Return the keys of a document that is not the last one."""
+        assert self._rules is not None
+        if hashlib.sha256(document.data).digest() == self._digest:
+            return None
+        return parse_key_set(document.data, self._rules)
+
+    def _replace(self, document: Document, parsed: ParsedKeys | None) -> None:
         age_s = self._age_s if document.age_s is None else document.age_s
         self._wait_s = min(max(age_s, AGE_MIN_S), self._age_s)
+        if parsed is None:
+            return
+        assert self._source is not None
+        self._digest = hashlib.sha256(document.data).digest()
+        self.current = parsed.keys
+        _report(self._source.name, parsed)
+        self.on_change(parsed.keys)
 
     def _load_if_due(self) -> asyncio.Task[None] | None:
         is_due = self._monotonic() >= self._attempted_s + self._gap_s
@@ -415,7 +438,8 @@ class Keys:
         self.loads += 1
         try:
             document = await self._source.load()
-            await asyncio.to_thread(self.take, document)
+            # On a thread: a hundred keys take long enough to delay every other request.
+            self._replace(document, await asyncio.to_thread(self._parse, document))
         except UnusableKeys as error:
             self._failed(f"it {error}")
         except PenstockError as error:

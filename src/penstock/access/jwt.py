@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from penstock.access import jwks
 from penstock.access.jose import Malformed, decode_base64url, parse_object
-from penstock.access.jwks import Keys, UnusableKeys
+from penstock.access.jwks import Key, Keys, KeySet, UnusableKeys
+from penstock.access.principal import Principal
+from penstock.access.rules import Rules, parse_rule
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.setting import InvalidSetting
-from penstock.errors import KeysUnavailable, KeyUnknown, PenstockError, Unauthorized
-from penstock.limits import JWT_CACHE_MAX, JWT_LEEWAY_S_MAX, JWT_RULES_MAX, TIME_US_MAX
+from penstock.errors import (
+    InvalidRule,
+    KeysUnavailable,
+    KeyUnknown,
+    PenstockError,
+    Unauthorized,
+)
+from penstock.limits import JWT_CACHE_MAX, JWT_LEEWAY_S_MAX, TIME_US_MAX
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -26,10 +36,6 @@ if TYPE_CHECKING:
     from penstock.egress import Egress
 
 ANY: Final = "*"
-_VERBS: Final = tuple(
-    f"{verb}:"
-    for verb in ("create", "append", "read", "list", "delete", "admin", "subscribe", "follow")
-)
 CHALLENGE: Final = 'Bearer realm="penstock", error="invalid_token"'
 NAME_CHARACTERS_MAX: Final = 256
 
@@ -42,13 +48,20 @@ _MALFORMED: Final = "The token is not a JWT"
 
 
 class Identity(NamedTuple):
-    """Whom a token names. `rules` are texts such as ``read:chat/**``; `expires_at_s` is the Unix
-    time at which the token ends, with the leeway."""
+    """Whom a token names. `expires_at_s` is the Unix time at which the token ends, with the
+    leeway."""
 
     name: str
     issuer: str | None
-    rules: tuple[str, ...]
+    rules: Rules
     expires_at_s: float
+
+
+class Verified(NamedTuple):
+    """A token that is valid, and the key that it is valid by."""
+
+    identity: Identity
+    key: Key
 
 
 class JwtPolicy(NamedTuple):
@@ -64,19 +77,41 @@ class JwtPolicy(NamedTuple):
 
 
 def is_jwt(token: str) -> bool:
-    """Whether a bearer token has the form of a JWT, valid or not: no other token has dots."""
-    return "." in token
+    """Whether a bearer token has the form of a JWT, valid or not: other kinds have no dots."""
+    return token.count(".") >= 2
 
 
 class JwtAccess:
-    """The JWTs of one server: its keys, which `start` keeps up to date, and its verifier."""
+    """The JWTs of one server: its keys, which `start` keeps up to date, and the principals that
+    tokens stand for. A principal ends with its token, or when the token's key is removed."""
 
-    def __init__(self, settings: Settings, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        egress: Egress,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        monotonic: Callable[[], float] = time.monotonic,
+        cache_max: int = JWT_CACHE_MAX,
+    ) -> None:
         """Raise InvalidSetting for settings that cannot be used, keys in a file included."""
         policy = jwt_policy(settings)
         jwks.preload()
         self.keys = _keys(settings, egress)
-        self.verifier = JwtVerifier(policy, self.keys, clock=clock)
+        self.keys.on_change = self._keys_changed
+        self._verifier = JwtVerifier(policy, self.keys, clock=clock)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._bytes_max = settings.jwt_bytes_max
+        self._cache_max = cache_max
+        # The hash of a token -> its principal, least recently used first.
+        self._cache: dict[bytes, Principal] = {}
+        # Also those that are no longer in the cache, while a request or a live reader has them.
+        self._signed_by: WeakKeyDictionary[Principal, Key] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        """The number of tokens that need not be verified again."""
+        return len(self._cache)
 
     def start(self) -> None:
         self.keys.start()
@@ -84,11 +119,27 @@ class JwtAccess:
     def close(self) -> None:
         self.keys.close()
 
-    def identify(self, token: str) -> Identity:
-        """Return whom a token names; Unauthorized if it is not valid, KeysUnavailable if that
-        cannot be said before the keys are loaded again, which begins then."""
+    def principal(self, token: str) -> Principal | None:
+        """Return whom a token stands for; None if it is no JWT, Unauthorized if it is not valid.
+
+        KeysUnavailable says that its key may be there soon: the keys are loaded again then.
+        """
+        if not is_jwt(token):
+            return None
+        if len(token) > self._bytes_max or not token.isascii():
+            return self._verify(token)  # refuses it
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        principal = self._cache.pop(digest, None)
+        if principal is None or principal.until_s <= self._monotonic():
+            principal = self._verify(token)
+        if len(self._cache) >= self._cache_max:
+            del self._cache[next(iter(self._cache))]
+        self._cache[digest] = principal
+        return principal
+
+    def _verify(self, token: str) -> Principal:
         try:
-            return self.verifier.verify(token)
+            identity, key = self._verifier.verify(token)
         except KeyUnknown:
             wait_s = self.keys.refresh_soon()
             if wait_s is None:
@@ -97,55 +148,40 @@ class JwtAccess:
                 "The token's key is not known here; the keys are being loaded again. Retry.",
                 Retry_After=str(math.ceil(wait_s)),
             ) from None
+        left_s = identity.expires_at_s - self._clock.now_us() / 1_000_000
+        principal = Principal(
+            f"jwt:{identity.name}",
+            identity.rules,
+            # Two issuers may use the same name.
+            id=f"jwt:{identity.issuer or ''}:{identity.name}",
+            until_s=self._monotonic() + left_s,
+        )
+        self._signed_by[principal] = key
+        return principal
+
+    def _keys_changed(self, keys: KeySet) -> None:
+        """End the principals whose key is gone, wherever they are in use."""
+        for principal, key in list(self._signed_by.items()):
+            if key not in keys:
+                principal.end()
+                del self._signed_by[principal]
 
 
 class JwtVerifier:
-    """Verifies tokens with the keys in effect, and remembers those that are valid until they
-    expire or the keys change."""
+    """Verifies tokens with the keys in effect. It remembers nothing."""
 
-    def __init__(
-        self,
-        policy: JwtPolicy,
-        keys: Keys,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        cache_max: int = JWT_CACHE_MAX,
-    ) -> None:
+    def __init__(self, policy: JwtPolicy, keys: Keys, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._policy = policy
         self._keys = keys
         self._clock = clock
-        self._cache_max = cache_max
-        self._cached_for = keys.current
-        # The hash of a token -> whom it names, least recently used first.
-        self._cache: dict[bytes, Identity] = {}
 
-    def __len__(self) -> int:
-        """The number of tokens that are remembered."""
-        return len(self._cache)
-
-    def verify(self, token: str) -> Identity:
+    def verify(self, token: str) -> Verified:
         """Return whom a valid token names. Unauthorized says why another is refused, KeyUnknown
         that it may be valid under a key that is not there."""
         if len(token) > self._policy.bytes_max:
             raise _refusal(f"The token has more than {self._policy.bytes_max} bytes.")
         if not token.isascii():
             raise _refusal(f"{_MALFORMED}: it has characters that are not ASCII.")
-        keys = self._keys.current
-        if keys is not self._cached_for:
-            self._cache.clear()
-            self._cached_for = keys
-        digest = hashlib.sha256(token.encode("ascii")).digest()
-        now_s = self._clock.now_us() / 1_000_000
-        identity = self._cache.pop(digest, None)
-        if identity is None or now_s >= identity.expires_at_s:
-            identity = check_claims(self._verified(token), self._policy, now_s)
-        if len(self._cache) >= self._cache_max:
-            del self._cache[next(iter(self._cache))]
-        self._cache[digest] = identity
-        return identity
-
-    def _verified(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature."""
         parts = token.split(".")
         if len(parts) != 3:
             what = "encrypted tokens (JWE) are not accepted" if len(parts) == 5 else "not 3 parts"
@@ -163,9 +199,11 @@ class JwtVerifier:
         if not key.verifies(signature, f"{parts[0]}.{parts[1]}".encode("ascii")):
             raise _refusal("The token's signature is wrong.")
         try:
-            return parse_object(payload, depth_max=_DEPTH_MAX)
+            claims = parse_object(payload, depth_max=_DEPTH_MAX)
         except Malformed as error:
             raise _refusal(f"{_MALFORMED}: its claims are {error}.") from None
+        now_s = self._clock.now_us() / 1_000_000
+        return Verified(check_claims(claims, self._policy, now_s), key)
 
 
 def check_header(header: Mapping[str, Any], policy: JwtPolicy) -> tuple[str, str | None]:
@@ -213,18 +251,23 @@ def check_claims(claims: Mapping[str, Any], policy: JwtPolicy, now_s: float) -> 
     return Identity(name, issuer, _rules(claims, policy), expires_s + policy.leeway_s)
 
 
-def _rules(claims: Mapping[str, Any], policy: JwtPolicy) -> tuple[str, ...]:
+def _rules(claims: Mapping[str, Any], policy: JwtPolicy) -> Rules:
     """Return the rules among the scopes of a token. It may have scopes for others, too."""
     claim = claims.get(policy.scope_claim)
     scopes = claim.split() if isinstance(claim, str) else _texts(claim)
     if scopes is None:
         raise _refusal(f"The token's `{policy.scope_claim}` is neither text nor a list of texts.")
-    prefix = policy.scope_prefix
-    rules = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
-    rules = [rule for rule in rules if rule.startswith(_VERBS)]
-    if len(rules) > JWT_RULES_MAX:
-        raise _refusal(f"The token has more than {JWT_RULES_MAX} rules.")
-    return tuple(rules)
+    rules = []
+    for scope in scopes:
+        if scope.startswith(policy.scope_prefix):
+            try:
+                rules.append(parse_rule(scope.removeprefix(policy.scope_prefix)))
+            except InvalidRule:
+                pass  # It allows nothing.
+    try:
+        return Rules(rules)
+    except InvalidRule as error:
+        raise _refusal(f"The token has too many rules. {error.detail}") from None
 
 
 def _texts(claim: object) -> list[str] | None:
