@@ -109,7 +109,7 @@ def policy(*algorithms: str, **changes: Any) -> JwtPolicy:
 
 def keys(*jwks: Mapping[str, Any], algorithms: tuple[str, ...]) -> Keys:
     """Fixed keys, all of them usable."""
-    parsed = parse_key_set(document(*jwks), KeyRules(algorithms, False, True))
+    parsed = parse_key_set(document(*jwks), KeyRules(algorithms))
     assert parsed.ignored == ()
     return Keys(parsed.keys)
 

@@ -24,7 +24,7 @@ from penstock.access.jwks import (
 from penstock.limits import JWT_KEYS_BYTES_MAX, JWT_KEYS_MAX
 from tests.access.minting import Signer, b64, document, signer
 
-ALL = KeyRules(ALGORITHMS, must_name_alg=False, has_secrets=True)
+ALL = KeyRules(ALGORITHMS)
 RSA, EC, HS = signer("RS256"), signer("ES256"), signer("HS256")
 
 
@@ -132,12 +132,6 @@ def test_a_key_that_cannot_be_used_is_ignored(jwk: Any, reason: str) -> None:
 
 def test_a_secret_serves_the_algorithms_that_it_is_long_enough_for() -> None:
     assert _usable(_parse(HS.jwk(alg=None, k=b64(b"x" * 48)))) == ["HS256", "HS384"]
-
-
-def test_a_secret_comes_from_a_file_alone() -> None:
-    parsed = _parse(HS.jwk(), rules=ALL._replace(has_secrets=False))
-    assert len(parsed.keys) == 0
-    assert "only a file" in parsed.ignored[0]
 
 
 def test_where_kinds_are_mixed_a_key_names_its_algorithm() -> None:

@@ -32,7 +32,7 @@ from tests.access.minting import (
 from tests.egress.scripted import Scripted, answer, scripted
 
 OLD, NEW = signer(kid="old", name="old"), signer(kid="new", name="new")
-RULES = KeyRules(("ES256",), must_name_alg=False, has_secrets=False)
+RULES = KeyRules(("ES256",))
 
 
 def runs(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -111,12 +111,11 @@ class KeySet:
 
 
 class KeyRules(NamedTuple):
-    """Which keys of a JWKS are used: for these algorithms; with `alg` only, if it `must_name_alg`;
-    symmetric ones only if `has_secrets`."""
+    """Which keys of a JWKS are used: those for these algorithms, and if it `must_name_alg` only
+    those that name theirs."""
 
     algorithms: tuple[str, ...]
-    must_name_alg: bool
-    has_secrets: bool
+    must_name_alg: bool = False
 
 
 class ParsedKeys(NamedTuple):
@@ -183,8 +182,6 @@ def _parse_key(entry: object, rules: KeyRules) -> tuple[str | None, dict[str, Ke
     curve = entry.get("crv") if kind in ("EC", "OKP") else None
     if not isinstance(kind, str) or not isinstance(curve, str | None):
         raise UnusableKeys("has no type")
-    if kind == "oct" and not rules.has_secrets:
-        raise UnusableKeys("is a secret, which only a file may hold")
     names = [name for name in _KINDS.get((kind, curve), ()) if name in rules.algorithms]
     if "alg" in entry:
         names = [name for name in names if name == entry["alg"]]

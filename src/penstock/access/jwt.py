@@ -379,7 +379,6 @@ def _keys(settings: Settings, egress: Egress) -> Keys:
     rules = jwks.KeyRules(
         algorithms=settings.jwt_algorithms,
         must_name_alg=any(is_secret) and not all(is_secret),
-        has_secrets=not _is_url(settings.jwt_keys),
     )
     if _is_url(settings.jwt_keys):
         return _keys_of_url(settings, egress, rules)
