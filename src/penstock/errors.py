@@ -15,6 +15,7 @@ PenstockError
 │   ├── SubscriptionNotFound 404 · TooManySubscriptions 429
 │   └── SubscriptionExists · Fenced · AlreadyClaimed · NoPendingWork · InvalidAck (of Conflict)
 ├── Unauthorized 401
+│   └── KeyUnknown
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
@@ -37,7 +38,7 @@ PenstockError
 ├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
-│   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503
+│   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503
 │   └── DiskFull 507
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
@@ -255,6 +256,12 @@ class NotAllowed(Forbidden):
     @property
     def members(self) -> dict[str, object]:
         return {"verb": self.verb, "path": self.path} if self.verb else {}
+
+
+class KeyUnknown(Unauthorized):
+    """No key of the server is the one that a token was signed with."""
+
+    code, title = "key-unknown", "The key of the token is unknown"
 
 
 class StaleEpoch(Forbidden):
@@ -666,6 +673,12 @@ class StoreReadOnly(ServerError):
 
 class ShuttingDown(ServerError):
     status, code, title = 503, "shutting-down", "Server is shutting down"
+
+
+class KeysUnavailable(ServerError):
+    """The keys that a token could be checked with are being loaded, or cannot be."""
+
+    status, code, title = 503, "keys-unavailable", "The keys of tokens are being loaded"
 
 
 class DiskFull(ServerError):

@@ -229,3 +229,13 @@ WEBHOOK_RETRY_MAX_S: Final = 60  # Wait between two attempts to call a webhook.
 WEBHOOK_KEY_AGE_S: Final = 90 * 86_400  # Age at which a signing key is replaced.
 WEBHOOK_KEY_OVERLAP_S: Final = 86_400  # Time that a replaced key stays published.
 JWKS_MAX_AGE_S: Final = 300  # Time that receivers may cache the key set.
+
+# -- JWT
+# Length of a token. Most have less than 2 KiB; what is longer is refused before it is parsed.
+JWT_BYTES_MAX: Final = 8 * KIB
+JWT_CACHE_MAX: Final = 4096  # Verified tokens in memory.
+JWT_LEEWAY_S: Final = 30  # Difference of clocks between the issuer and this server.
+JWT_LEEWAY_S_MAX: Final = 300  # Largest difference of clocks that can be set.
+JWT_KEYS_AGE_S: Final = 600  # Time between two fetches of a key set from a URL.
+JWT_KEYS_BYTES_MAX: Final = 256 * KIB  # Size of a key set. Those of large issuers have 20 KiB.
+JWT_KEYS_MAX: Final = 100  # Keys of a key set.

@@ -23,6 +23,7 @@ FILES = "log/disk/files.py"
 # Read a settings file, keep a reader's offset, and the like: not the store.
 NOT_THE_STORE = {
     "config/load.py",
+    "access/jwks.py",  # reads the keys of JWTs
     "file_sync.py",  # syncs files that others have open
     "cli/system.py",
     "cli/commands/demo/pipeline.py",  # writes the pipeline.toml of the demo

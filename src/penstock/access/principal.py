@@ -15,7 +15,7 @@ class Principal:
     and live responses with it. `id` is what limits are counted by.
     """
 
-    __slots__ = ("id", "is_root", "name", "rules", "until_s")
+    __slots__ = ("__weakref__", "id", "is_root", "name", "rules", "until_s")
 
     def __init__(
         self, name: str, rules: Rules, *, id: str = "", until_s: float = inf, is_root: bool = False

@@ -291,6 +291,41 @@ class Settings:
     insecure: bool = _ACCESS.switch(
         False, "Start without access rules on an address that other machines can reach."
     )
+    jwt_algorithms: tuple[str, ...] = _ACCESS.texts(
+        "Algorithms of the JWTs that are accepted as bearer tokens, such as RS256,ES256. Empty "
+        "accepts none."
+    )
+    jwt_keys: str = _ACCESS.text(
+        "", "JWKS with the keys that JWTs are verified with: the path of a file, or an https URL."
+    )
+    jwt_keys_age_s: float = _ACCESS.seconds(
+        limits.JWT_KEYS_AGE_S,
+        "Time between two fetches of the URL jwt_keys. A shorter max-age of its response wins.",
+    )
+    jwt_secret: str | None = _ACCESS.secret(
+        "Secret that JWTs are verified with, instead of jwt_keys, for HS256, HS384 and HS512. "
+        "Prefer the environment variable."
+    )
+    jwt_issuer: tuple[str, ...] = _ACCESS.texts(
+        "Values of which the claim `iss` of a JWT must be one. * allows any, and none."
+    )
+    jwt_audience: tuple[str, ...] = _ACCESS.texts(
+        "Values of which the claim `aud` of a JWT must have one. * allows any, and none."
+    )
+    jwt_leeway_s: float = _ACCESS.seconds(
+        limits.JWT_LEEWAY_S,
+        "Difference of clocks that is allowed when the times in a JWT are checked.",
+        minimum=0,
+    )
+    jwt_scope_claim: str = _ACCESS.text(
+        "scope", "Claim of a JWT that lists its rules, as a list or separated by spaces."
+    )
+    jwt_scope_prefix: str = _ACCESS.text(
+        "",
+        "Text that a scope begins with if it is a rule, such as penstock: in "
+        "penstock:read:chat/**. Other scopes are ignored.",
+    )
+    jwt_bytes_max: int = _ACCESS.size(limits.JWT_BYTES_MAX, "Maximum length of a JWT.")
 
     subscriptions_max: int = _SUBSCRIPTIONS.count(
         limits.SUBSCRIPTIONS_MAX, "Maximum number of subscriptions."

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.access.authenticator import Access
+from penstock.access.jwt import open_jwt
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
 from penstock.errors import MethodNotAllowed, PenstockError, RouteNotFound
@@ -73,6 +74,10 @@ class App:
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
         self.egress = Egress(settings)
+        self._jwt = open_jwt(settings, self.egress, clock=clock)
+        if self._jwt is not None:
+            self.access.add_bearer(self._jwt.principal)
+            self.access.require()
         services = Services(
             engine=engine,
             settings=settings,
@@ -102,6 +107,8 @@ class App:
                 )
         for dialect in self._dialects:
             dialect.start()
+        if self._jwt is not None:
+            self._jwt.start()
         self._refusals = [refuse for dialect in self._dialects for refuse in dialect.refusals()]
         routes = [dialect.routes() for dialect in self._dialects]
         self._router = Router(routes, path_bytes_max=settings.path_bytes_max)
@@ -176,6 +183,8 @@ class App:
         for dialect in reversed(self._dialects):
             dialect.close()
         self._readers.close()
+        if self._jwt is not None:
+            self._jwt.close()
         self.compressor.close()
         self.watchdog.close()
 
