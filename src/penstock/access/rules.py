@@ -19,7 +19,7 @@ EVERY: Final = "*"
 SERVER: Final = "__ds"
 _SERVER_PREFIX: Final = f"{SERVER}/"
 
-_DECIDED_MAX: Final = 4096
+_DECIDED_MAX: Final = 256
 """Decisions that a set of rules remembers."""
 
 
