@@ -35,7 +35,9 @@ class Access:
         token = settings.auth_token
         self._root = None if not token else token.encode("utf-8")
         self.anonymous = anonymous(parse_rules(settings.anonymous_allow))
-        self._is_configured = self._root is not None or bool(self.anonymous.rules)
+        self._is_configured = bool(
+            self._root is not None or self.anonymous.rules or settings.jwt_algorithms
+        )
         self._bearers: list[Scheme] = []
         self.link: Callable[[str], Principal] = _no_link
 

@@ -98,7 +98,7 @@ class App:
         others = [self.state, self.streams, tables, peers, subscriptions]
         self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
-        self.openapi = OpenApi(services, self._dialects, lambda: self._router.templates())
+        self.openapi = OpenApi(services, self._dialects, self.templates)
         self._dialects.append(self.openapi)
         for dialect in self._dialects:
             for check in dialect.checks():
@@ -149,6 +149,10 @@ class App:
             return endpoint.needs(head).verb is None
         except PenstockError:
             return False
+
+    def templates(self) -> dict[str, tuple[str, ...]]:
+        """Return the methods that are served at each path."""
+        return self._router.templates()
 
     def unreadable(self, error: PenstockError) -> Response:
         """Return the response to input that never became a request."""
