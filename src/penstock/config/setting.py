@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from penstock.errors import PenstockError
+from penstock.protocol.quotas import QUOTAS
 from penstock.protocol.retention import RULES
 from penstock.units import (
     COUNT,
@@ -155,6 +156,9 @@ class Group:
 
     def rules(self, default: str, help: str, *, common: bool = False) -> str:
         return self._field(default, help, RULES, common=common)
+
+    def quotas(self, default: str, help: str, *, common: bool = False) -> str:
+        return self._field(default, help, QUOTAS, common=common)
 
     def secret(
         self, help: str, *, flag: str = "", env: str = "", common: bool = False
