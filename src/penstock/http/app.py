@@ -70,7 +70,8 @@ class App:
         self.engine = engine
         self.access = Access(settings)
         self._guard = Guard(settings, self.access)
-        self._readers = LiveReaders()
+        self._rates = self._guard.rates
+        self._readers = LiveReaders(settings)
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
         self.egress = Egress(settings)
@@ -86,6 +87,7 @@ class App:
             compressor=self.compressor,
             egress=self.egress,
             access=self.access,
+            readers=self._readers,
         )
         self.state = StateDialect(services)
         self.streams = StreamDialect(services, self.state.compactor)
@@ -165,6 +167,8 @@ class App:
                 answer: Answer = self._guard.origins.preflight(request)
             else:
                 handler, path = request.route or self._admit(request)
+                if self._rates is not None:
+                    self._rates.received(request)
                 answer = handler(path, request)
         except Exception as error:  # noqa: BLE001 - becomes the response
             answer = self.traffic.failed(error)
@@ -212,6 +216,10 @@ class App:
         return self._finished(request, response)
 
     def _finished(self, request: Request, response: Response) -> Response:
-        if isinstance(response.body, LiveReader) and request.principal is not None:
-            self._readers.add(request.principal, response.body)
+        # The body of a response to HEAD is never attached.
+        if isinstance(response.body, LiveReader) and request.method != "HEAD":
+            try:
+                self._readers.add(request, response.body)
+            except PenstockError as error:
+                response = self.traffic.failed(error)
         return self.traffic.count(request.method, response)

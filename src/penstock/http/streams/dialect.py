@@ -28,7 +28,7 @@ class StreamDialect(Dialect):
     def __init__(self, services: Services, compactor: Compactor) -> None:
         engine, settings, traffic = services.engine, services.settings, services.traffic
         reads = Reads(engine, settings, services.compressor, traffic, clock=services.clock)
-        self.live = Live(engine, settings, reads, traffic, clock=services.clock)
+        self.live = Live(engine, settings, reads, traffic, services.readers, clock=services.clock)
         self._engine = engine
         self._modes = ReadModes(engine, reads, self.live)
         self._streams = Streams(engine, settings, traffic)
