@@ -225,7 +225,9 @@ async def test_random_changes_are_counted_exactly(client: Client) -> None:
     assert any(streams or size for streams, size, _, _ in usage(engine))
 
 
-def test_a_failed_write_gives_back_what_it_reserved(tmp_path: Path) -> None:
+def test_a_failed_write_gives_back_what_it_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         settings = settings_of("disk", tmp_path, quotas="a/=2streams,100B")
         engine = open_engine(settings)
@@ -240,13 +242,12 @@ def test_a_failed_write_gives_back_what_it_reserved(tmp_path: Path) -> None:
         def fail(*_: Any) -> Any:
             raise OSError(28, "No space left on device")
 
-        real = journal.write
-        journal.write = fail  # type: ignore[method-assign]
+        monkeypatch.setattr(journal, "write", fail)
         answers = await asyncio.gather(
             client.post("a/1", b"x" * 50, content_type=TEXT), client.put("a/2")
         )
         assert all(answer.status >= 500 for answer in answers)
-        journal.write = real  # type: ignore[method-assign]
+        monkeypatch.undo()
         assert usage(engine) == [(1, 50, 0, 0)] == recount(engine)
         app.close()
         await engine.stop()
@@ -325,8 +326,8 @@ def test_quotas_take_effect_when_all_streams_are_counted(tmp_path: Path) -> None
         config = StreamConfig(TEXT, None, None)
         early = engine.create("early", config)
         assert (await early).created
-        while not engine.quotas.is_ready:
-            await asyncio.sleep(0)
+        assert engine._count_task is not None
+        await engine._count_task
         with pytest.raises(QuotaExceeded):
             await engine.create("late", config)
         assert usage(engine) == [(1, 0, 0, 0)]

@@ -148,7 +148,8 @@ def test_off_costs_nothing_and_any_limit_counts_every_request() -> None:
     assert not counts_requests(Settings())
     assert Guard(Settings(), Access(Settings())).rates is None
     for name in RATES:
-        settings = Settings(**{name: 1})
+        options: dict[str, Any] = {name: 1}
+        settings = Settings(**options)
         assert counts_requests(settings)
         assert Guard(settings, Access(settings)).rates is not None
 
@@ -333,7 +334,8 @@ PATHS = {"auth_token": "root", "anonymous_allow": ("read:**", "create:**", "appe
 
 
 async def sse(client: Client, path: str = "a", **headers: str) -> FakeSink | PenstockError | int:
-    response = await client.respond("GET", f"/v1/stream/{path}?offset=-1&live=sse", **headers)
+    target = f"/v1/stream/{path}?offset=-1&live=sse"
+    response = await client.respond("GET", target, b"", **headers)
     if not isinstance(response.body, EventBody):
         return response.status
     sink = FakeSink(response)
