@@ -122,7 +122,9 @@ class Group:
     ) -> T:
         details = {"default": default, "help": help, "kind": kind, "group": self.title}
         details |= {"minimum": minimum, "maximum": maximum, "flag": flag, "env": env}
-        return field(default=default, metadata={**details, "common": common})
+        # A setting that is a secret is not part of the repr, which errors and logs may quote.
+        is_shown = kind not in (SECRET, SECRETS)
+        return field(default=default, metadata={**details, "common": common}, repr=is_shown)
 
     def size(
         self, default: int, help: str, *, minimum: int = 1, flag: str = "", common: bool = False

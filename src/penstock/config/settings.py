@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock import limits
 from penstock.config.setting import Group, Setting
+from penstock.units import SECRET, SECRETS
 
 ENV_PREFIX: Final = "PENSTOCK_"
 
@@ -579,3 +580,15 @@ def _describe() -> Iterator[Setting]:
 
 
 SETTINGS: Final[tuple[Setting, ...]] = tuple(_describe())
+
+
+def secrets_of(settings: Settings) -> list[str]:
+    """Return the secrets that the settings hold, without what they are for."""
+    values: list[str] = []
+    for setting in SETTINGS:
+        value = getattr(settings, setting.name)
+        if setting.kind is SECRET and value:
+            values.append(value)
+        elif setting.kind is SECRETS:
+            values += [text.rpartition("=")[2] for text in value]
+    return values
