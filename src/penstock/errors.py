@@ -7,7 +7,8 @@ PenstockError
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath
 │   ├── InvalidParameter · UnknownParameter
-│   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
+│   ├── InvalidJson ─ NumberTooLong · JsonTooDeep
+│   ├── EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
@@ -30,15 +31,17 @@ PenstockError
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
-├── BodyTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
+├── BodyTooLarge 413 · MessageTooLarge 413 · UriTooLong 414 · HeadersTooLarge 431
 ├── UnsupportedType 415 · UnsupportedCoding 415 · HostRefused 421
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
 │   └── InvalidRow · InvalidTable
 ├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
+├── ByteRateLimited 429 · TooManyConnections 429 · TooManyLiveReaders 429 · QuotaExceeded 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
-│   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503
+│   ├── Overloaded 503 ─ LiveReadersFull 503
+│   ├── StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503
 │   └── DiskFull 507
 ├── StoreError (opening a data folder; never an HTTP answer)
 │   └── StoreLocked · StoreTooNew · StoreDamaged
@@ -214,6 +217,10 @@ class InvalidJson(BadRequest):
 
 class NumberTooLong(InvalidJson):
     code, title = "number-too-long", "A number has too many digits"
+
+
+class JsonTooDeep(InvalidJson):
+    code, title = "json-too-deep", "A message is nested too deep"
 
 
 class EmptyArray(BadRequest):
@@ -459,6 +466,10 @@ class BodyTooLarge(PenstockError):
     status, code, title = 413, "body-too-large", "Body too large"
 
 
+class MessageTooLarge(PenstockError):
+    status, code, title = 413, "message-too-large", "A message is too large"
+
+
 class UriTooLong(PenstockError):
     status, code, title = 414, "uri-too-long", "Request line too long"
 
@@ -555,6 +566,25 @@ class TooManyProducers(PenstockError):
 
 class TooManyPeers(PenstockError):
     status, code, title = 429, "too-many-peers", "Too many peers, or too much for one peer"
+
+
+class ByteRateLimited(PenstockError):
+    status, code, title = 429, "byte-rate-limited", "Too many bytes"
+
+
+class TooManyConnections(PenstockError):
+    status, code, title = 429, "too-many-connections", "Too many connections from one address"
+
+
+class TooManyLiveReaders(PenstockError):
+    status, code, title = 429, "too-many-live-readers", "Too many live readers of one principal"
+
+
+class QuotaExceeded(PenstockError):
+    """More streams or bytes than a rule of the setting `quotas` allows. Time alone does not help:
+    the clients do not retry."""
+
+    status, code, title = 429, "quota-exceeded", "Quota exceeded"
 
 
 class HeadersTooLarge(PenstockError):
@@ -665,6 +695,10 @@ class EgressFailed(ServerError):
 
 class Overloaded(ServerError):
     status, code, title = 503, "overloaded", "Server is overloaded"
+
+
+class LiveReadersFull(Overloaded):
+    code, title = "live-readers-full", "The server has no room for another live reader"
 
 
 class StoreReadOnly(ServerError):

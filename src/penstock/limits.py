@@ -239,3 +239,14 @@ JWT_LEEWAY_S_MAX: Final = 300  # Largest difference of clocks that can be set.
 JWT_KEYS_AGE_S: Final = 600  # Time between two fetches of a key set from a URL.
 JWT_KEYS_BYTES_MAX: Final = 256 * KIB  # Size of a key set. Those of large issuers have 20 KiB.
 JWT_KEYS_MAX: Final = 100  # Keys of a key set.
+
+# -- What one client may use. 0 switches a limit off.
+PRINCIPAL_RATE_PER_S: Final = 0  # Requests per second and principal.
+ADDRESS_BYTES_PER_S: Final = 0  # Bytes of request bodies per second and address.
+PRINCIPAL_BYTES_PER_S: Final = 0  # Bytes of request bodies per second and principal.
+CONNECTIONS_PER_ADDRESS_MAX: Final = 0  # Open connections from one address.
+LIVE_READERS_MAX: Final = 0  # Live reads at a time: SSE responses, table reads, long-polls.
+LIVE_READERS_PER_PRINCIPAL_MAX: Final = 0  # The same, of one principal.
+MESSAGE_BYTES_MAX: Final = 0  # Size of one JSON message.
+AUDIT_BYTES_MAX: Final = 64 * MIB  # Size at which the oldest audit events are deleted.
+AUDIT_AGE_S: Final = 365 * 86_400  # Age at which audit events are deleted.

@@ -8,7 +8,13 @@ import pytest
 
 from penstock import Retry
 from penstock.client.retry import retry_after_s
-from penstock.errors import ConnectionFailed, PenstockError, ServerError, StreamNotFound
+from penstock.errors import (
+    ConnectionFailed,
+    PenstockError,
+    QuotaExceeded,
+    ServerError,
+    StreamNotFound,
+)
 
 
 def _failed(*, sent: bool, passing: bool = True) -> ConnectionFailed:
@@ -31,6 +37,7 @@ def _status(status: int) -> PenstockError:
         (_failed(sent=True), True, False, True),
         (_failed(sent=False, passing=False), False, False, False),
         (_status(429), True, True, True),
+        (QuotaExceeded("full"), False, False, False),
         (_status(503), True, True, True),
         (_status(408), True, True, True),
         (_status(500), True, False, True),

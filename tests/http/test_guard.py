@@ -1,4 +1,4 @@
-"""Auth, rate limit, sizes, and errors as answers."""
+"""Auth, sizes, and errors as answers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from penstock.access.authenticator import Access
 from penstock.access.rules import Verb
 from penstock.config.settings import Settings
-from penstock.errors import PenstockError, RateLimited, SequenceGap
+from penstock.errors import PenstockError, SequenceGap
 from penstock.http.endpoint import PUBLIC, Endpoint, Need
-from penstock.http.guard import Guard, RateLimit
+from penstock.http.guard import Guard
 from penstock.http.message import Request, Response
 from penstock.http.problems import problem
 
@@ -71,66 +71,6 @@ def test_announced_length_is_checked_before_the_body(length: bytes, status: int 
     request = Request("POST", b"/", b"", {b"content-length": length})
     answer = refuse({"body_bytes_max": 10}, request)
     assert (answer.status if answer else None) == status
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_bucket_allows_a_second_of_requests_and_refills() -> None:
-    clock = Clock()
-    rate = RateLimit(5, monotonic=clock)
-    for _ in range(5):
-        rate.take("a")
-    with pytest.raises(RateLimited) as caught:
-        rate.take("a")
-    assert caught.value.headers == {"Retry-After": "1"}
-    rate.take("b")
-    clock.now += 0.4
-    rate.take("a")
-    rate.take("a")
-    with pytest.raises(RateLimited):
-        rate.take("a")
-    clock.now += 1000
-    for _ in range(5):
-        rate.take("a")
-    with pytest.raises(RateLimited):
-        rate.take("a")
-
-
-def test_slow_rate_still_lets_one_request_through() -> None:
-    clock = Clock()
-    rate = RateLimit(0.1, monotonic=clock)
-    rate.take("a")
-    with pytest.raises(RateLimited) as caught:
-        rate.take("a")
-    clock.now += int(caught.value.headers["Retry-After"])
-    rate.take("a")
-
-
-def test_refused_requests_do_not_push_the_refill_away() -> None:
-    clock = Clock()
-    rate = RateLimit(1, monotonic=clock)
-    rate.take("a")
-    for _ in range(3):
-        clock.now += 0.3
-        with pytest.raises(RateLimited):
-            rate.take("a")
-    clock.now += 0.3
-    rate.take("a")
-
-
-def test_table_of_peers_is_bounded() -> None:
-    rate = RateLimit(1, monotonic=Clock(), peers_max=10)
-    rate.take("kept")
-    for n in range(100):
-        rate.take(f"peer{n}")
-        with pytest.raises(RateLimited):
-            rate.take("kept")  # seen again and again, so never the one that is forgotten
-        assert len(rate) <= 10
 
 
 def test_problem_names_the_error_and_carries_its_headers() -> None:

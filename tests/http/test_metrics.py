@@ -110,6 +110,8 @@ async def test_a_bug_is_answered_with_500_and_nothing_more(client: Client) -> No
 
 
 NAMES = [
+    "audit_events_total",
+    "audit_events_lost_total",
     "requests_total",
     "errors_total",
     "live_readers",

@@ -15,16 +15,24 @@ class Principal:
     and live responses with it. `id` is what limits are counted by.
     """
 
-    __slots__ = ("__weakref__", "id", "is_root", "name", "rules", "until_s")
+    __slots__ = ("__weakref__", "id", "is_anonymous", "is_root", "name", "rules", "until_s")
 
     def __init__(
-        self, name: str, rules: Rules, *, id: str = "", until_s: float = inf, is_root: bool = False
+        self,
+        name: str,
+        rules: Rules,
+        *,
+        id: str = "",
+        until_s: float = inf,
+        is_root: bool = False,
+        is_anonymous: bool = False,
     ) -> None:
         self.name = name
         self.id = id or name
         self.rules = rules
         self.until_s = until_s
         self.is_root = is_root
+        self.is_anonymous = is_anonymous
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r}, {[str(rule) for rule in self.rules.all]})"
@@ -60,4 +68,4 @@ ROOT: Final = Principal("root", EVERYTHING, is_root=True)
 
 def anonymous(rules: Rules = NOTHING) -> Principal:
     """Return the principal of requests without credentials."""
-    return Principal("anonymous", rules)
+    return Principal("anonymous", rules, is_anonymous=True)

@@ -58,6 +58,7 @@ SECTIONS = {
         "verify": "Check every byte of the data folder of a stopped server.",
         "inspect": "Show the data folder of a stopped server.",
         "config": "Show every setting, its value and where the value comes from.",
+        "audit": "Show who has changed what on a server.",
         "bench": "Measure the appends, reads and fan-out of a server.",
     },
     "Set-up": {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from penstock.errors import PenstockError
+from penstock.protocol.quotas import QUOTAS
 from penstock.protocol.retention import RULES
 from penstock.units import (
     COUNT,
@@ -121,7 +122,9 @@ class Group:
     ) -> T:
         details = {"default": default, "help": help, "kind": kind, "group": self.title}
         details |= {"minimum": minimum, "maximum": maximum, "flag": flag, "env": env}
-        return field(default=default, metadata={**details, "common": common})
+        # A setting that is a secret is not part of the repr, which errors and logs may quote.
+        is_shown = kind not in (SECRET, SECRETS)
+        return field(default=default, metadata={**details, "common": common}, repr=is_shown)
 
     def size(
         self, default: int, help: str, *, minimum: int = 1, flag: str = "", common: bool = False
@@ -155,6 +158,9 @@ class Group:
 
     def rules(self, default: str, help: str, *, common: bool = False) -> str:
         return self._field(default, help, RULES, common=common)
+
+    def quotas(self, default: str, help: str, *, common: bool = False) -> str:
+        return self._field(default, help, QUOTAS, common=common)
 
     def secret(
         self, help: str, *, flag: str = "", env: str = "", common: bool = False

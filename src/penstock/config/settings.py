@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock import limits
 from penstock.config.setting import Group, Setting
+from penstock.units import SECRET, SECRETS
 
 ENV_PREFIX: Final = "PENSTOCK_"
 
@@ -24,6 +25,8 @@ _ACCESS = Group("Access")
 _SUBSCRIPTIONS = Group("Subscriptions")
 _EGRESS = Group("Connections to other servers")
 _STP = Group("Notify and follow")
+_LIMITS = Group("Limits of one client")
+_AUDIT = Group("Audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,6 +508,63 @@ class Settings:
         limits.FOLLOW_ROW_BYTES_MAX, "Maximum length of a row of a followed table."
     )
 
+    principal_rate_per_s: float = _LIMITS.rate(
+        limits.PRINCIPAL_RATE_PER_S,
+        "Maximum requests per second of one principal, such as a token. 0 means no limit.",
+        flag="--principal-rate",
+    )
+    address_bytes_per_s: int = _LIMITS.size(
+        limits.ADDRESS_BYTES_PER_S,
+        "Maximum bytes of request bodies per second from one address. 0 means no limit.",
+        minimum=0,
+        flag="--address-byte-rate",
+    )
+    principal_bytes_per_s: int = _LIMITS.size(
+        limits.PRINCIPAL_BYTES_PER_S,
+        "Maximum bytes of request bodies per second of one principal. 0 means no limit.",
+        minimum=0,
+        flag="--principal-byte-rate",
+    )
+    connections_per_address_max: int = _LIMITS.count(
+        limits.CONNECTIONS_PER_ADDRESS_MAX,
+        "Maximum number of open connections from one address. 0 means no limit.",
+        minimum=0,
+    )
+    live_readers_max: int = _LIMITS.count(
+        limits.LIVE_READERS_MAX,
+        "Maximum number of live reads at a time: SSE responses, table reads and long-polls. "
+        "0 means no limit.",
+        minimum=0,
+    )
+    live_readers_per_principal_max: int = _LIMITS.count(
+        limits.LIVE_READERS_PER_PRINCIPAL_MAX,
+        "Maximum number of live reads of one principal at a time. 0 means no limit.",
+        minimum=0,
+    )
+    message_bytes_max: int = _LIMITS.size(
+        limits.MESSAGE_BYTES_MAX,
+        "Maximum size of one message of a JSON stream. 0 means that of a request body.",
+        minimum=0,
+    )
+    quotas: str = _LIMITS.quotas(
+        "",
+        "Maximum number of streams and bytes by path prefix or pattern, such as "
+        "chat/=1000streams,10GiB.",
+    )
+
+    audit: str = _AUDIT.choice(
+        "auto",
+        "Write admin actions to the audit stream: always (on), never (off), or on a server with "
+        "access rules (auto).",
+        choices=("auto", "on", "off"),
+    )
+    audit_bytes_max: int = _AUDIT.size(
+        limits.AUDIT_BYTES_MAX, "Size of the audit stream above which its oldest events go."
+    )
+    audit_age_s: float = _AUDIT.seconds(
+        limits.AUDIT_AGE_S, "Age at which events of the audit stream go.", minimum=1
+    )
+
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             setting.check(getattr(self, setting.name), "Settings")
@@ -520,3 +580,15 @@ def _describe() -> Iterator[Setting]:
 
 
 SETTINGS: Final[tuple[Setting, ...]] = tuple(_describe())
+
+
+def secrets_of(settings: Settings) -> list[str]:
+    """Return the secrets that the settings hold, without what they are for."""
+    values: list[str] = []
+    for setting in SETTINGS:
+        value = getattr(settings, setting.name)
+        if setting.kind is SECRET and value:
+            values.append(value)
+        elif setting.kind is SECRETS:
+            values += [text.rpartition("=")[2] for text in value]
+    return values

@@ -6,6 +6,8 @@ Knows no sockets and no files.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Coroutine
@@ -15,7 +17,8 @@ from penstock.access.authenticator import Access
 from penstock.access.jwt import open_jwt
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
-from penstock.errors import MethodNotAllowed, PenstockError, RouteNotFound
+from penstock.errors import Forbidden, MethodNotAllowed, PenstockError, RouteNotFound
+from penstock.http.audit import AuditDialect
 from penstock.http.compression import Compressor
 from penstock.http.dialect import Dialect, Services
 from penstock.http.endpoint import Answer, Handler
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
+
+AUDIT_FLUSH_S = 1.0
+"""How long a stop waits for the last events of the audit log."""
 
 # The commit thread and the loop hand the interpreter to each other; at the default of 5 ms the
 # hand-over dominates the latency of an append.
@@ -70,7 +76,8 @@ class App:
         self.engine = engine
         self.access = Access(settings)
         self._guard = Guard(settings, self.access)
-        self._readers = LiveReaders()
+        self._rates = self._guard.rates
+        self._readers = LiveReaders(settings)
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
         self.egress = Egress(settings)
@@ -86,6 +93,7 @@ class App:
             compressor=self.compressor,
             egress=self.egress,
             access=self.access,
+            readers=self._readers,
         )
         self.state = StateDialect(services)
         self.streams = StreamDialect(services, self.state.compactor)
@@ -95,7 +103,11 @@ class App:
         self.tables = tables.directory
         self.hub = peers.hub
         self.subscriptions = subscriptions.service
-        others = [self.state, self.streams, tables, peers, subscriptions]
+        self._audit = AuditDialect(
+            services, get=self.streams.modes.get, head=self.streams.streams.head
+        )
+        self.audit = self._audit.log
+        others = [self.state, self.streams, tables, peers, subscriptions, self._audit]
         self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
         self.openapi = OpenApi(services, self._dialects, self.templates)
@@ -139,8 +151,13 @@ class App:
             endpoint, path = self._router.find(head)
         except (RouteNotFound, MethodNotAllowed) as error:
             raise self._guard.unknown_route(head, error) from None
-        self._guard.admit(head, endpoint, path)
-        return endpoint.handler, path
+        try:
+            self._guard.admit(head, endpoint, path)
+        except Forbidden as error:
+            self._audit.refused(endpoint, head, path, error)
+            raise
+        handler = self._audit.handler(endpoint, head) if endpoint.action else endpoint.handler
+        return handler, path
 
     def is_public(self, head: Request) -> bool:
         """Whether everybody is let in to what a request asks for."""
@@ -165,6 +182,8 @@ class App:
                 answer: Answer = self._guard.origins.preflight(request)
             else:
                 handler, path = request.route or self._admit(request)
+                if self._rates is not None:
+                    self._rates.received(request)
                 answer = handler(path, request)
         except Exception as error:  # noqa: BLE001 - becomes the response
             answer = self.traffic.failed(error)
@@ -199,6 +218,9 @@ class App:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AUDIT_FLUSH_S):
+                await self.audit.flush()
         left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         await self.engine.stop(timeout_s=left_s)
 
@@ -212,6 +234,10 @@ class App:
         return self._finished(request, response)
 
     def _finished(self, request: Request, response: Response) -> Response:
-        if isinstance(response.body, LiveReader) and request.principal is not None:
-            self._readers.add(request.principal, response.body)
+        # The body of a response to HEAD is never attached.
+        if isinstance(response.body, LiveReader) and request.method != "HEAD":
+            try:
+                self._readers.add(request, response.body)
+            except PenstockError as error:
+                response = self.traffic.failed(error)
         return self.traffic.count(request.method, response)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.egress import Egress
     from penstock.http.compression import Compressor
+    from penstock.http.live.readers import LiveReaders
     from penstock.http.message import Request, Response
     from penstock.http.traffic import Traffic
     from penstock.log.decide.checks import Check, Overtakes
@@ -38,6 +39,7 @@ class Services:
     compressor: Compressor
     egress: Egress
     access: Access
+    readers: LiveReaders
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,13 +29,19 @@ PUBLIC: Final = Need(None)
 
 
 class Endpoint(NamedTuple):
-    """`need` may depend on the head of a request."""
+    """`need` may depend on the head of a request, and so may `action`, the name under which the
+    audit log has what the handler does; without one it is not audited."""
 
     handler: Handler
     need: Need | Callable[[Request], Need]
+    action: str | Callable[[Request], str] = ""
 
     def needs(self, request: Request) -> Need:
         return self.need if isinstance(self.need, Need) else self.need(request)
+
+    def audits(self, request: Request) -> str:
+        """Return the action of a request; an empty text if it is not audited."""
+        return self.action if isinstance(self.action, str) else self.action(request)
 
 
 Methods = Mapping[str, Endpoint]
@@ -58,6 +64,11 @@ def on_server(verb: Verb, name: str, handler: Handler) -> Endpoint:
 def somewhere(verb: Verb, handler: Handler) -> Endpoint:
     """Return the endpoint of a handler that asks itself where the verb is allowed."""
     return Endpoint(handler, Need(verb, somewhere=True))
+
+
+def audited(action: str | Callable[[Request], str], endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint whose use is written to the audit log."""
+    return endpoint._replace(action=action)
 
 
 def readable(get: Endpoint) -> Methods:

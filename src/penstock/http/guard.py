@@ -16,7 +16,6 @@ from penstock.access.rules import Verb
 from penstock.errors import (
     BodyTooLarge,
     PenstockError,
-    RateLimited,
     StreamNotFound,
     UnsupportedCoding,
 )
@@ -24,6 +23,7 @@ from penstock.http.credentials import bearer_token, take_link
 from penstock.http.message import Request, Response
 from penstock.http.origins import Origins
 from penstock.http.permission import denied
+from penstock.http.rates import Rates, announced, counts_requests
 
 if TYPE_CHECKING:
     from penstock.access.authenticator import Access
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.endpoint import Endpoint
 
-RATE_PEERS_MAX = 10_000
-
 
 class Guard:
     """Decides on the head of a request alone. One per App; the App calls it in `refuse`."""
 
-    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_rate", "origins")
+    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "origins", "rates")
 
     def __init__(
         self,
@@ -50,22 +48,24 @@ class Guard:
         self._access = access
         self._monotonic = monotonic
         self._body_bytes_max = settings.body_bytes_max
-        per_s = settings.rate_limit_per_s
-        self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
+        counts = counts_requests(settings)
+        self.rates = Rates(settings, monotonic=monotonic) if counts else None
 
     def refuse(self, head: Request) -> Response | None:
         """Return a preflight response or raise 403, 413, 415, 421 or 429; None lets it in."""
         self.origins.check(head)
         if head.method == "OPTIONS":
             return self.origins.preflight(head)
-        if self._rate is not None:
-            self._rate.take(head.peer)
-        length = head.headers.get(b"content-length")
-        # Digits only: the native parser guarantees it, a server in front of ASGI may not.
-        if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
+        rates = self.rates
+        if rates is not None:
+            rates.take_request(head)
+        length = announced(head)
+        if length is not None and length > self._body_bytes_max:
             raise too_large(self._body_bytes_max)
         if b"content-encoding" in head.headers:
             _check_coding(head.headers[b"content-encoding"])
+        if rates is not None:
+            rates.take_bytes(head)
         return None
 
     def admit(self, head: Request, endpoint: Endpoint, path: str) -> None:
@@ -84,6 +84,8 @@ class Guard:
         principal = head.principal = self._identify(head, link)
         if principal.is_root:
             return
+        if self.rates is not None:
+            self.rates.take_principal(head, principal)
         if need.somewhere:
             if not principal.may_somewhere(verb):
                 raise self._denied(principal, verb)
@@ -159,47 +161,6 @@ def _check_coding(value: bytes) -> None:
 
 def too_large(body_bytes_max: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"A body may have at most {body_bytes_max} bytes here; split it into several appends."
+        f"A body may have at most {body_bytes_max} bytes (body_bytes_max). Split it into several "
+        "appends."
     )
-
-
-class RateLimit:
-    """A token bucket per peer address, one second deep, in a table of bounded size."""
-
-    __slots__ = ("_buckets", "_monotonic", "_peers_max", "_per_s")
-
-    def __init__(
-        self,
-        per_s: float,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        peers_max: int = RATE_PEERS_MAX,
-    ) -> None:
-        self._per_s = float(per_s)
-        self._monotonic = monotonic
-        self._peers_max = peers_max
-        # peer -> (remaining tokens, when counted), least recently seen first.
-        self._buckets: dict[str, tuple[float, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    def take(self, peer: str) -> None:
-        """Spend one token of `peer`; RateLimited when there is none."""
-        now = self._monotonic()
-        burst = max(1.0, self._per_s)
-        tokens, then = self._buckets.pop(peer, (burst, now))
-        tokens = min(burst, tokens + (now - then) * self._per_s)
-        if len(self._buckets) >= self._peers_max:
-            # The least recently seen peer has had the longest to refill: forgetting it gives
-            # away the least.
-            del self._buckets[next(iter(self._buckets))]
-        if tokens < 1.0:
-            self._buckets[peer] = (tokens, now)
-            wait_s = max(1, round((1.0 - tokens) / self._per_s + 0.5))
-            raise RateLimited(
-                f"More than {self._per_s:g} requests a second from one address; "
-                f"retry in {wait_s} s.",
-                Retry_After=str(wait_s),
-            )
-        self._buckets[peer] = (tokens - 1.0, now)

@@ -39,6 +39,7 @@ _INDEX = {
     "nurls": "/v1/nurls",
     "subscriptions": "/v1/stream/__ds/subscriptions/{id}",
     "keys": "/v1/stream/__ds/jwks.json",
+    "audit": "/v1/audit",
     "health": "/healthz",
     "ready": "/readyz",
     "metrics": "/metrics",

@@ -24,6 +24,7 @@ from penstock.http.headers import NO_STORE
 from penstock.http.message import Request, Response
 
 if TYPE_CHECKING:
+    from penstock.access.audit import AuditLog
     from penstock.egress import Egress
     from penstock.http.tables.live import TableLive
     from penstock.http.tables.resource import Tables
@@ -237,6 +238,11 @@ def egress_metrics(egress: Egress) -> Iterator[Metric]:
     yield _counter("egress_requests", "Requests made to other servers.", egress.requests)
     yield _counter("egress_failures", "Requests to other servers that failed.", egress.failures)
     yield _counter("egress_refused", "Requests to addresses that are refused.", egress.refused)
+
+
+def audit_metrics(audit: AuditLog) -> Iterator[Metric]:
+    yield _counter("audit_events", "Events written to the audit log.", audit.written)
+    yield _counter("audit_events_lost", "Audit events that were not written.", audit.lost)
 
 
 def subscription_metrics(service: Subscriptions) -> Iterator[Metric]:

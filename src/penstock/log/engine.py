@@ -25,6 +25,7 @@ from penstock.log.decide.snapshot import Snapshots
 from penstock.log.decide.trim import trim_at, trim_stream
 from penstock.log.lineage import token
 from penstock.log.pubsub import Callback, PubSub, Subscription
+from penstock.log.quotas import quotas_of
 from penstock.log.ranges import Ranges
 from penstock.log.reaper import Reaper
 from penstock.log.recording import Recording
@@ -50,7 +51,9 @@ class Engine:
             store, clock, self.stats, active_streams_max=settings.active_streams_max
         )
         self._ranges = Ranges(store)
-        self._rules = rules_of(settings)  # raises before a folder is opened
+        # These raise before a folder is opened.
+        self._rules = rules_of(settings)
+        self.quotas = quotas_of(settings)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,6 +64,7 @@ class Engine:
             self.stats,
             clock=self._clock,
             ranges=self._ranges,
+            quotas=self.quotas,
         )
         self._commits = Commits(self._streams, self.stats)
         self._checks = Checks()
@@ -69,6 +73,7 @@ class Engine:
         self._pubsub = PubSub(self)
         recovered = await self.store.open(self._commits)
         for stream in recovered:
+            stream.counted_bytes = stream.held_bytes
             self._streams.add(stream)
         for stream in recovered:
             self._streams.link(stream)
@@ -85,6 +90,11 @@ class Engine:
         self._retention_task = asyncio.create_task(
             self.retention.run(self._settings.retention_interval_s)
         )
+        self._count_task: asyncio.Task[None] | None = None
+        if self.quotas is not None:
+            self._commits.listen(self.quotas.committed)
+            self._commits.listen_to_failures(self.quotas.failed)
+            self._count_task = asyncio.create_task(self.quotas.count(self.store))
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
 
     def drain(self) -> None:
@@ -100,6 +110,8 @@ class Engine:
         self._context.stop()
         self._reap_task.cancel()
         self._retention_task.cancel()
+        if self._count_task is not None:
+            self._count_task.cancel()
         await self._pubsub.close()
         await self.store.close(timeout_s=timeout_s)
 

@@ -16,7 +16,7 @@ from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, 
 from penstock.log.memory_tail import Chunk
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
-from penstock.log.store import Health, Observer
+from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.protocol.producer import ProducerState
 
@@ -142,6 +142,10 @@ class MemoryStore:
 
     async def time_after(self, stream: Stream, position: int) -> int:
         return 0
+
+    def sizes(self, after_id: int, limit: int) -> Sizes:
+        streams = (stream for stream in self._streams.values() if stream.id > after_id)
+        return Sizes([(stream.path, stream.held_bytes) for stream in streams], None)
 
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         paths = (path for path, stream in self._streams.items() if name in stream.meta)

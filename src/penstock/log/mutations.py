@@ -38,6 +38,11 @@ class Mutation:
     related: Sequence[Stream] = ()
     """The living streams beside `stream` that this changes."""
 
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """The streams and the bytes of payload that quotas were asked for."""
+        return 0, 0
+
     def __init__(self, stream: Stream | None, record: bytes, result: Any) -> None:
         self.stream = stream
         self.record = record
@@ -125,6 +130,10 @@ class AppendMutation(TailMutation):
             stream_seq=stream_seq,
         )
 
+    @property
+    def reserved(self) -> tuple[int, int]:
+        return 0, len(self.payload)
+
     def apply(self, lsn: int) -> None:
         apply_append(self.stream, self, lsn)
 
@@ -171,6 +180,11 @@ class CreateMutation(Mutation):
             **({} if stream.fork is None else _fork_fields(stream, stream.fork)),
         )
         super().__init__(stream, records.encode_create(stream.id, self.meta, payload), result)
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        # What an expired stream had is free for the one that replaces it.
+        return int(self.replaces is None), len(self.payload)
 
     def apply(self, lsn: int) -> None:
         if self.replaces is not None:

@@ -22,6 +22,14 @@ class Health(NamedTuple):
     reason: str | None
 
 
+class Sizes(NamedTuple):
+    """The paths and the bytes of streams with ascending ids; `last_id` is where the next page
+    begins, None after the last."""
+
+    sizes: list[tuple[str, int]]
+    last_id: int | None
+
+
 class Observer(Protocol):
     """The callbacks of a store, on the event loop."""
 
@@ -86,6 +94,10 @@ class Store(Protocol):
     async def time_after(self, stream: Stream, position: int) -> int:
         """Return when the index entry after the one that holds `position` was begun, 0 if unknown:
         `seek_time` can tell them apart from then on."""
+
+    def sizes(self, after_id: int, limit: int) -> Sizes:
+        """Return the sizes of all durable streams after an id, those that stay for their forks
+        included."""
 
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         """Return the paths of streams that have the meta value `name`, in order, after `after`."""

@@ -176,6 +176,8 @@ class Stream:
     hot: bool = field(default=True, init=False)
     """Whether it was used since the last round of eviction."""
     watchers: dict[Watcher, None] = field(default_factory=dict, init=False)
+    counted_bytes: int | None = field(default=None, init=False)
+    """The bytes that quotas have counted for it; None before it is counted, and when it is gone."""
 
     def __post_init__(self) -> None:
         self.is_json = is_json(self.config.content_type)
@@ -225,6 +227,11 @@ class Stream:
         have been made before a trim and still read what was trimmed."""
         first = self.earliest if self.pinned is None else min(self.earliest, self.pinned)
         return max(first, self.own_start)
+
+    @property
+    def held_bytes(self) -> int:
+        """Number of own bytes that readers or forks may still read."""
+        return self.tail - self.keep_from
 
     def landed(self) -> None:
         """One mutation less is in flight: it is durable."""

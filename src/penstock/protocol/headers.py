@@ -180,7 +180,8 @@ def parse_stream_path(raw: bytes, *, bytes_max: int = limits.PATH_BYTES_MAX) -> 
     path = raw if _PLAIN_PATH.fullmatch(raw) else _canonical_path(raw)
     if len(path) > bytes_max:
         raise InvalidPath(
-            f"The stream path has {len(path)} bytes; at most {bytes_max} are allowed."
+            f"The stream path has {len(path)} bytes; at most {bytes_max} are allowed "
+            "(path_bytes_max)."
         )
     return path.decode("ascii")
 

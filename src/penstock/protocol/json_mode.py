@@ -21,7 +21,14 @@ from typing import NoReturn
 import msgspec
 
 from penstock import limits
-from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson, NumberTooLong
+from penstock.errors import (
+    BodyTooLarge,
+    EmptyArray,
+    InvalidJson,
+    JsonTooDeep,
+    MessageTooLarge,
+    NumberTooLong,
+)
 
 _LF, _CR, _COMMA, _BACKSLASH = b"\n\r,\\"
 _WHITESPACE = b" \t\r\n"
@@ -77,6 +84,18 @@ def frame(
         value = value.translate(_ONE_LINE)
     check_depth(value, depth_max)
     return value + b",\n", 1
+
+
+def check_sizes(wire: bytes, bytes_max: int) -> None:
+    """Refuse framed messages of which one has more than `bytes_max` bytes."""
+    if len(wire) - 2 <= bytes_max:
+        return
+    longest = max(map(len, wire.split(b"\n"))) - 1
+    if longest > bytes_max:
+        raise MessageTooLarge(
+            f"A message has {longest} bytes, and may have at most {bytes_max} (message_bytes_max). "
+            "Split it into several messages."
+        )
 
 
 def unframe(wire: bytes | memoryview) -> bytes:
@@ -219,7 +238,7 @@ def check_depth(value: bytes, depth_max: int) -> None:
     if len(value) <= 2 * depth_max or value.count(b"[") + value.count(b"{") <= depth_max:
         return
     if nesting(value, depth_max=depth_max) > depth_max:
-        raise InvalidJson(_too_deep(depth_max))
+        raise _too_deep(depth_max)
 
 
 def _check_numbers(valid: bytes) -> None:
@@ -283,8 +302,8 @@ def _check_utf8(body: bytes) -> None:
 def _refuse(body: bytes, error: Exception, depth_max: int) -> NoReturn:
     """Raise an error that explains what is wrong; runs only when a body is refused."""
     if isinstance(error, RecursionError):
-        detail = _too_deep(depth_max)
-    elif isinstance(error, UnicodeDecodeError):
+        raise _too_deep(depth_max) from None
+    if isinstance(error, UnicodeDecodeError):
         detail = "The body is not valid UTF-8, the only encoding of JSON."
     elif not body.strip(_WHITESPACE):
         detail = "The body is empty: send a JSON value, or an array of them."
@@ -315,5 +334,8 @@ def _has_lone_surrogate(body: bytes) -> bool:
     return high_end >= 0
 
 
-def _too_deep(depth_max: int) -> str:
-    return f"A message is nested deeper than {depth_max} levels."
+def _too_deep(depth_max: int) -> JsonTooDeep:
+    return JsonTooDeep(
+        f"A message is nested deeper than {depth_max} levels (json_depth_max). Send it with fewer "
+        "levels, or its inner part as a string."
+    )

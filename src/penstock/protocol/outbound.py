@@ -31,6 +31,7 @@ for mail, names and files."""
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _URL_BYTES = re.compile(r"[!$-;=?-Z\[\]_a-z~%]+", re.ASCII)
+_SCHEME: Final = re.compile(r"[a-z]+:/{0,2}", re.ASCII | re.IGNORECASE)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 # The special-purpose registries of IANA, less what is globally reachable, and two addresses that
@@ -91,7 +92,7 @@ class Target(NamedTuple):
 
 def parse_url(text: str, *, bytes_max: int = URL_BYTES_MAX) -> Target:
     """Return the parts of an absolute http or https URL; InvalidUrl says what is wrong with it."""
-    shown = repr(text[:100])
+    shown = repr(shown_url(text)[:100])
     if len(text) > bytes_max:
         raise InvalidUrl(f"A URL has at most {bytes_max} bytes here; {shown}… has more.")
     if not _URL_BYTES.fullmatch(text) or _BAD_ESCAPE.search(text):
@@ -119,6 +120,16 @@ def parse_url(text: str, *, bytes_max: int = URL_BYTES_MAX) -> Target:
         raise InvalidUrl(f"{shown} has brackets around what is no IPv6 address.")
     query = f"?{parts.query}" if parts.query else ""
     return Target(parts.scheme, host, port, (parts.path or "/") + query)
+
+
+def shown_url(text: str) -> str:
+    """Return what may be shown of a URL, or of what was meant to be one: no query and no user."""
+    text = text.partition("?")[0].partition("#")[0]
+    before, at, after = text.rpartition("@")
+    if not at:
+        return text
+    scheme = _SCHEME.match(before)
+    return f"{scheme[0] if scheme else ''}***@{after}"
 
 
 def _host(host: str, shown: str) -> str:

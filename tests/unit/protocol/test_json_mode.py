@@ -9,9 +9,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.errors import BodyTooLarge, EmptyArray, InvalidJson, NumberTooLong, PenstockError
+from penstock.errors import (
+    BodyTooLarge,
+    EmptyArray,
+    InvalidJson,
+    JsonTooDeep,
+    MessageTooLarge,
+    NumberTooLong,
+    PenstockError,
+)
 from penstock.protocol import json_mode
-from penstock.protocol.json_mode import frame, unframe
+from penstock.protocol.json_mode import check_sizes, frame, unframe
 
 
 @pytest.mark.parametrize(
@@ -129,6 +137,27 @@ def test_depth_is_that_of_a_message_without_the_batch_around_it() -> None:
     for body in (beyond, b"[" + beyond + b"]", b"[1," + beyond + b"]"):
         with pytest.raises(InvalidJson, match="deeper than 128"):
             frame(body, allow_empty=False)
+
+
+def test_depth_has_a_code_of_its_own_that_names_the_setting() -> None:
+    for depth in (limits.JSON_DEPTH_MAX + 1, 100_000):
+        with pytest.raises(JsonTooDeep, match="json_depth_max") as caught:
+            frame(nested(depth), allow_empty=False)
+        assert (caught.value.status, caught.value.code) == (400, "json-too-deep")
+
+
+def test_every_message_has_so_many_bytes() -> None:
+    for body, longest in (
+        (b'"12345678"', 10),
+        (b'["1","12345678","1"]', 10),
+        (b'["12345678"]', 10),
+        (b'["1","12345678"]', 10),
+    ):
+        wire, _ = frame(body, allow_empty=False)
+        check_sizes(wire, longest)
+        with pytest.raises(MessageTooLarge, match=f"has {longest} bytes.*message_bytes_max"):
+            check_sizes(wire, longest - 1)
+    check_sizes(b"", 1)
 
 
 @pytest.mark.parametrize("depth", [1_000, 100_000, 2_000_000])

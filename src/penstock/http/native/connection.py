@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import Overloaded, PenstockError, RequestTimeout
 from penstock.http.message import EventBody, Later, RangeBody, Response
-from penstock.http.native.connections import REFUSED_MAX, log
+from penstock.http.native.connections import (
+    REFUSED_MAX,
+    REFUSED_PER_ADDRESS_MAX,
+    log,
+    too_many_connections,
+)
 from penstock.http.native.request_parser import BODY, IDLE, RequestParser
 from penstock.http.native.response_encoder import CLOSE, CONTINUE, KEEP, KEEP_HTTP_1_0
 from penstock.http.native.sse_connection import EventConnection
@@ -83,12 +88,16 @@ class Connection(asyncio.Protocol):
         table = self._table
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._parser = RequestParser(table.limits, table.refuse, peer[0] if peer else "")
+        address = peer[0] if peer else ""
+        self._parser = RequestParser(table.limits, table.refuse, address)
         self.deadline = table.now + table.header_s
         excess = table.count() - table.connections_max
         table.connections.add(self)
-        if excess >= REFUSED_MAX:
+        too_many = table.opened(transport, address)
+        if excess >= REFUSED_MAX or too_many > REFUSED_PER_ADDRESS_MAX:
             transport.abort()
+        elif too_many > 0:
+            self._give_up(too_many_connections())
         elif excess >= 0 or table.draining:
             self._give_up(Overloaded("Too many connections; retry later.", Retry_After="1"))
 
@@ -128,6 +137,7 @@ class Connection(asyncio.Protocol):
             self._continue()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._table.closed(self._transport)
         self._release()
         if self._task is not None:
             self._task.cancel()

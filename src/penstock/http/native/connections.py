@@ -9,12 +9,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.errors import TooManyConnections
 from penstock.http.message import Application, Request, Response
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.request_parser import ParserLimits
 from penstock.http.native.response_encoder import ResponseEncoder
 from penstock.http.origins import fixed_headers, origin_lines
 from penstock.http.problems import error_response
+from penstock.http.rates import counts_requests, site
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -31,6 +33,16 @@ LINGER_S = 5.0
 EOF_GRACE_S = 1.0
 # Connections above connections_max that may linger with their 503 at the same time.
 REFUSED_MAX = 256
+# The same, of connections above connections_per_address_max from one address with their 429.
+REFUSED_PER_ADDRESS_MAX = 8
+
+
+def too_many_connections() -> TooManyConnections:
+    return TooManyConnections(
+        "Too many connections from one address (connections_per_address_max). Close some, send "
+        "several requests over each, or retry shortly.",
+        Retry_After="1",
+    )
 
 
 class Writing(Protocol):
@@ -46,6 +58,9 @@ class ConnectionTable:
     """All connections of a native server, and what they share. Belongs to one event loop."""
 
     __slots__ = (
+        "_addresses",
+        "_per_address",
+        "_per_address_max",
         "_receive_bytes",
         "_receive_bytes_max",
         "_stalled",
@@ -82,7 +97,10 @@ class ConnectionTable:
         self.limits = ParserLimits(settings)
         self.encoder = ResponseEncoder(fixed_headers(settings))
         self.origin_lines = origin_lines(settings)
-        self.is_rate_limited = settings.rate_limit_per_s > 0
+        self.is_rate_limited = counts_requests(settings)
+        self._per_address_max = settings.connections_per_address_max
+        self._addresses: dict[asyncio.BaseTransport, str] = {}
+        self._per_address: dict[str, int] = {}
         self.heads = HeadCache(line_bytes_max=settings.request_line_bytes_max)
         self.connections: set[Connection] = set()
         self.events: set[EventConnection] = set()
@@ -122,6 +140,27 @@ class ConnectionTable:
 
     def count(self) -> int:
         return len(self.connections) + len(self.events)
+
+    def opened(self, transport: asyncio.BaseTransport, peer: str) -> int:
+        """Count a connection from an address; return how many too many there are from there."""
+        if not self._per_address_max:
+            return 0
+        address = self._addresses[transport] = site(peer)
+        count = self._per_address[address] = self._per_address.get(address, 0) + 1
+        return count - self._per_address_max
+
+    def closed(self, transport: asyncio.BaseTransport | None) -> None:
+        """Note that a transport is gone, whichever protocol it belonged to at the end."""
+        if not self._per_address_max or transport is None:
+            return
+        address = self._addresses.pop(transport, None)
+        if address is None:
+            return
+        count = self._per_address[address] - 1
+        if count:
+            self._per_address[address] = count
+        else:
+            del self._per_address[address]
 
     def connection_gone(self) -> None:
         """Note that a connection has gone from `connections` or `events`."""

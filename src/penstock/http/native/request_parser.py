@@ -302,8 +302,8 @@ class RequestParser:
     def _headers_too_large(self) -> PenstockError:
         limits = self._limits
         return HeadersTooLarge(
-            f"A request may have at most {limits.header_count_max} headers of "
-            f"{limits.header_bytes_max} bytes in all."
+            f"A request may have at most {limits.header_count_max} headers (header_count_max) of "
+            f"{limits.header_bytes_max} bytes in all (header_bytes_max). Send fewer of them."
         )
 
     def _parse_again(self) -> None:
@@ -335,7 +335,10 @@ class RequestParser:
         self._url = self._url + url if self._url else url
         if len(self._url) > self._limits.line_bytes_max:
             self._refuse_input(
-                UriTooLong(f"A request line may have at most {self._limits.line_bytes_max} bytes.")
+                UriTooLong(
+                    f"A request line may have at most {self._limits.line_bytes_max} bytes "
+                    "(request_line_bytes_max). Send a shorter path or query."
+                )
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from penstock.config.settings import secrets_of
 from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
 from penstock.http.message import Application
@@ -41,7 +42,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     from penstock.http.app import shorten_switch_interval
 
     check_exposure(settings)
-    configure(settings.log_level)
+    configure(settings.log_level, secrets=secrets_of(settings))
     shorten_switch_interval()
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

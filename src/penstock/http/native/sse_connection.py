@@ -118,6 +118,7 @@ class EventConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         body, self._body = self._body, None
+        self._table.closed(self._transport)
         self._table.flowing(self)
         self._table.events.discard(self)
         self._table.connection_gone()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
-from penstock.http.endpoint import on_path, on_server, public, readable
+from penstock.http.endpoint import audited, on_path, on_server, public, readable
 from penstock.http.metrics import peer_metrics
 from penstock.http.openapi.model import Description
 from penstock.http.peers.follow import Follow
@@ -38,13 +38,16 @@ class PeerDialect(Dialect):
     def routes(self) -> Routes:
         follow = {
             **readable(on_path(Verb.FOLLOW, self._follow.get)),
-            "PUT": on_path(Verb.FOLLOW, not_server_owned(self._engine, self._follow.put)),
-            "DELETE": on_path(Verb.FOLLOW, self._follow.delete),
+            "PUT": audited(
+                "follow.set",
+                on_path(Verb.FOLLOW, not_server_owned(self._engine, self._follow.put)),
+            ),
+            "DELETE": audited("follow.remove", on_path(Verb.FOLLOW, self._follow.delete)),
         }
         nurls = {
             **readable(on_server(Verb.READ, "nurls", self._nurls.get)),
-            "POST": on_server(Verb.ADMIN, "nurls", self._nurls.post),
-            "DELETE": on_server(Verb.ADMIN, "nurls", self._nurls.delete),
+            "POST": audited("nurls.send", on_server(Verb.ADMIN, "nurls", self._nurls.post)),
+            "DELETE": audited("nurls.remove", on_server(Verb.ADMIN, "nurls", self._nurls.delete)),
         }
         notify = {"POST": public(self._notify.post)}
         return Routes(

@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
-from penstock.errors import BodyTooLarge, PenstockError
+from penstock.errors import BodyTooLarge
 from penstock.http.documents import document
 from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
 from penstock.http.permission import principal_of
-from penstock.http.problems import problem
+from penstock.http.rates import announced
 from penstock.stp.notify import SIGNATURE, Notice, check_form_type, check_signature, parse_form
 
 if TYPE_CHECKING:
@@ -67,14 +67,11 @@ class Notify:
         """Refuse a Notify by its head alone: its size, or a token that no signature can replace."""
         if not is_notify(head):
             return None
-        length = head.headers.get(b"content-length")
-        try:
-            if length is not None and length.isdigit() and int(length) > self._bytes_max:
-                raise self._too_large()
-            if not self._secret:
-                self._authorize(head, head.route[1])
-        except PenstockError as error:
-            return problem(error)
+        length = announced(head)
+        if length is not None and length > self._bytes_max:
+            raise self._too_large()
+        if not self._secret:
+            self._authorize(head, head.route[1])
         return None
 
     def post(self, path: str, request: Request) -> Awaitable[Response]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
-from penstock.http.endpoint import on_path, readable
+from penstock.http.endpoint import audited, on_path, readable
 from penstock.http.metrics import state_metrics
 from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import is_owned, not_reserved, not_server_owned
@@ -39,8 +39,13 @@ class StateDialect(Dialect):
     def routes(self) -> Routes:
         schema = {
             **readable(on_path(Verb.READ, self._schema.get)),
-            "PUT": on_path(Verb.ADMIN, not_server_owned(self._engine, self._schema.put)),
-            "DELETE": on_path(Verb.ADMIN, not_reserved(self._schema.delete)),
+            "PUT": audited(
+                "schema.set",
+                on_path(Verb.ADMIN, not_server_owned(self._engine, self._schema.put)),
+            ),
+            "DELETE": audited(
+                "schema.remove", on_path(Verb.ADMIN, not_reserved(self._schema.delete))
+            ),
         }
         state = readable(on_path(Verb.READ, self._state.get))
         return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": state})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
-from penstock.http.endpoint import on_path, readable, somewhere
+from penstock.http.endpoint import audited, on_path, readable, somewhere
 from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import not_owned, not_reserved, not_server_owned
 from penstock.http.streams.listing import Listing
@@ -28,10 +28,10 @@ class StreamDialect(Dialect):
     def __init__(self, services: Services, compactor: Compactor) -> None:
         engine, settings, traffic = services.engine, services.settings, services.traffic
         reads = Reads(engine, settings, services.compressor, traffic, clock=services.clock)
-        self.live = Live(engine, settings, reads, traffic, clock=services.clock)
+        self.live = Live(engine, settings, reads, traffic, services.readers, clock=services.clock)
         self._engine = engine
-        self._modes = ReadModes(engine, reads, self.live)
-        self._streams = Streams(engine, settings, traffic)
+        self.modes = ReadModes(engine, reads, self.live)
+        self.streams = Streams(engine, settings, traffic)
         self._listing = Listing(engine, settings)
         self._retention = Retention(engine, compactor)
         self._successor = Successor(engine, settings)
@@ -39,29 +39,51 @@ class StreamDialect(Dialect):
         self._release: asyncio.Task[None] | None = None
 
     def routes(self) -> Routes:
-        engine, streams = self._engine, self._streams
+        engine, streams = self._engine, self.streams
         retention, successor = self._retention, self._successor
         return Routes(
             streams={
-                "GET": on_path(Verb.READ, self._modes.get),
+                "GET": on_path(Verb.READ, self.modes.get),
                 "HEAD": on_path(Verb.READ, streams.head),
                 "POST": on_path(Verb.APPEND, streams.append),
                 "PUT": on_path(Verb.CREATE, not_reserved(streams.create)),
-                "DELETE": on_path(Verb.DELETE, not_owned(engine, streams.delete)),
+                "DELETE": audited(
+                    "stream.delete", on_path(Verb.DELETE, not_owned(engine, streams.delete))
+                ),
             },
             fixed={b"/v1/streams": readable(somewhere(Verb.LIST, self._listing.get))},
             suffixes={
-                "trim": {"POST": on_path(Verb.DELETE, not_server_owned(engine, retention.trim))},
-                "compact": {"POST": on_path(Verb.ADMIN, not_owned(engine, retention.compact))},
+                "trim": {
+                    "POST": audited(
+                        "stream.trim",
+                        on_path(Verb.DELETE, not_server_owned(engine, retention.trim)),
+                    )
+                },
+                "compact": {
+                    "POST": audited(
+                        "stream.compact",
+                        on_path(Verb.ADMIN, not_owned(engine, retention.compact)),
+                    )
+                },
                 "retention": {
                     **readable(on_path(Verb.READ, retention.policy)),
-                    "PUT": on_path(Verb.ADMIN, not_server_owned(engine, retention.set_policy)),
-                    "DELETE": on_path(Verb.ADMIN, not_server_owned(engine, retention.drop_policy)),
+                    "PUT": audited(
+                        "retention.set",
+                        on_path(Verb.ADMIN, not_server_owned(engine, retention.set_policy)),
+                    ),
+                    "DELETE": audited(
+                        "retention.remove",
+                        on_path(Verb.ADMIN, not_server_owned(engine, retention.drop_policy)),
+                    ),
                 },
                 "successor": {
                     **readable(on_path(Verb.READ, successor.get)),
-                    "PUT": on_path(Verb.ADMIN, not_owned(engine, successor.put)),
-                    "DELETE": on_path(Verb.ADMIN, not_owned(engine, successor.drop)),
+                    "PUT": audited(
+                        "successor.set", on_path(Verb.ADMIN, not_owned(engine, successor.put))
+                    ),
+                    "DELETE": audited(
+                        "successor.remove", on_path(Verb.ADMIN, not_owned(engine, successor.drop))
+                    ),
                 },
             },
         )

@@ -24,6 +24,7 @@ from penstock.protocol.sse import PLAIN, SseForm
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
+    from penstock.http.live.readers import LiveReaders
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
@@ -46,6 +47,7 @@ class Live:
         "_comments",
         "_deadlines",
         "_engine",
+        "_readers",
         "_reads",
         "_settings",
         "_sweeper",
@@ -53,10 +55,18 @@ class Live:
     )
 
     def __init__(
-        self, engine: Engine, settings: Settings, reads: Reads, traffic: Traffic, *, clock: Clock
+        self,
+        engine: Engine,
+        settings: Settings,
+        reads: Reads,
+        traffic: Traffic,
+        readers: LiveReaders,
+        *,
+        clock: Clock,
     ) -> None:
         self._engine = engine
         self._traffic = traffic
+        self._readers = readers
         self._settings = settings
         self._reads = reads
         self._clock = clock
@@ -77,7 +87,8 @@ class Live:
         if stream.tail <= start and not (
             stream.closed or stream.is_gone or self._channels.draining
         ):
-            await self._wait(stream)
+            with self._readers.waiting(request):
+                await self._wait(stream)
         if stream.is_gone:
             self._reload(stream)
             raise StreamNotFound("The stream was deleted, or has expired, during the wait.")

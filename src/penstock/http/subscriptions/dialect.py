@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import Dialect, Routes, Services
-from penstock.http.endpoint import PUBLIC, Endpoint, Need, on_server, public, readable, somewhere
+from penstock.http.endpoint import (
+    PUBLIC,
+    Endpoint,
+    Need,
+    audited,
+    on_server,
+    public,
+    readable,
+    somewhere,
+)
 from penstock.http.metrics import subscription_metrics
 from penstock.http.openapi.model import Description
 from penstock.http.subscriptions.resource import (
@@ -40,14 +49,20 @@ class SubscriptionDialect(Dialect):
             fixed={
                 LIST: readable(somewhere(Verb.SUBSCRIBE, self._resource.listing)),
                 JWKS: readable(public(self._keys.jwks)),
-                ROTATE: {"POST": on_server(Verb.ADMIN, "keys", self._keys.rotate)},
+                ROTATE: {
+                    "POST": audited("keys.rotate", on_server(Verb.ADMIN, "keys", self._keys.rotate))
+                },
             },
             prefixes={
                 PREFIX: {
                     **readable(somewhere(Verb.SUBSCRIBE, self._resource.get)),
-                    "PUT": somewhere(Verb.SUBSCRIBE, self._resource.put),
-                    "POST": Endpoint(self._resource.post, _post_needs),
-                    "DELETE": somewhere(Verb.SUBSCRIBE, self._resource.delete),
+                    "PUT": audited(
+                        "subscription.set", somewhere(Verb.SUBSCRIBE, self._resource.put)
+                    ),
+                    "POST": Endpoint(self._resource.post, _post_needs, _post_action),
+                    "DELETE": audited(
+                        "subscription.remove", somewhere(Verb.SUBSCRIBE, self._resource.delete)
+                    ),
                 },
             },
             below={PREFIX: BELOW},
@@ -71,3 +86,8 @@ class SubscriptionDialect(Dialect):
 def _post_needs(request: Request) -> Need:
     """Return the need of a POST: workers have tokens of their own."""
     return PUBLIC if has_own_token(request) else Need(Verb.SUBSCRIBE, somewhere=True)
+
+
+def _post_action(request: Request) -> str:
+    """Return the action of a POST in the audit log: what workers do is none."""
+    return "subscription.add" if request.path.endswith(b"/streams") else ""

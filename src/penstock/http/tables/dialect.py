@@ -45,7 +45,9 @@ class TableDialect(Dialect):
     def routes(self) -> Routes:
         table = {
             **readable(on_path(Verb.READ, self._reads.get)),
-            "PUT": Endpoint(not_server_owned(self._engine, self._tables.put), _put_needs),
+            "PUT": Endpoint(
+                not_server_owned(self._engine, self._tables.put), _put_needs, _put_action
+            ),
             "POST": on_path(Verb.APPEND, self._tables.post),
             "DELETE": on_path(Verb.APPEND, self._tables.delete),
         }
@@ -69,3 +71,8 @@ class TableDialect(Dialect):
 def _put_needs(request: Request) -> Need:
     """Return the need of a PUT: it writes a row if it names a key, else it declares a table."""
     return Need(Verb.CREATE if row_key(request) is None else Verb.APPEND)
+
+
+def _put_action(request: Request) -> str:
+    """Return the action of a PUT in the audit log: rows are no actions."""
+    return "table.declare" if row_key(request) is None else ""

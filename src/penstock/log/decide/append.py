@@ -139,6 +139,8 @@ class Appends:
             payload, count = context.frame(body, is_json=stream.is_json, allow_empty=False)
         if stream.pending_meta and (payload or closes):
             payload, count = self._checks.run(stream, payload, count, request.writer, notes)
+        if context.quotas is not None:
+            context.quotas.admit(stream.path, streams=0, size=len(payload))
         start, ordinal = stream.pending_tail, stream.pending_count
         if self._recordings:
             for recording in self._recordings.get(stream, ()):

@@ -18,11 +18,12 @@ from penstock.errors import PenstockError, StreamNotFound, StreamSoftDeleted
 from penstock.log.active import ActiveStreams
 from penstock.log.decide.waiting import WaitingAppends, shutting_down
 from penstock.log.mutations import Barrier, Mutation
+from penstock.log.quotas import Quotas
 from penstock.log.ranges import Ranges
 from penstock.log.stats import EngineStats
 from penstock.log.store import Store
 from penstock.log.stream import Stream
-from penstock.protocol.json_mode import SLICE_BYTES, frame
+from penstock.protocol.json_mode import SLICE_BYTES, check_sizes, frame
 
 T = TypeVar("T")
 
@@ -31,11 +32,13 @@ class Context:
     """The collaborators of all decisions. Belongs to the event loop that made it."""
 
     __slots__ = (
+        "_message_bytes_max",
         "_tasks",
         "_thread",
         "clock",
         "is_stopping",
         "loop",
+        "quotas",
         "ranges",
         "settings",
         "stats",
@@ -53,6 +56,7 @@ class Context:
         *,
         clock: Clock,
         ranges: Ranges,
+        quotas: Quotas | None = None,
     ) -> None:
         self.streams = streams
         self.store = store
@@ -60,9 +64,11 @@ class Context:
         self.stats = stats
         self.clock = clock
         self.ranges = ranges
+        self.quotas = quotas
         self.loop = asyncio.get_running_loop()
         self.waiting = WaitingAppends(bytes_max=settings.append_queue_bytes_max)
         self.is_stopping = False
+        self._message_bytes_max = settings.message_bytes_max
         self._tasks: set[asyncio.Task[object]] = set()
         # One thread: with more of them the event loop would have to compete for the interpreter.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-frame")
@@ -87,7 +93,10 @@ class Context:
     def frame(self, body: bytes, *, is_json: bool, allow_empty: bool) -> tuple[bytes, int]:
         """Return the body in wire shape, and the number of its messages."""
         if is_json and body:
-            return frame(body, allow_empty=allow_empty, depth_max=self.settings.json_depth_max)
+            framed = frame(body, allow_empty=allow_empty, depth_max=self.settings.json_depth_max)
+            if self._message_bytes_max:
+                check_sizes(framed[0], self._message_bytes_max)
+            return framed
         return body, 1 if body else 0
 
     async def frame_later(self, body: bytes, *, allow_empty: bool) -> tuple[bytes, int]:

@@ -43,6 +43,8 @@ def create_stream(
     if framed is None and is_large(body, is_json=json):
         return context.run(_create_later(context, path, config, body, closed))
     payload, count = framed or context.frame(body, is_json=json, allow_empty=True)
+    if context.quotas is not None:
+        context.quotas.admit(path, streams=int(replaces is None), size=len(payload))
     stream = Stream(context.store.next_id(), path, config, now_us)
     stream.pending_tail, stream.pending_count = len(payload), count
     stream.pending_closed = closed

@@ -175,6 +175,8 @@ def _new_fork(
     payload, count = request.framed or context.frame(
         request.body, is_json=source.is_json, allow_empty=True
     )
+    if context.quotas is not None:
+        context.quotas.admit(request.path, streams=1, size=len(payload))
     ordinal = position.ordinal if source.is_json else 0
     point = ForkPoint(source.id, source.path, position.position, ordinal)
     stream = Stream(context.store.next_id(), request.path, config, now_us, fork=point)

@@ -259,6 +259,15 @@ class Catalog:
         )
         return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
 
+    def sizes(self, after_id: int, limit: int) -> list[tuple[int, str, int]]:
+        """Return (id, path, own bytes that are held) of all streams after an id, in that order."""
+        rows = self._reader.execute(
+            "SELECT id, path, tail - max(min(earliest, ifnull(pinned, earliest)), "
+            "ifnull(fork_position, 0)) FROM streams WHERE id > ?1 ORDER BY id LIMIT ?2",
+            (after_id, limit),
+        )
+        return rows.fetchall()
+
     def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
         """Return (id, path) of streams that have the meta value `name`, in path order."""
         rows = self._reader.execute(

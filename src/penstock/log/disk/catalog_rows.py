@@ -102,6 +102,7 @@ def stream_from_row(row: Row) -> Stream:
         ordinal = row.messages - inline.count(b"\n") if stream.is_json else 0
         stream.memory.load(inline, ordinal, row.touched_us)
     stream.reset_pending()
+    stream.counted_bytes = stream.held_bytes
     return stream
 
 

@@ -29,7 +29,7 @@ from penstock.log.disk.recovery import HAS_MARK, Recovered, check_format, recove
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
 from penstock.log.mutations import Mutation
 from penstock.log.stats import StoreStats
-from penstock.log.store import Health, Observer
+from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.protocol.producer import ProducerState
 
@@ -338,6 +338,23 @@ class DiskStore:
                 break
             after = page[-1].path
         return list(islice(merge(changed, stored), limit))
+
+    def sizes(self, after_id: int, limit: int) -> Sizes:
+        with as_damage():
+            page = self._catalog.sizes(after_id, limit)
+        last_id = page[-1][0] if len(page) == limit else None
+        fresh = self._schedule.fresh()
+        stored = [
+            (path, size)
+            for id, path, size in page
+            if id not in fresh and not self._schedule.is_gone(id)
+        ]
+        changed = [
+            (stream.path, stream.held_bytes)
+            for stream in fresh.values()
+            if after_id < stream.id and (last_id is None or stream.id <= last_id)
+        ]
+        return Sizes(stored + changed, last_id)
 
     def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         fresh = self._schedule.fresh()

@@ -19,7 +19,7 @@ import msgspec
 from penstock.backoff import Backoff
 from penstock.errors import EgressFailed, InvalidContentType, PenstockError
 from penstock.protocol.headers import format_expires_at
-from penstock.protocol.outbound import parse_url
+from penstock.protocol.outbound import parse_url, shown_url
 from penstock.stp.content_type import MEDIA, SequenceType, parse_content_type
 from penstock.stp.deduplication import Deduplicator
 from penstock.stp.folding import apply
@@ -310,7 +310,8 @@ class Follower:
                 continue  # It was removed meanwhile.
             if reason:
                 self._unannounced[nurl] += 1
-                _log.warning("cannot announce %s to %s: %s", self.follow.table, nurl, reason)
+                shown = shown_url(nurl)
+                _log.warning("cannot announce %s to %s: %s", self.follow.table, shown, reason)
             is_last = self._unannounced[nurl] >= self._settings.notify_attempts_max
             # The NURL that an operator has named is tried for ever; one of a peer is not.
             if not reason or (is_last and nurl != self.follow.nurl):

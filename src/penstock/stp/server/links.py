@@ -23,7 +23,7 @@ from penstock.errors import (
     PenstockError,
     TableNotFound,
 )
-from penstock.protocol.outbound import Target, parse_url
+from penstock.protocol.outbound import Target, parse_url, shown_url
 from penstock.stp.content_type import MEDIA, parse_content_type
 from penstock.stp.notify import check_surl
 from penstock.stp.rows import Row, RowDecoder
@@ -226,7 +226,8 @@ class Links:
             reason = error.detail
         if reason:
             self._refused[surl] = reason
-            _log.warning("%s names %s, which is not followed: %s", parent.table, surl, reason)
+            shown = shown_url(surl)
+            _log.warning("%s names %s, which is not followed: %s", parent.table, shown, reason)
 
     def _refusal(self, parent: Follow, root: str, target: Target) -> str:
         own = parse_url(parent.base).origin if parent.base else ""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from penstock.backoff import Backoff
 from penstock.egress import HostSlots
 from penstock.errors import EgressFailed, EgressRefused, PenstockError
-from penstock.protocol.outbound import parse_url
+from penstock.protocol.outbound import parse_url, shown_url
 from penstock.stp.notify import FORM, SIGNATURE, form, sign
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Notifier:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and task.exception() is not None:
-            _log.error("notifying %s ended", key, exc_info=task.exception())
+            _log.error("notifying %s ended", shown_url(key), exc_info=task.exception())
         listener = self._registry.listeners.get(key)
         if listener is not None and key in self._changed:
             self.notify(listener)  # The table changed while the task ended.
@@ -141,7 +141,8 @@ class Notifier:
     async def _give_up(self, listener: Listener, attempts: int, error: PenstockError) -> None:
         self.given_up += 1
         reason = f"{error.detail} ({attempts} failed in a row)"
-        _log.error("gave up notifying %s of %s: %s", listener.nurl, listener.table, reason)
+        nurl = shown_url(listener.nurl)
+        _log.error("gave up notifying %s of %s: %s", nurl, listener.table, reason)
         await self._registry.put(replace(listener, state="given-up", reason=reason))
 
     def _save_soon(self) -> None:

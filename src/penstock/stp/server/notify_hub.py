@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.config.setting import InvalidSetting
 from penstock.errors import InvalidUrl, PenstockError, TooManyPeers
 from penstock.protocol.headers import parse_stream_path
-from penstock.protocol.outbound import Target, parse_url
+from penstock.protocol.outbound import Target, parse_url, shown_url
 from penstock.stp.server.mirrors import Mirrors
 from penstock.stp.server.notifier import Notifier
 from penstock.stp.server.nurls import Nurls
@@ -239,7 +239,8 @@ class NotifyHub:
             try:
                 await self._register(each, table)
             except TooManyPeers as error:
-                _log.warning("%s cannot be notified of %s: %s", each.nurl, table, error.detail)
+                nurl = shown_url(each.nurl)
+                _log.warning("%s cannot be notified of %s: %s", nurl, table, error.detail)
             else:
                 await self.registry.remove(each)
 
