@@ -16,9 +16,11 @@ from penstock.errors import (
     BodyTooLarge,
     DiskFull,
     HeadersTooLarge,
+    HostRefused,
     InternalError,
     InvalidPath,
     NotAllowed,
+    OriginRefused,
     Overloaded,
     PenstockError,
     RateLimited,
@@ -29,6 +31,7 @@ from penstock.errors import (
     StreamNotFound,
     Unauthorized,
     UnsupportedCoding,
+    UnsupportedType,
     UriTooLong,
 )
 
@@ -43,10 +46,12 @@ ALWAYS: Final[Errors] = (
     BadRequest,
     Unauthorized,
     NotAllowed,
+    OriginRefused,
     RequestTimeout,
     BodyTooLarge,
     UriTooLong,
     UnsupportedCoding,
+    HostRefused,
     RateLimited,
     HeadersTooLarge,
     InternalError,
@@ -57,6 +62,8 @@ ALWAYS: Final[Errors] = (
 AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound)
 """Errors of operations with a path in their URL. To whoever may do nothing at a path, no stream is
 there."""
+CONTROLS: Final[Errors] = (UnsupportedType,)
+"""Errors of POSTs to control APIs, `…/__ds/…`, which are JSON."""
 WRITES: Final[Errors] = (StoreReadOnly, DiskFull)
 """Errors of operations that write to the log."""
 
