@@ -72,7 +72,7 @@ SCHEMES: Final[dict[str, Any]] = {
     },
 }
 _DEFAULT: Final = ("bearer", "link")
-_SHARED_MAX: Final = 3
+_SHARED_MAX: Final = 4
 """Errors that one status of an operation may have for its response to be shared with others."""
 
 

@@ -19,6 +19,8 @@ from penstock.errors import (
     HostRefused,
     InternalError,
     InvalidPath,
+    KeysUnavailable,
+    KeyUnknown,
     NotAllowed,
     OriginRefused,
     Overloaded,
@@ -45,6 +47,7 @@ PROBLEM: Final = "application/problem+json"
 ALWAYS: Final[Errors] = (
     BadRequest,
     Unauthorized,
+    KeyUnknown,
     NotAllowed,
     OriginRefused,
     RequestTimeout,
@@ -57,6 +60,7 @@ ALWAYS: Final[Errors] = (
     InternalError,
     Overloaded,
     ShuttingDown,
+    KeysUnavailable,
 )
 """Every operation may end so: decided on the head of a request, or while it arrives."""
 AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound)
