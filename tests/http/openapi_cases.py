@@ -205,21 +205,22 @@ class Sequence:
         self._wake: dict[str, Any] = {}
         self.statuses: set[tuple[str, int]] = set()
 
-    def step(self, identifier: str) -> None:
+    def step(self, identifier: str, *, guided: bool = False) -> None:
+        """Send one request; a `guided` one is never left as it was made up."""
         operation = self._operations[identifier]
         names = {name: self._names[name] for name in re.findall(r"{(\w+)}", operation.path)}
         media = self._media if identifier in ("createStream", "appendToStream") else None
         case = self._draw(operation.as_strategy(path_parameters=names, media_type=media))
-        self._continue(identifier, case)
+        self._continue(identifier, case, self._draw(st.integers(1 if guided else 0, 7)))
         response = send(self._api, case)
         self.statuses.add((identifier, response.status_code))
         self._offsets += response.headers.get("stream-next-offset", [])
         if identifier == "claimWake" and response.status_code == 200:
             self._wake = response.json()
 
-    def _continue(self, identifier: str, case: Case) -> None:
+    def _continue(self, identifier: str, case: Case, chance: int) -> None:
         """Put what is known into a request, or leave it as it was made up."""
-        path, chance = self._names["path"], self._draw(st.integers(0, 7))
+        path = self._names["path"]
         if not chance:
             return
         if identifier in SEQUENCE_BODIES:
@@ -306,7 +307,7 @@ def _fuzz_kind(
     def run(data: st.DataObject) -> None:
         sequence = Sequence(api, data, f"{kind}-{seed_of}-{next(numbers)}")
         for identifier in identifiers[:5]:
-            sequence.step(identifier)
+            sequence.step(identifier, guided=True)
         for _ in range(steps):
             sequence.step(data.draw(st.sampled_from(identifiers)))
         statuses.update(sequence.statuses)

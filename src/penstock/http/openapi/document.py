@@ -16,6 +16,7 @@ from penstock.http.openapi import parameters, schemas
 from penstock.http.openapi.model import (
     ALWAYS,
     AT_PATH,
+    CONTROLS,
     JSON,
     PROBLEM,
     Answer,
@@ -71,7 +72,7 @@ SCHEMES: Final[dict[str, Any]] = {
     },
 }
 _DEFAULT: Final = ("bearer", "link")
-_SHARED_MAX: Final = 3
+_SHARED_MAX: Final = 4
 """Errors that one status of an operation may have for its response to be shared with others."""
 
 
@@ -192,8 +193,7 @@ def _content(contents: Iterable[Content]) -> dict[str, Any]:
 def _responses(operation: Operation, shared: dict[str, Any]) -> dict[str, Any]:
     responses = {str(answer.status): _answer(answer) for answer in operation.answers}
     by_status: dict[int, list[type[PenstockError]]] = {}
-    at_path = AT_PATH if "{" in operation.path else ()
-    for error in dict.fromkeys((*operation.errors, *at_path, *ALWAYS)):
+    for error in _errors(operation):
         by_status.setdefault(error.status, []).append(error)
     has_body = operation.method != "HEAD"
     for status, errors in sorted(by_status.items()):
@@ -209,6 +209,13 @@ def _responses(operation: Operation, shared: dict[str, Any]) -> dict[str, Any]:
             shared.setdefault(name, response)
             responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
     return responses
+
+
+def _errors(operation: Operation) -> Iterable[type[PenstockError]]:
+    """Return the errors of an operation, and those that follow from where it is."""
+    at_path = AT_PATH if "{" in operation.path else ()
+    is_control = operation.method == "POST" and "/__ds/" in operation.path
+    return dict.fromkeys((*operation.errors, *at_path, *(CONTROLS if is_control else ()), *ALWAYS))
 
 
 def _answer(answer: Answer) -> dict[str, Any]:

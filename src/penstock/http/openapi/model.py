@@ -16,9 +16,13 @@ from penstock.errors import (
     BodyTooLarge,
     DiskFull,
     HeadersTooLarge,
+    HostRefused,
     InternalError,
     InvalidPath,
+    KeysUnavailable,
+    KeyUnknown,
     NotAllowed,
+    OriginRefused,
     Overloaded,
     PenstockError,
     RateLimited,
@@ -29,6 +33,7 @@ from penstock.errors import (
     StreamNotFound,
     Unauthorized,
     UnsupportedCoding,
+    UnsupportedType,
     UriTooLong,
 )
 
@@ -42,21 +47,27 @@ PROBLEM: Final = "application/problem+json"
 ALWAYS: Final[Errors] = (
     BadRequest,
     Unauthorized,
+    KeyUnknown,
     NotAllowed,
+    OriginRefused,
     RequestTimeout,
     BodyTooLarge,
     UriTooLong,
     UnsupportedCoding,
+    HostRefused,
     RateLimited,
     HeadersTooLarge,
     InternalError,
     Overloaded,
     ShuttingDown,
+    KeysUnavailable,
 )
 """Every operation may end so: decided on the head of a request, or while it arrives."""
 AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound)
 """Errors of operations with a path in their URL. To whoever may do nothing at a path, no stream is
 there."""
+CONTROLS: Final[Errors] = (UnsupportedType,)
+"""Errors of POSTs to control APIs, `…/__ds/…`, which are JSON."""
 WRITES: Final[Errors] = (StoreReadOnly, DiskFull)
 """Errors of operations that write to the log."""
 
