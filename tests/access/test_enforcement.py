@@ -91,19 +91,21 @@ async def test_pages_of_a_listing_meet(users: Users) -> None:
 @closed
 async def test_a_fork_needs_rights_at_both_ends(users: Users) -> None:
     await users.create("from/a")
-    source = {"stream_forked_from": "/v1/stream/from/a"}
+
+    async def ask(rules: str, to: str, source: str) -> Answer:
+        target, source = f"/v1/stream/{to}", f"/v1/stream/{source}"
+        return await users.send(rules, "PUT", target, stream_forked_from=source)
 
     async def fork(rules: str, to: str) -> int:
-        return (await users.send(rules, "PUT", f"/v1/stream/{to}", **source)).status
+        return (await ask(rules, to, "from/a")).status
 
     assert await fork("create:to/*", "to/1") == 404  # as if there were no source
     assert await fork("create:to/*;list:from/a", "to/1") == 403
     assert await fork("read:from/a", "to/1") == 403
     assert await fork("create:other/*;read:from/a", "to/1") == 403
     assert await fork("create:to/*;read:from/a", "to/1") == 201
-    unknown = {"stream_forked_from": "/v1/stream/from/none"}
-    nothing = await users.send("create:to/*", "PUT", "/v1/stream/to/2", **unknown)
-    hidden = await users.send("create:to/*", "PUT", "/v1/stream/to/2", **source)
+    nothing = await ask("create:to/*", "to/2", "from/none")
+    hidden = await ask("create:to/*", "to/2", "from/a")
     assert nothing.body.replace(b"from/none", b"from/a") == hidden.body
 
 

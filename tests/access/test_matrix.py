@@ -26,6 +26,7 @@ NEEDS = {
     "/readyz": {"GET": PUBLIC},
     "/openapi.json": {"GET": PUBLIC},
     "/metrics": {"GET": "read:__ds/metrics"},
+    "/v1/audit": {"GET": "read:__ds/audit"},
     "/v1/streams": {"GET": "list:…"},
     "/v1/stream/{path}": {
         "GET": "read",
@@ -97,7 +98,7 @@ OPERATIONS = [
 def app() -> Iterator[App]:
     """An App whose bearer tokens are rules, separated by semicolons."""
     loop = asyncio.new_event_loop()
-    settings = Settings(memory=True)
+    settings = Settings(memory=True, audit="off")
     engine = open_engine(settings)
 
     async def start() -> App:
