@@ -8,7 +8,7 @@ PenstockError
 │   ├── InvalidContentType · MissingContentType · InvalidPath
 │   ├── InvalidParameter · UnknownParameter
 │   ├── InvalidJson ─ NumberTooLong · EmptyArray · EmptyBody
-│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule
+│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule · InvalidAccessRequest
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
 │   ├── InvalidToken 401
@@ -19,14 +19,14 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
-├── NurlNotFound 404
+├── NurlNotFound 404 · TokenNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
 │   └── NotJsonStream · NotDeclared · NotStateStream · StateTooLarge · NotCompactable
-│       FollowConflict · TableExists · NotExpressible
+│       FollowConflict · TableExists · NotExpressible · ServerOpen
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
@@ -35,7 +35,7 @@ PenstockError
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
 │   └── InvalidRow · InvalidTable
-├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
+├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429 · TooManyTokens 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 · StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503
@@ -236,6 +236,10 @@ class InvalidFollow(BadRequest):
     code, title = "invalid-follow", "Invalid description of what to follow"
 
 
+class InvalidAccessRequest(BadRequest):
+    code, title = "invalid-access-request", "Invalid request for a token, a link or a session"
+
+
 # -- 401 to 408
 
 
@@ -309,6 +313,10 @@ class FollowNotFound(PenstockError):
 
 class NurlNotFound(PenstockError):
     status, code, title = 404, "nurl-not-found", "No such Notify URL was advertised"
+
+
+class TokenNotFound(PenstockError):
+    status, code, title = 404, "token-not-found", "Token not found"
 
 
 class TableNotFound(PenstockError):
@@ -416,6 +424,10 @@ class TableExists(Conflict):
 
 class NotExpressible(Conflict):
     code, title = "not-expressible", "The stream has events that no row can express"
+
+
+class ServerOpen(Conflict):
+    code, title = "server-open", "The server has no access rules"
 
 
 # -- 410 to 421
@@ -555,6 +567,10 @@ class TooManyProducers(PenstockError):
 
 class TooManyPeers(PenstockError):
     status, code, title = 429, "too-many-peers", "Too many peers, or too much for one peer"
+
+
+class TooManyTokens(PenstockError):
+    status, code, title = 429, "too-many-tokens", "Too many tokens"
 
 
 class HeadersTooLarge(PenstockError):

@@ -239,3 +239,12 @@ JWT_LEEWAY_S_MAX: Final = 300  # Largest difference of clocks that can be set.
 JWT_KEYS_AGE_S: Final = 600  # Time between two fetches of a key set from a URL.
 JWT_KEYS_BYTES_MAX: Final = 256 * KIB  # Size of a key set. Those of large issuers have 20 KiB.
 JWT_KEYS_MAX: Final = 100  # Keys of a key set.
+
+# -- Access
+TOKENS_MAX: Final = 10_000  # Stored tokens of a server.
+TOKEN_LIFETIME_S: Final = 90 * 86_400  # Lifetime of a token whose request names none.
+TOKEN_NAME_CHARACTERS_MAX: Final = 128  # Length of the name of a token.
+# Time that an expired token stays in the list, for whoever wonders why it no longer works.
+TOKEN_EXPIRED_S: Final = 7 * 86_400
+LINK_LIFETIME_S_MAX: Final = 30 * 86_400  # Lifetime of a signed link.
+SESSION_LIFETIME_S: Final = 12 * 3600  # Lifetime of the session that a cookie stands for.

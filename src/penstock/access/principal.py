@@ -12,10 +12,11 @@ class Principal:
     """One user of the server; requests with the same credentials share one.
 
     `until_s` is the time of the event loop at which it ends: a token that is revoked ends at once,
-    and live responses with it. `id` is what limits are counted by.
+    and live responses with it. `id` is what limits are counted by. `is_link` says that the
+    credential is part of the URL.
     """
 
-    __slots__ = ("__weakref__", "id", "is_root", "name", "rules", "until_s")
+    __slots__ = ("__weakref__", "id", "is_link", "is_root", "name", "rules", "until_s")
 
     def __init__(
         self, name: str, rules: Rules, *, id: str = "", until_s: float = inf, is_root: bool = False
@@ -25,6 +26,7 @@ class Principal:
         self.rules = rules
         self.until_s = until_s
         self.is_root = is_root
+        self.is_link = False
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r}, {[str(rule) for rule in self.rules.all]})"

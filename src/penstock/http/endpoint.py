@@ -17,11 +17,17 @@ Handler = Callable[[str, Request], Answer]
 
 class Need(NamedTuple):
     """A verb, and where it is needed: on the path of the request, on `resource`, or `somewhere`,
-    where the handler asks for the rest. Without a verb everybody is let in."""
+    where the handler asks for the rest. Without a verb everybody is let in, or everybody who is
+    `authenticated`."""
 
     verb: Verb | None
     resource: str | None = None
     somewhere: bool = False
+    authenticated: bool = False
+
+    @property
+    def is_public(self) -> bool:
+        return self.verb is None and not self.authenticated
 
 
 PUBLIC: Final = Need(None)
@@ -58,6 +64,11 @@ def on_server(verb: Verb, name: str, handler: Handler) -> Endpoint:
 def somewhere(verb: Verb, handler: Handler) -> Endpoint:
     """Return the endpoint of a handler that asks itself where the verb is allowed."""
     return Endpoint(handler, Need(verb, somewhere=True))
+
+
+def authenticated(handler: Handler) -> Endpoint:
+    """Return the endpoint of a handler for whoever has credentials; it asks for the rest."""
+    return Endpoint(handler, Need(None, authenticated=True))
 
 
 def readable(get: Endpoint) -> Methods:

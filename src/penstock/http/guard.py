@@ -20,7 +20,12 @@ from penstock.errors import (
     StreamNotFound,
     UnsupportedCoding,
 )
-from penstock.http.credentials import bearer_token, take_link
+from penstock.http.credentials import (
+    bearer_token,
+    check_same_origin,
+    session_cookie,
+    take_link,
+)
 from penstock.http.message import Request, Response
 from penstock.http.origins import Origins
 from penstock.http.permission import denied
@@ -37,7 +42,7 @@ RATE_PEERS_MAX = 10_000
 class Guard:
     """Decides on the head of a request alone. One per App; the App calls it in `refuse`."""
 
-    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_rate", "origins")
+    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_public_url", "_rate", "origins")
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Guard:
         self._access = access
         self._monotonic = monotonic
         self._body_bytes_max = settings.body_bytes_max
+        self._public_url = settings.public_url.rstrip("/")
         per_s = settings.rate_limit_per_s
         self._rate = RateLimit(per_s, monotonic=monotonic) if per_s > 0 else None
 
@@ -78,10 +84,14 @@ class Guard:
         link = take_link(head)
         need = endpoint.needs(head)
         verb = need.verb
-        if verb is None:
+        if need.is_public:
             head.principal = self._recognise(head, link)
             return
         principal = head.principal = self._identify(head, link)
+        if verb is None:
+            if principal is self._access.anonymous:
+                raise unauthorized("No token was sent.")
+            return
         if principal.is_root:
             return
         if need.somewhere:
@@ -125,10 +135,21 @@ class Guard:
         elif link is not None:
             principal = access.link(link)
         else:
-            return access.anonymous
+            return self._session(head)
         if principal.until_s <= self._monotonic():
             raise unauthorized("The token has expired.")
         return principal
+
+    def _session(self, head: Request) -> Principal:
+        """Return the principal of a cookie; anonymous if there is none that is valid."""
+        access = self._access
+        if access.session is not None:
+            text = session_cookie(head, self._public_url)
+            principal = None if text is None else access.session(text)
+            if principal is not None:
+                check_same_origin(head, self._public_url)
+                return principal
+        return access.anonymous
 
     def _recognise(self, head: Request, link: str | None) -> Principal:
         """Return whose request it is; anonymous for credentials that are not the server's."""
