@@ -214,6 +214,8 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     error.method, error.url, error.reason = request.method, request.url, reason
     if isinstance(error, errors.Unprocessable):
         _locate(error, problem)
+    if isinstance(error, errors.NotAllowed):
+        error.verb, error.path = str(problem.get("verb", "")), str(problem.get("path", ""))
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
     document = problem.get("error")

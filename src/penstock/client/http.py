@@ -289,12 +289,8 @@ class Field(NamedTuple):
 
     name: str
     value: Any  # str, or a callable that returns one (AsyncClient: or an awaitable of one)
-    prefix: str = ""
 
 
-def fields(values: Mapping[str, Any] | None, *, token: Any = None) -> tuple[Field, ...]:
-    """Return headers or parameters, and the bearer token among them if there is one."""
-    fields = [Field(name, value) for name, value in (values or {}).items()]
-    if token is not None:
-        fields.append(Field("Authorization", token, "Bearer "))
-    return tuple(fields)
+def fields(values: Mapping[str, Any] | None) -> tuple[Field, ...]:
+    """Return the headers or parameters of every request."""
+    return tuple(Field(name, value) for name, value in (values or {}).items())
