@@ -46,7 +46,7 @@ async def test_a_link_needs_no_header(client: Client) -> None:
     await stream(client, "chat/42")
     answer = await sign(client, "chat/42")
     content = answer.json()
-    assert content["url"] == f"http://example.com:4437/v1/stream/chat/42?link={content['link']}"
+    assert content["url"] == f"http://localhost:4437/v1/stream/chat/42?link={content['link']}"
     assert content["expires_at"] == "2027-01-15T09:00:00.000Z"
     parts = urlsplit(content["url"])
     answer = await client.send("GET", f"{parts.path}?{parts.query}&offset=-1")

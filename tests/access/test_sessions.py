@@ -14,7 +14,7 @@ from tests.access.test_tokens import ROOT, bearer, stream, token
 from tests.helpers.app import Answer, Client, with_app
 
 JSON = "application/json"
-OWN = {"origin": "http://example.com:4437"}
+OWN = {"origin": "http://localhost:4437"}
 
 
 async def begin(client: Client, by: str = ROOT, **headers: str) -> Answer:
@@ -81,14 +81,13 @@ async def test_a_cookie_can_be_cleared(client: Client) -> None:
         ({"sec_fetch_site": "same-origin"}, 204),
         ({"sec_fetch_site": "same-origin", **OWN}, 204),
         (OWN, 204),
-        ({"origin": "HTTP://EXAMPLE.COM:4437"}, 204),
         ({}, 403),
         ({"origin": "null"}, 403),
         ({"origin": ""}, 403),
-        ({"origin": "http://example.com"}, 403),
-        ({"origin": "https://example.com:4437"}, 403),
+        ({"origin": "http://localhost"}, 403),
+        ({"origin": "https://localhost:4437"}, 403),
         ({"origin": "http://evil.example"}, 403),
-        ({"origin": "http://example.com:4437.evil.example"}, 403),
+        ({"origin": "http://localhost:4437.evil.example"}, 403),
         ({"sec_fetch_site": "cross-site"}, 403),
         ({"sec_fetch_site": "same-site", **OWN}, 403),
         ({"sec_fetch_site": "none"}, 403),
