@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.access.links import Links
 from penstock.access.rules import Verb
 from penstock.access.tokens import TokenStore
@@ -10,6 +12,9 @@ from penstock.http.access.sessions import SESSION, SessionResource
 from penstock.http.access.tokens import PREFIX, TOKENS, TokenResource
 from penstock.http.dialect import Dialect, Routes, Services
 from penstock.http.endpoint import authenticated, on_server, public, readable
+
+if TYPE_CHECKING:
+    from penstock.http.openapi.model import Description
 
 
 class AccessDialect(Dialect):
@@ -46,6 +51,11 @@ class AccessDialect(Dialect):
             },
             prefixes={PREFIX: {"DELETE": on_server(Verb.ADMIN, "tokens", self._tokens.delete)}},
         )
+
+    def describe(self) -> Description:
+        from penstock.http.access.operations import describe
+
+        return describe()
 
     def start(self) -> None:
         if self.store.exists:
