@@ -11,7 +11,6 @@ from penstock.errors import (
     InvalidParameter,
     InvalidRule,
     NumberTooLong,
-    OriginRefused,
     RouteNotFound,
     ServerOpen,
     TokenNotFound,
@@ -186,7 +185,7 @@ _SESSIONS: Final = (
                 ),
             ),
         ),
-        errors=(RouteNotFound, ServerOpen, OriginRefused, Damaged, *WRITES),
+        errors=(RouteNotFound, ServerOpen, Damaged, *WRITES),
         security=("bearer",),
     ),
     Operation(
@@ -196,7 +195,7 @@ _SESSIONS: Final = (
         summary="Remove the cookie",
         tag="access",
         answers=(Answer(204, "There is no cookie any more.", (*_NO_STORE, _COOKIE)),),
-        errors=(RouteNotFound, OriginRefused),
+        errors=(RouteNotFound,),
         security=NO_SECURITY,
     ),
 )
