@@ -9,7 +9,7 @@ PenstockError
 │   ├── InvalidParameter · UnknownParameter
 │   ├── InvalidJson ─ NumberTooLong · JsonTooDeep
 │   ├── EmptyArray · EmptyBody
-│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule
+│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule · InvalidAccessRequest
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
 │   ├── InvalidToken 401
@@ -20,14 +20,14 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
-├── NurlNotFound 404
+├── NurlNotFound 404 · TokenNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
 │   └── NotJsonStream · NotDeclared · NotStateStream · StateTooLarge · NotCompactable
-│       FollowConflict · TableExists · NotExpressible
+│       FollowConflict · TableExists · NotExpressible · ServerOpen
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
@@ -36,7 +36,7 @@ PenstockError
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
 │   └── InvalidRow · InvalidTable
-├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429
+├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429 · TooManyTokens 429
 ├── ByteRateLimited 429 · TooManyConnections 429 · TooManyLiveReaders 429 · QuotaExceeded 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
@@ -243,6 +243,10 @@ class InvalidFollow(BadRequest):
     code, title = "invalid-follow", "Invalid description of what to follow"
 
 
+class InvalidAccessRequest(BadRequest):
+    code, title = "invalid-access-request", "Invalid request for a token, a link or a session"
+
+
 # -- 401 to 408
 
 
@@ -316,6 +320,10 @@ class FollowNotFound(PenstockError):
 
 class NurlNotFound(PenstockError):
     status, code, title = 404, "nurl-not-found", "No such Notify URL was advertised"
+
+
+class TokenNotFound(PenstockError):
+    status, code, title = 404, "token-not-found", "Token not found"
 
 
 class TableNotFound(PenstockError):
@@ -423,6 +431,10 @@ class TableExists(Conflict):
 
 class NotExpressible(Conflict):
     code, title = "not-expressible", "The stream has events that no row can express"
+
+
+class ServerOpen(Conflict):
+    code, title = "server-open", "The server has no access rules"
 
 
 # -- 410 to 421
@@ -585,6 +597,10 @@ class QuotaExceeded(PenstockError):
     the clients do not retry."""
 
     status, code, title = 429, "quota-exceeded", "Quota exceeded"
+
+
+class TooManyTokens(PenstockError):
+    status, code, title = 429, "too-many-tokens", "Too many tokens"
 
 
 class HeadersTooLarge(PenstockError):

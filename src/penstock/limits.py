@@ -250,3 +250,11 @@ LIVE_READERS_PER_PRINCIPAL_MAX: Final = 0  # The same, of one principal.
 MESSAGE_BYTES_MAX: Final = 0  # Size of one JSON message.
 AUDIT_BYTES_MAX: Final = 64 * MIB  # Size at which the oldest audit events are deleted.
 AUDIT_AGE_S: Final = 365 * 86_400  # Age at which audit events are deleted.
+# -- Access
+TOKENS_MAX: Final = 10_000  # Stored tokens of a server.
+TOKEN_LIFETIME_S: Final = 90 * 86_400  # Lifetime of a token whose request names none.
+TOKEN_NAME_CHARACTERS_MAX: Final = 128  # Length of the name of a token.
+# Time that an expired token stays in the list, for whoever wonders why it no longer works.
+TOKEN_EXPIRED_S: Final = 7 * 86_400
+LINK_LIFETIME_S_MAX: Final = 30 * 86_400  # Lifetime of a signed link.
+SESSION_LIFETIME_S: Final = 12 * 3600  # Lifetime of the session that a cookie stands for.

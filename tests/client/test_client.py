@@ -248,7 +248,7 @@ def test_token_is_sent_and_may_change(connect: Connect, name: str) -> None:
         with pytest.raises(errors.Unauthorized):
             connect(guarded.url).stream(name).create()
         assert connect(guarded.url, token="secret").stream(name).create().created
-        tokens = iter(["secret", "wrong"])
+        tokens = iter(["secret", "wrong", "wrong too"])
         stream = connect(guarded.url, token=lambda: next(tokens)).stream(name)
         stream.head()
         with pytest.raises(errors.Unauthorized):

@@ -190,3 +190,16 @@ def test_redirect_that_would_leak_or_change_the_request_is_refused(
 ) -> None:
     with pytest.raises(ProtocolError):
         redirected(Request(method, URL), status, location)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://a/v1/stream/x?link=abc.def&offset=-1", "http://a/v1/stream/x?link=…&offset=-1"),
+        ("http://a/v1/stream/x?offset=-1&link=abc", "http://a/v1/stream/x?offset=-1&link=…"),
+        ("http://a/v1/stream/x?backlink=1", "http://a/v1/stream/x?backlink=1"),
+        ("http://a/v1/stream/link=x", "http://a/v1/stream/link=x"),
+    ],
+)
+def test_a_link_is_not_shown(url: str, shown: str) -> None:
+    assert requests.shown_url(url) == shown

@@ -58,6 +58,8 @@ BODIES: dict[str, list[Any]] = {
         {"type": "pull-wake", "pattern": "**", "wake_stream": "wakes"},
         {"type": "webhook", "streams": ["messages"], "webhook": {"url": f"{NOBODY}/hook"}},
     ],
+    "createToken": [{"allow": ["read:**"]}, {"allow": ["read:a"], "expires_in": None}],
+    "signLink": [{"verb": "read", "path": "messages", "expires_in": 60}],
     "setSuccessor": [{"location": "/v1/stream/messages"}],
     "trimStream": [{"before": "now"}, {"before": "-1"}],
 }

@@ -29,7 +29,7 @@ class Access:
     Without any the server is open: everybody may do everything.
     """
 
-    __slots__ = ("_bearers", "_is_configured", "_root", "anonymous", "link")
+    __slots__ = ("_bearers", "_is_configured", "_root", "anonymous", "link", "session")
 
     def __init__(self, settings: Settings) -> None:
         token = settings.auth_token
@@ -40,6 +40,8 @@ class Access:
         )
         self._bearers: list[Scheme] = []
         self.link: Callable[[str], Principal] = _no_link
+        self.session: Callable[[str], Principal | None] | None = None
+        """Returns the principal of a cookie; cookies are no credentials unless it is set."""
 
     @property
     def is_open(self) -> bool:

@@ -12,10 +12,20 @@ class Principal:
     """One user of the server; requests with the same credentials share one.
 
     `until_s` is the time of the event loop at which it ends: a token that is revoked ends at once,
-    and live responses with it. `id` is what limits are counted by.
+    and live responses with it. `id` is what limits are counted by. `is_link` says that the
+    credential is part of the URL.
     """
 
-    __slots__ = ("__weakref__", "id", "is_anonymous", "is_root", "name", "rules", "until_s")
+    __slots__ = (
+        "__weakref__",
+        "id",
+        "is_anonymous",
+        "is_link",
+        "is_root",
+        "name",
+        "rules",
+        "until_s",
+    )
 
     def __init__(
         self,
@@ -33,6 +43,7 @@ class Principal:
         self.until_s = until_s
         self.is_root = is_root
         self.is_anonymous = is_anonymous
+        self.is_link = False
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r}, {[str(rule) for rule in self.rules.all]})"

@@ -44,6 +44,10 @@ SECTIONS = {
         "notify": "Notify a server that a table may have new rows.",
         "stp": "Make a server follow tables of other servers.",
     },
+    "Access": {
+        "token": "Create, list and revoke tokens.",
+        "link": "Print a URL that needs no token.",
+    },
     "Pipeline": {
         "pipeline": "Run and query a Spark pipeline from streams to tables.",
     },
@@ -196,7 +200,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, is_set: bool) -> 
 def main() -> None:
     """Durable, replayable streams over HTTP.
 
-    The commands of the sections Streams, State, Subscriptions, STP and Copies use a server: the
-    first that is set of --url, --context, PENSTOCK_URL and the current context (`penstock context
-    use`), or else http://127.0.0.1:4437.
+    The commands of the sections Streams, State, Subscriptions, STP, Access and Copies use a server:
+    the first that is set of --url, --context, PENSTOCK_URL and the current context (`penstock
+    context use`), or else http://127.0.0.1:4437.
     """

@@ -10,6 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ import click
 from penstock.cli import context_file
 from penstock.cli.context_file import Context, Contexts, server_url
 from penstock.cli.exits import HAS_TOKEN
+from penstock.cli.system import read_if_present
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -160,6 +162,18 @@ def check_token(token: str) -> None:
         raise click.UsageError("A token consists of printable ASCII characters.")
 
 
+def _token_of(file: str, token: str | None) -> str:
+    """Return the token in a file."""
+    if token is not None:
+        raise click.UsageError("Use either --token or --token-file.")
+    content = read_if_present(Path(file))
+    if content is None:
+        raise click.UsageError(f"--token-file: there is no file {file}.")
+    text = content.decode("utf-8", "replace").strip()
+    check_token(text)
+    return text
+
+
 def needs_certificates(url: str) -> bool:
     """Whether TLS may be used. Loading certificates takes a sixth of a short command's time."""
     proxied = any(name.lower().endswith("_proxy") for name in os.environ)
@@ -242,12 +256,20 @@ def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --token and --context to a command. Its first argument is a Server."""
+    """Add --url, --token, --token-file and --context to a command, whose first argument is a
+    Server."""
 
     @functools.wraps(function)
     def command(
-        *args: Any, url: str | None, token: str | None, context: str | None, **options: Any
+        *args: Any,
+        url: str | None,
+        token: str | None,
+        token_file: str | None,
+        context: str | None,
+        **options: Any,
     ) -> Any:
+        if token_file is not None:
+            token = _token_of(token_file, token)
         return function(Server(url, token, context), *args, **options)
 
     wrapped: Callable[..., Any] = command
@@ -257,6 +279,9 @@ def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             shell_complete=complete_context,
             help="Name of the server; see `penstock context`.",
+        ),
+        click.option(
+            "--token-file", metavar="FILE", help="File with the bearer token, instead of --token."
         ),
         click.option(
             "--token",

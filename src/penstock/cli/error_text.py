@@ -16,7 +16,7 @@ _TARGET: Final = re.compile(
     r"(?P<server>https?://[^/]+(?:/.*?)??)"
     r"(?:/v1/(?:stream/__ds/(?P<kind>subscriptions)|stream|state|schema|table|follow|notify)"
     r"/(?P<name>.+?)(?:/__ds/[^/]+)?"
-    r"|/v1/streams)?/?",
+    r"|/v1/streams|/v1/tokens(?:/[^/]+)?|/v1/link|/v1/links/rotate)?/?",
 )
 _NAME: Final = r"([^\s,;]+?)(?=[.,;]?(?:\s|$))"
 # Advice of servers, which name requests, as commands.
@@ -98,21 +98,37 @@ def target_of(url: str) -> Target:
 
 
 def _not_found(error: PenstockError, target: Target, has_token: bool) -> str:
+    unseen = _unseen(has_token)
     if target.is_subscription:
         return (
-            f"There is no subscription {target.name} on {target.server}; "
+            f"There is no subscription {target.name} on {target.server}{unseen}; "
             "`penstock subscription ls` lists them."
         )
     if not target.name:
-        return f"There is no stream at {error.url}."
-    return f"There is no stream {target.name} on {target.server}; `penstock ls` lists them."
+        return f"There is no stream at {without_link(error.url or '')}{unseen}."
+    return f"There is no stream {target.name} on {target.server}{unseen}; `penstock ls` lists them."
+
+
+def _unseen(has_token: bool) -> str:
+    """Return what else may be the reason that something is not there."""
+    return ", or the token may not see it" if has_token else ""
+
+
+def without_link(url: str) -> str:
+    """Return a URL without its query, which may be a credential."""
+    return url.partition("?")[0]
+
+
+def _no_token(error: PenstockError, target: Target, has_token: bool) -> str:
+    id = unquote(without_link(error.url or "").rpartition("/")[2])
+    return f"There is no token {id} on {target.server}; `penstock token ls` lists them."
 
 
 def _no_table(error: PenstockError, target: Target, has_token: bool) -> str:
     if not target.name:
-        return f"There is no table at {error.url}."
+        return f"There is no table at {without_link(error.url or '')}{_unseen(has_token)}."
     return (
-        f"There is no table {target.name} on {target.server}; "
+        f"There is no table {target.name} on {target.server}{_unseen(has_token)}; "
         f"`penstock table create {target.name}` creates it."
     )
 
@@ -152,12 +168,37 @@ def _bad_offset(error: PenstockError, target: Target, has_token: bool) -> str:
 
 
 def _unauthorized(error: PenstockError, target: Target, has_token: bool) -> str:
+    if "?" in (error.url or "") and "The link " in (error.reason or ""):
+        return f"{target.server} refuses this URL: {_first_sentence(error)}"
     if has_token:
-        return f"{target.server} refuses this token. Is it the one of that server?"
+        reason = _first_sentence(error)
+        advice = reason if reason.startswith("The token ") else "Is it the one of that server?"
+        return f"{target.server} refuses this token. {advice}"
     return (
         f"{target.server} needs a token: set PENSTOCK_TOKEN, or store it with "
         f"`penstock context add NAME {target.server} --token-stdin --use`."
     )
+
+
+def _first_sentence(error: PenstockError) -> str:
+    return f"{(error.reason or '').partition('. ')[0].rstrip('.')}."
+
+
+def _forbidden(error: PenstockError, target: Target, has_token: bool) -> str:
+    who = "This token" if has_token else "You"
+    verb, path = getattr(error, "verb", ""), getattr(error, "path", "")
+    if not verb and error.method == "HEAD" and type(error) is errors.Forbidden:
+        verb, path = "read", target.name  # An answer to HEAD has no text.
+    if error.method == "POST" and (error.url or "").endswith(("/v1/tokens", "/v1/link")):
+        return with_commands(error.reason or error.detail)  # It is about passing something on.
+    if verb and path:
+        return (
+            f"{who} may not {verb} {path} on {target.server}: that takes a token with the rule "
+            f"{verb}:{path} (see `penstock token create`)."
+        )
+    if verb:
+        return f"{who} may not {verb} anything on {target.server}."
+    return with_commands(error.reason or error.detail)
 
 
 # The first matching class decides.
@@ -172,6 +213,9 @@ _BY_CLASS: Final = (
     (errors.InvalidOffset, _bad_offset),
     (errors.InvalidToken, lambda error, target, has_token: error.reason or error.detail),
     (errors.Unauthorized, _unauthorized),
+    (errors.TokenNotFound, _no_token),
+    (errors.NotAllowed, _forbidden),
+    (errors.Forbidden, _forbidden),
 )
 
 

@@ -30,6 +30,7 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.FollowNotFound, NOT_FOUND),
     (errors.NurlNotFound, NOT_FOUND),
     (errors.SubscriptionNotFound, NOT_FOUND),
+    (errors.TokenNotFound, NOT_FOUND),
     (errors.Gone, NOT_FOUND),
     (errors.DataLost, NOT_FOUND),
     (errors.NoWarehouse, NOT_FOUND),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,15})([smhd]?)", re.ASCII)
 _WHITESPACE = b" \t\r\n"
+NEVER = "never"
 
 
 class Duration(click.ParamType[int]):
@@ -31,6 +32,20 @@ class Duration(click.ParamType[int]):
         if match is None:
             self.fail(f"{value!r} is not a duration such as 90, 15m, 12h or 7d.", param, ctx)
         return int(match[1]) * _SECONDS[match[2] or "s"]
+
+
+class Expiry(click.ParamType["int | str"]):
+    """A duration, or `never`."""
+
+    name = "expiry"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        if value == NEVER:
+            return NEVER
+        seconds = Duration().convert(value, param, ctx)
+        if seconds < 1:
+            self.fail("it is at least one second, or `never`.", param, ctx)
+        return seconds
 
 
 class Name(click.ParamType[str]):

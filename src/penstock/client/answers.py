@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock import errors
-from penstock.client.requests import Request
+from penstock.client.requests import Request, shown_url
 from penstock.errors import PenstockError, ProtocolError
 from penstock.protocol.headers import parse_closed
 
@@ -210,10 +210,13 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     if cls is None or cls.status != answer.status:
         cls = _class_of(request.method, answer.status, headers)
     reason = _reason(answer, problem) or cls.title  # an answer to HEAD has no body
-    error = cls(f"{reason} ({request.method} {request.url} was answered {answer.status})")
-    error.method, error.url, error.reason = request.method, request.url, reason
+    url = shown_url(request.url)
+    error = cls(f"{reason} ({request.method} {url} was answered {answer.status})")
+    error.method, error.url, error.reason = request.method, url, reason
     if isinstance(error, errors.Unprocessable):
         _locate(error, problem)
+    if isinstance(error, errors.NotAllowed):
+        error.verb, error.path = str(problem.get("verb", "")), str(problem.get("path", ""))
     error.status = answer.status
     error.headers = {name.title(): value for name, value in headers.items()}
     document = problem.get("error")

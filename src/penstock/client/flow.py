@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.client import answers, requests
 from penstock.client.answers import Answer, StreamInfo, error_of
-from penstock.client.requests import REDIRECTS_MAX, Request, redirected
+from penstock.client.requests import REDIRECTS_MAX, Request, redirected, shown_url
 from penstock.client.retry import Retry
 from penstock.errors import ConnectionFailed, PenstockError, ProtocolError
 
@@ -100,7 +100,8 @@ def exchange(effect: Exchange | Open) -> Flow[Answer]:
         if target is None:
             return answer
         effect = effect._replace(request=target)
-    raise ProtocolError(f"More than {REDIRECTS_MAX} redirects, the last to {effect.request.url}.")
+    url = shown_url(effect.request.url)
+    raise ProtocolError(f"More than {REDIRECTS_MAX} redirects, the last to {url}.")
 
 
 def send(request: Request, retry: Retry) -> Flow[Answer]:

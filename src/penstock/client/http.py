@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import DISTRIBUTION, __version__
 from penstock.client.answers import Answer
-from penstock.client.requests import Request
+from penstock.client.requests import Request, shown_url
 from penstock.errors import BadRequest, ConnectionFailed, InvalidUrl, PenstockError
 
 if TYPE_CHECKING:
@@ -209,8 +209,9 @@ def failure(error: Exception, request: Request) -> ConnectionFailed:
 
     unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
     reason = str(error) or type(error).__name__
-    failed = ConnectionFailed(f"{request.method} {request.url} got no whole answer: {reason}")
-    failed.method, failed.url, failed.reason = request.method, request.url, reason
+    url = shown_url(request.url)
+    failed = ConnectionFailed(f"{request.method} {url} got no whole answer: {reason}")
+    failed.method, failed.url, failed.reason = request.method, url, reason
     failed.sent = not isinstance(error, unsent)
     failed.passing = not _is_final(root_cause(error))
     if failed.sent and not request.repeatable:
@@ -251,7 +252,8 @@ def _mistake(error: Exception, request: Request) -> PenstockError | None:
     import httpx2
 
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
-        url = request.url if len(request.url) <= 200 else f"{request.url[:200]}…"
+        url = shown_url(request.url)
+        url = url if len(url) <= 200 else f"{url[:200]}…"
         return InvalidUrl(f"A request to {url} cannot be sent: {str(error).rstrip('.')}.")
     if isinstance(error, UnicodeEncodeError) and error.encoding != "ascii":
         return BadRequest("The request holds text that UTF-8 cannot represent: half of a pair.")
@@ -289,12 +291,8 @@ class Field(NamedTuple):
 
     name: str
     value: Any  # str, or a callable that returns one (AsyncClient: or an awaitable of one)
-    prefix: str = ""
 
 
-def fields(values: Mapping[str, Any] | None, *, token: Any = None) -> tuple[Field, ...]:
-    """Return headers or parameters, and the bearer token among them if there is one."""
-    fields = [Field(name, value) for name, value in (values or {}).items()]
-    if token is not None:
-        fields.append(Field("Authorization", token, "Bearer "))
-    return tuple(fields)
+def fields(values: Mapping[str, Any] | None) -> tuple[Field, ...]:
+    """Return the headers or parameters of every request."""
+    return tuple(Field(name, value) for name, value in (values or {}).items())

@@ -18,6 +18,7 @@ from penstock.client.requests import (
     ProducerId,
     encode_message,
     join_messages,
+    shown_url,
 )
 from penstock.client.retry import Retry
 from penstock.errors import (
@@ -79,7 +80,9 @@ class Operations:
         request = requests.create(self.url, options, content_type=kind, body=encoded)
         created = answers.created((yield from send(request, self._retry)), kind or "")
         if not (created.created or options.exist_ok):
-            raise StreamExists(f"{self.url} exists already, with the same configuration.")
+            raise StreamExists(
+                f"{shown_url(self.url)} exists already, with the same configuration."
+            )
         self.content_type = created.content_type
         return created
 
@@ -150,8 +153,8 @@ class Operations:
             self.content_type = answer.content_type
             if options.json_only and not is_json(answer.content_type):
                 raise ContentTypeMismatch(
-                    f"{self.url} has content type {answer.content_type}, so it has no JSON "
-                    "messages: use read_text() or read_bytes()."
+                    f"{shown_url(self.url)} has content type {answer.content_type}, so it has no "
+                    "JSON messages: use read_text() or read_bytes()."
                 )
             batch = decoder.batch(
                 answer.body,

@@ -24,6 +24,7 @@ REDIRECTS_MAX: Final = 5
 Wait = Literal["answer", "long-poll", "sse"]
 
 _PATH_CHARACTERS: Final = "/!$&'()*+,;=:@~"
+_LINK = re.compile(r"([?&])link=[^&#]*")
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
@@ -252,6 +253,11 @@ def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
     if is_json(content_type):
         return b"[" + b",".join(messages) + b"]"
     return b"".join(messages)
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as it may be shown and logged: without the signed link in it."""
+    return _LINK.sub(r"\1link=…", url) if "link=" in url else url
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:

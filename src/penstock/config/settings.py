@@ -329,6 +329,18 @@ class Settings:
         "penstock:read:chat/**. Other scopes are ignored.",
     )
     jwt_bytes_max: int = _ACCESS.size(limits.JWT_BYTES_MAX, "Maximum length of a JWT.")
+    tokens_max: int = _ACCESS.count(limits.TOKENS_MAX, "Maximum number of stored tokens.")
+    link_lifetime_max_s: float = _ACCESS.seconds(
+        limits.LINK_LIFETIME_S_MAX, "Maximum lifetime of a signed link."
+    )
+    cookies: bool = _ACCESS.switch(
+        False,
+        "Accept cookies that stand for a token, for pages of the same origin: see POST "
+        "/v1/session.",
+    )
+    session_lifetime_s: float = _ACCESS.seconds(
+        limits.SESSION_LIFETIME_S, "Lifetime of a session, which a cookie stands for.", minimum=1
+    )
 
     subscriptions_max: int = _SUBSCRIPTIONS.count(
         limits.SUBSCRIPTIONS_MAX, "Maximum number of subscriptions."

@@ -18,6 +18,7 @@ from penstock.access.jwt import open_jwt
 from penstock.clock import SYSTEM_CLOCK
 from penstock.egress import Egress
 from penstock.errors import Forbidden, MethodNotAllowed, PenstockError, RouteNotFound
+from penstock.http.access.dialect import AccessDialect
 from penstock.http.audit import AuditDialect
 from penstock.http.compression import Compressor
 from penstock.http.dialect import Dialect, Services
@@ -57,6 +58,11 @@ async def open_app(settings: Settings) -> App:
     await engine.start()
     try:
         app = App(engine, settings)
+        try:
+            await app.tokens.load()
+        except BaseException:
+            app.close()
+            raise
         app.watchdog.start()
         return app
     except BaseException:
@@ -103,11 +109,20 @@ class App:
         self.tables = tables.directory
         self.hub = peers.hub
         self.subscriptions = subscriptions.service
+        self.tokens = AccessDialect(services)
         self._audit = AuditDialect(
             services, get=self.streams.modes.get, head=self.streams.streams.head
         )
         self.audit = self._audit.log
-        others = [self.state, self.streams, tables, peers, subscriptions, self._audit]
+        others = [
+            self.state,
+            self.streams,
+            tables,
+            peers,
+            subscriptions,
+            self.tokens,
+            self._audit,
+        ]
         self.watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._dialects: list[Dialect] = [*others, Health(services, others, self.watchdog)]
         self.openapi = OpenApi(services, self._dialects, self.templates)
@@ -163,7 +178,7 @@ class App:
         """Whether everybody is let in to what a request asks for."""
         try:
             endpoint, _ = self._router.find(head)
-            return endpoint.needs(head).verb is None
+            return endpoint.needs(head).is_public
         except PenstockError:
             return False
 

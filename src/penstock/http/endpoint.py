@@ -17,11 +17,17 @@ Handler = Callable[[str, Request], Answer]
 
 class Need(NamedTuple):
     """A verb, and where it is needed: on the path of the request, on `resource`, or `somewhere`,
-    where the handler asks for the rest. Without a verb everybody is let in."""
+    where the handler asks for the rest. Without a verb everybody is let in, or everybody who is
+    `authenticated`."""
 
     verb: Verb | None
     resource: str | None = None
     somewhere: bool = False
+    authenticated: bool = False
+
+    @property
+    def is_public(self) -> bool:
+        return self.verb is None and not self.authenticated
 
 
 PUBLIC: Final = Need(None)
@@ -69,6 +75,11 @@ def somewhere(verb: Verb, handler: Handler) -> Endpoint:
 def audited(action: str | Callable[[Request], str], endpoint: Endpoint) -> Endpoint:
     """Return an endpoint whose use is written to the audit log."""
     return endpoint._replace(action=action)
+
+
+def authenticated(handler: Handler) -> Endpoint:
+    """Return the endpoint of a handler for whoever has credentials; it asks for the rest."""
+    return Endpoint(handler, Need(None, authenticated=True))
 
 
 def readable(get: Endpoint) -> Methods:

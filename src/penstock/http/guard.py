@@ -19,7 +19,12 @@ from penstock.errors import (
     StreamNotFound,
     UnsupportedCoding,
 )
-from penstock.http.credentials import bearer_token, take_link
+from penstock.http.credentials import (
+    bearer_token,
+    check_same_origin,
+    session_cookie,
+    take_link,
+)
 from penstock.http.message import Request, Response
 from penstock.http.origins import Origins
 from penstock.http.permission import denied
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 class Guard:
     """Decides on the head of a request alone. One per App; the App calls it in `refuse`."""
 
-    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "origins", "rates")
+    __slots__ = ("_access", "_body_bytes_max", "_monotonic", "_public_url", "origins", "rates")
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Guard:
         self._access = access
         self._monotonic = monotonic
         self._body_bytes_max = settings.body_bytes_max
+        self._public_url = settings.public_url.rstrip("/")
         counts = counts_requests(settings)
         self.rates = Rates(settings, monotonic=monotonic) if counts else None
 
@@ -78,7 +84,7 @@ class Guard:
         link = take_link(head)
         need = endpoint.needs(head)
         verb = need.verb
-        if verb is None:
+        if need.is_public:
             head.principal = self._recognise(head, link)
             return
         principal = head.principal = self._identify(head, link)
@@ -86,6 +92,10 @@ class Guard:
             return
         if self.rates is not None:
             self.rates.take_principal(head, principal)
+        if verb is None:
+            if principal.is_anonymous:
+                raise unauthorized("No token was sent.")
+            return
         if need.somewhere:
             if not principal.may_somewhere(verb):
                 raise self._denied(principal, verb)
@@ -127,10 +137,21 @@ class Guard:
         elif link is not None:
             principal = access.link(link)
         else:
-            return access.anonymous
+            return self._session(head)
         if principal.until_s <= self._monotonic():
             raise unauthorized("The token has expired.")
         return principal
+
+    def _session(self, head: Request) -> Principal:
+        """Return the principal of a cookie; anonymous if there is none that is valid."""
+        access = self._access
+        if access.session is not None:
+            text = session_cookie(head, self._public_url)
+            principal = None if text is None else access.session(text)
+            if principal is not None:
+                check_same_origin(head, self._public_url)
+                return principal
+        return access.anonymous
 
     def _recognise(self, head: Request, link: str | None) -> Principal:
         """Return whose request it is; anonymous for credentials that are not the server's."""

@@ -67,9 +67,10 @@ def content_headers(content_type: str) -> tuple[tuple[bytes, bytes], ...]:
 
 def is_personal(request: Request) -> bool:
     """Whether the response may be for this client alone: it has sent credentials, if only for a
-    proxy on the way."""
-    headers = request.headers
-    return b"authorization" in headers or b"cookie" in headers
+    proxy on the way. Those in a URL end, and a shared cache would not know."""
+    headers, principal = request.headers, request.principal
+    is_link = principal is not None and principal.is_link
+    return is_link or b"authorization" in headers or b"cookie" in headers
 
 
 # What an append says of itself.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import httpx2
 
 from penstock.client import http
-from penstock.client.aio.runtime import Lifetime, Value, call, field_values
+from penstock.client.aio.runtime import Lifetime, Token, Value, call, field_values
 from penstock.client.answers import Answer, StreamInfo
 from penstock.client.flow import (
     Call,
@@ -33,6 +33,7 @@ from penstock.errors import ClientClosed
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.client.access import NewToken, SignedLink, TokenInfo
     from penstock.client.aio.stream import AsyncStream
     from penstock.client.aio.subscription import AsyncSubscription
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
@@ -44,8 +45,9 @@ class AsyncClient:
     """A connection pool, with the headers and parameters of every request to one server.
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
-    `params` go with every request; a callable, async or not, is called for each, for example to
-    refresh a token. One client may be used by many tasks.
+    `params` go with every request; a callable, async or not, is called for each. So may `token` be
+    a callable: it is called again if the server refuses the token that it has returned. One client
+    may be used by many tasks.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class AsyncClient:
     ) -> None:
         self.url = http.checked_url(url)
         self.retry = retry or Retry()
-        self._headers = http.fields(headers, token=token)
+        self._token = Token(token)
+        self._headers = http.fields(headers)
         self._params = http.fields(params)
         self._timeouts = http.timeouts(timeout_s)
         self._lifetime = Lifetime()
@@ -108,6 +111,52 @@ class AsyncClient:
         from penstock.client.subscriptions import rotate_webhook_key
 
         return await self.run(rotate_webhook_key(self.url, self.retry))
+
+    async def create_token(
+        self,
+        allow: Iterable[str],
+        *,
+        expires_in_s: int | Literal["never"] | None = None,
+        name: str = "",
+    ) -> NewToken:
+        """Store a token of rules such as `read:chat/42/**`; only this answer has its text.
+
+        Without `expires_in_s` the server chooses: 90 days. (A feature of Penstock servers.)
+        """
+        from penstock.client.access import create_token
+
+        return await self.run(create_token(self.url, allow, expires_in_s, name, self.retry))
+
+    def tokens(self) -> AsyncIterator[TokenInfo]:
+        """Iterate over the stored tokens of the server, by id."""
+        from penstock.client.access import list_tokens
+
+        return self.iterate(list_tokens(self.url, self.retry))
+
+    async def revoke_token(self, id: str) -> None:
+        """Remove a stored token: its requests are refused, and its live reads end."""
+        from penstock.client.access import revoke_token
+
+        await self.run(revoke_token(self.url, id, self.retry))
+
+    async def sign_link(
+        self,
+        verb: str,
+        path: str,
+        *,
+        expires_in_s: int,
+        of: Literal["stream", "table", "state"] = "stream",
+    ) -> SignedLink:
+        """Return a URL that needs no token: for one verb, a path or a pattern, until it expires."""
+        from penstock.client.access import sign_link
+
+        return await self.run(sign_link(self.url, verb, path, expires_in_s, of, self.retry))
+
+    async def rotate_link_key(self) -> None:
+        """End all signed links and sessions of the server."""
+        from penstock.client.access import rotate_link_key
+
+        await self.run(rotate_link_key(self.url, self.retry))
 
     async def close(self) -> None:
         """Close every connection; operations that still run end with ClientClosed."""
@@ -159,7 +208,22 @@ class AsyncClient:
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         if self._lifetime.is_closed:
             raise ClientClosed("The client is closed: make a new one.")
+        renewals = self._token.renewals
+        token = await self._token.current()
+        response = await self._send_with(token, request, stream=stream)
+        if response.status_code == 401 and "Authorization" not in request.headers:
+            renewed = await self._token.after(token, renewals)
+            if renewed is not None:
+                await response.aclose()
+                return await self._send_with(renewed, request, stream=stream)
+        return response
+
+    async def _send_with(
+        self, token: str | None, request: Request, *, stream: bool
+    ) -> httpx2.Response:
         headers, params = await field_values(self._headers), await field_values(self._params)
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
         pool = self._pools.of(request)
         prepared = http.build(pool, request, self._timeouts, headers, params)
         return await pool.send(prepared, stream=stream)

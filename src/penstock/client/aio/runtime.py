@@ -28,6 +28,38 @@ class Lifetime:
         await asyncio.sleep(seconds)
 
 
+class Token:
+    """The bearer token of a client.
+
+    A function that returns one is called for every request. When the server has refused its token
+    it is called again, once for all requests that were on their way.
+    """
+
+    __slots__ = ("_lock", "_renewed", "_source", "renewals")
+
+    def __init__(self, source: Value | None) -> None:
+        self._source = source
+        self._lock = asyncio.Lock()
+        self._renewed = ""
+        self.renewals = 0
+
+    async def current(self) -> str | None:
+        return str(await _resolved(self._source())) if callable(self._source) else self._source
+
+    async def after(self, refused: str | None, renewals: int) -> str | None:
+        """Return the token that replaces a refused one; None if there is no other.
+
+        `renewals` is their number when the request began.
+        """
+        if refused is None or not callable(self._source):
+            return None
+        async with self._lock:
+            if self.renewals == renewals:
+                self._renewed = str(await _resolved(self._source()))
+                self.renewals += 1
+            return None if self._renewed == refused else self._renewed
+
+
 async def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, blocking: bool) -> Any:
     """Call a function, which may be async; a blocking one of ours runs in a thread."""
     if blocking:
@@ -38,8 +70,7 @@ async def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, bloc
 async def field_values(fields: Iterable[Field]) -> dict[str, str]:
     """Return headers or parameters by name; values that are callables are called."""
     return {
-        field.name: field.prefix
-        + await _resolved(field.value() if callable(field.value) else field.value)
+        field.name: await _resolved(field.value() if callable(field.value) else field.value)
         for field in fields
     }
 

@@ -44,6 +44,7 @@ TAGS: Final = {
     "tables": "Streams that are read and written as tables of rows (STP).",
     "peers": "Notify, and mirrors of other servers' tables.",
     "subscriptions": "Durable cursors, with wakes by webhook or for pulling workers.",
+    "access": "Tokens, signed links and cookies.",
     "server": "The server itself.",
 }
 SCHEMES: Final[dict[str, Any]] = {

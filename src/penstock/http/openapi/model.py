@@ -58,6 +58,7 @@ ALWAYS: Final[Errors] = (
     RateLimited,
     HeadersTooLarge,
     InternalError,
+    KeysUnavailable,
     Overloaded,
     ShuttingDown,
     KeysUnavailable,

@@ -1,0 +1,60 @@
+"""`/v1/session`: POST turns the token of a request into a cookie for pages of the same origin,
+DELETE removes the cookie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import NotAllowed, RouteNotFound
+from penstock.http.access.tokens import check_closed
+from penstock.http.credentials import cookie_name
+from penstock.http.documents import document
+from penstock.http.headers import NO_STORE, server_url
+from penstock.http.message import Request, Response
+from penstock.http.permission import principal_of
+from penstock.protocol.headers import format_expires_at
+
+if TYPE_CHECKING:
+    from penstock.access.authenticator import Access
+    from penstock.access.links import Links
+    from penstock.clock import Clock
+    from penstock.config.settings import Settings
+
+SESSION: Final = b"/v1/session"
+_SECOND_US: Final = 1_000_000
+
+
+class SessionResource:
+    def __init__(self, links: Links, access: Access, settings: Settings, *, clock: Clock) -> None:
+        self._links = links
+        self._access = access
+        self._clock = clock
+        self._is_on = settings.cookies
+        self._public_url = settings.public_url.rstrip("/")
+
+    async def post(self, path: str, request: Request) -> Response:
+        self._check_on()
+        check_closed(self._access, "A cookie")
+        if b"authorization" not in request.headers:
+            raise NotAllowed("A session begins with a token in an Authorization header.")
+        session, expires_us = await self._links.sign_session(principal_of(request))
+        age_s = max(expires_us - self._clock.now_us(), 0) // _SECOND_US
+        cookie = self._cookie(request, session, age_s)
+        return document({"expires_at": format_expires_at(expires_us)}, 201, cookie)
+
+    def delete(self, path: str, request: Request) -> Response:
+        self._check_on()
+        return Response(204, [self._cookie(request, "", 0), NO_STORE])
+
+    def _check_on(self) -> None:
+        if not self._is_on:
+            raise RouteNotFound("Cookies are off at this server (see the setting cookies).")
+
+    def _cookie(self, request: Request, value: str, age_s: int) -> tuple[bytes, bytes]:
+        url = server_url(request, self._public_url)
+        secure = "; Secure" if url.startswith("https://") else ""
+        text = (
+            f"{cookie_name(url)}={value}; Path=/; Max-Age={age_s}; HttpOnly; "
+            f"SameSite=Strict{secure}"
+        )
+        return b"set-cookie", text.encode("ascii")
