@@ -32,6 +32,7 @@ from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from penstock.client.aio.stream import AsyncStream
     from penstock.client.aio.subscription import AsyncSubscription
@@ -45,7 +46,8 @@ class AsyncClient:
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable, async or not, is called for each, for example to
-    refresh a token. One client may be used by many tasks.
+    refresh a token. `ca` is a PEM file with the authorities to trust in place of the system's. One
+    client may be used by many tasks.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class AsyncClient:
         http2: bool = False,
         proxy: str | None = None,
         verify: bool | ssl.SSLContext = True,
+        ca: str | Path | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class AsyncClient:
             http2=http2,
             proxy=proxy,
             verify=verify,
+            ca=ca,
             transport=transport,
             connections_max=connections_max,
         )

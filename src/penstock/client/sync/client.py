@@ -33,6 +33,7 @@ from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
     from penstock.client.sync.stream import Stream
@@ -46,7 +47,8 @@ class Client:
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable is called for each, for example to
-    refresh a token. One client may be used by many threads.
+    refresh a token. `ca` is a PEM file with the authorities to trust in place of the system's. One
+    client may be used by many threads.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Client:
         http2: bool = False,
         proxy: str | None = None,
         verify: bool | ssl.SSLContext = True,
+        ca: str | Path | None = None,
         transport: httpx2.BaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class Client:
             http2=http2,
             proxy=proxy,
             verify=verify,
+            ca=ca,
             transport=transport,
             connections_max=connections_max,
         )
