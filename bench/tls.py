@@ -40,7 +40,7 @@ async def connect(
 
 def post(path: str, body: bytes) -> bytes:
     head = (
-        f"POST /v1/stream/{path} HTTP/1.1\r\nHost: b\r\n{TYPE}Content-Length: {len(body)}\r\n\r\n"
+        f"POST /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\n{TYPE}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -48,7 +48,7 @@ def post(path: str, body: bytes) -> bytes:
 async def create(server: Server, context: ssl.SSLContext | None, path: str) -> None:
     reader, writer = await connect(server, context)
     writer.write(
-        f"PUT /v1/stream/{path} HTTP/1.1\r\nHost: b\r\n{TYPE}Content-Length: 0\r\n\r\n".encode()
+        f"PUT /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\n{TYPE}Content-Length: 0\r\n\r\n".encode()
     )
     await reader.readuntil(b"\r\n\r\n")
     writer.close()
@@ -84,7 +84,7 @@ async def fan_out(server: Server, context: ssl.SSLContext | None) -> float:
     readers = [await connect(server, context) for _ in range(READERS)]
     for reader, writer in readers:
         writer.write(
-            f"GET /v1/stream/{path}?offset=-1&live=sse HTTP/1.1\r\nHost: b\r\n\r\n".encode()
+            f"GET /v1/stream/{path}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         )
         await reader.readuntil(b"upToDate")
     reader, writer = await connect(server, context)
@@ -112,7 +112,7 @@ async def handshakes(server: Server, context: ssl.SSLContext | None) -> float:
     start = time.monotonic()
     while time.monotonic() < end:
         reader, writer = await connect(server, context)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
         done += 1
@@ -127,7 +127,7 @@ async def idle_bytes(server: Server, context: ssl.SSLContext | None) -> float:
     readers = [await connect(server, context) for _ in range(IDLE)]
     for reader, writer in readers:
         writer.write(
-            f"GET /v1/stream/{path}?offset=-1&live=sse HTTP/1.1\r\nHost: b\r\n\r\n".encode()
+            f"GET /v1/stream/{path}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         )
         await reader.readuntil(b"upToDate")
     used = (resident_kib(server.pid) - before) / IDLE

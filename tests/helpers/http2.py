@@ -30,7 +30,7 @@ class Http2:
         self._socket = context.wrap_socket(raw, server_hostname="127.0.0.1")
         assert self._socket.selected_alpn_protocol() == "h2"
         self._authority = f"127.0.0.1:{port}"
-        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        config = h2.config.H2Configuration(client_side=True)
         self._h2 = h2.connection.H2Connection(config)
         self._h2.initiate_connection()
         self._flush()
@@ -90,7 +90,7 @@ class Http2:
             raise ConnectionError("the server has closed the connection")
         for event in self._h2.receive_data(data):
             if isinstance(event, h2.events.ResponseReceived):
-                self.statuses[event.stream_id] = int(dict(event.headers)[":status"])
+                self.statuses[event.stream_id] = int(dict(event.headers)[b":status"])
             elif isinstance(event, h2.events.DataReceived):
                 self.bodies[event.stream_id] += event.data
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)

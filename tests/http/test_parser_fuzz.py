@@ -16,7 +16,7 @@ from penstock.http.native import request_parser
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.request_head import NativeRequest
 from penstock.http.native.request_parser import ParserLimits, RequestParser
-from penstock.http.origin import NOWHERE
+from penstock.http.sender import NOWHERE
 from tests.http.wire import chunked, get, post
 
 LIMITS = ParserLimits(Settings(memory=True))

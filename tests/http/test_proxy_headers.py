@@ -16,17 +16,17 @@ from penstock.http.native.proxy_header import (
     crc32c,
     parse,
 )
-from penstock.http.origin import Certificate, Origin, Proxies, plain_address
+from penstock.http.sender import Certificate, Proxies, Sender, plain_address
 
 PROXIES = Proxies(["10.0.0.0/8", "fd00::/8"])
-PROXY = Origin("10.0.0.1", is_proxy=True)
+PROXY = Sender("10.0.0.1", is_proxy=True)
 
 
 def client(**headers: str) -> tuple[str, str]:
     """The client's address and scheme, of a request with these headers from a trusted proxy."""
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    origin = PROXIES.client(PROXY, named)
-    return origin.peer, origin.scheme
+    sender = PROXIES.client(PROXY, named)
+    return sender.peer, sender.scheme
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_standard_header_counts_only_alone() -> None:
 
 
 def test_strangers_are_not_believed() -> None:
-    stranger = Origin("203.0.113.9", is_proxy=PROXIES.trusts("203.0.113.9"))
+    stranger = Sender("203.0.113.9", is_proxy=PROXIES.trusts("203.0.113.9"))
     headers = {
         b"x-forwarded-for": b"6.6.6.6",
         b"x-forwarded-proto": b"https",
@@ -111,7 +111,7 @@ def test_strangers_are_not_believed() -> None:
 
 def test_the_certificate_of_a_proxy_is_not_that_of_its_client() -> None:
     certificate = Certificate("proxy", (), (), (), "00")
-    proxy = Origin("10.0.0.1", "https", certificate, is_proxy=True)
+    proxy = Sender("10.0.0.1", "https", certificate, is_proxy=True)
     assert PROXIES.client(proxy, {}).certificate is certificate
     assert PROXIES.client(proxy, {b"x-forwarded-for": b"203.0.113.7"}).certificate is None
 

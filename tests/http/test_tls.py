@@ -65,7 +65,7 @@ def connect(server: Server, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 def ask(sock: ssl.SSLSocket | socket.socket, request: bytes = b"") -> bytes:
     """The response to a request whose response has no body or a short one."""
-    sock.sendall(request or b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    sock.sendall(request or b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     received = b""
     while b"\r\n\r\n" not in received:
         piece = sock.recv(65536)
@@ -132,7 +132,7 @@ def test_a_session_is_resumed(server: Server, tmp_path: Path, flag: str) -> None
     session = str(tmp_path / "session")
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", flag]
     # In TLS 1.3 the ticket comes after the handshake: -ign_eof waits for the end of a response.
-    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     for option, expected in (("-sess_out", b"New, TLS"), ("-sess_in", b"Reused, TLS")):
         done = subprocess.run(
             [*command, "-ign_eof", option, session],
@@ -524,8 +524,8 @@ def test_a_stop_ends_events_and_says_goodbye(authority: Authority) -> None:
         running_server(memory=True, args=args) as server,
         connect(server, authority.client()) as sock,
     ):
-        ask(sock, b"PUT /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
-        sock.sendall(b"GET /v1/stream/a?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
+        ask(sock, b"PUT /v1/stream/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        sock.sendall(b"GET /v1/stream/a?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = sock.recv(65536)
         with connect(server, authority.client()) as idle:
             assert server.terminate() == 0

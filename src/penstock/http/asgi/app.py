@@ -30,8 +30,8 @@ from penstock.http.message import (
     Response,
 )
 from penstock.http.origins import ANY, fixed_headers, origin_headers
-from penstock.http.origin import HTTP, HTTPS, Origin, Proxies, plain_address
 from penstock.http.problems import error_response, problem, public_error, unsafe_headers
+from penstock.http.sender import HTTP, HTTPS, Proxies, Sender, plain_address
 from penstock.http.shutdown import StopClock, signals_seen
 
 if TYPE_CHECKING:
@@ -353,6 +353,6 @@ def _request(scope: Scope, proxies: Proxies) -> tuple[bytes, Request]:
     client = scope.get("client")
     peer = plain_address(client[0]) if client else ""
     scheme = HTTPS if scope.get("scheme") == HTTPS else HTTP
-    origin = proxies.client(Origin(peer, scheme, is_proxy=proxies.trusts(peer)), headers)
-    request = Request(scope["method"], path, scope["query_string"], headers, b"", origin)
+    sender = proxies.client(Sender(peer, scheme, is_proxy=proxies.trusts(peer)), headers)
+    request = Request(scope["method"], path, scope["query_string"], headers, b"", sender)
     return root, request

@@ -28,7 +28,7 @@ from penstock.http.problems import error_response, unsafe_headers
 if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable
     from penstock.http.native.request_head import NativeRequest
-    from penstock.http.origin import Origin
+    from penstock.http.sender import Sender
 
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 # Up to this size head and body go out in one piece; above, copying them together costs more.
@@ -48,12 +48,12 @@ class Connection(asyncio.Protocol):
         "_eof",
         "_is_checked",
         "_keep_alive",
-        "_origin",
         "_parser",
         "_paused",
         "_phase",
         "_reading",
         "_render",
+        "_sender",
         "_sending",
         "_table",
         "_task",
@@ -63,9 +63,9 @@ class Connection(asyncio.Protocol):
         "deadline",
     )
 
-    def __init__(self, table: ConnectionTable, origin: Origin | None = None) -> None:
+    def __init__(self, table: ConnectionTable, sender: Sender | None = None) -> None:
         self._table = table
-        self._origin = origin
+        self._sender = sender
         self._is_checked = table.is_rate_limited  # no request is let in because of its head alone
         self._transport: asyncio.Transport | None = None
         self._parser: RequestParser
@@ -92,15 +92,15 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         table = self._table
         self._transport = transport
-        origin = self._origin or table.origin(transport)
-        self._parser = RequestParser(table.limits, table.refuse, origin)
-        if origin.certificate is not None or origin.is_proxy:
+        sender = self._sender or table.sender(transport)
+        self._parser = RequestParser(table.limits, table.refuse, sender)
+        if sender.certificate is not None or sender.is_proxy:
             self._is_checked = True
         self.deadline = table.now + table.header_s
         excess = table.count() - table.connections_max
         table.connections.add(self)
         # The clients of a proxy share its address.
-        too_many = 0 if origin.is_proxy else table.opened(transport, origin.peer)
+        too_many = 0 if sender.is_proxy else table.opened(transport, sender.peer)
         if excess >= REFUSED_MAX or too_many > REFUSED_PER_ADDRESS_MAX:
             transport.abort()
         elif too_many > 0:
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
 
     def _run_cached(self, request: NativeRequest, data: bytes) -> None:
         """Run a whole request whose headers were parsed before."""
-        request.origin = self._parser.origin
+        request.sender = self._parser.sender
         table, principal = self._table, request.principal
         if principal is None or self._is_checked or principal.until_s <= table.now:
             request.principal = None

@@ -14,10 +14,10 @@ from penstock.http.message import Application, Request, Response
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.request_parser import ParserLimits
 from penstock.http.native.response_encoder import ResponseEncoder
-from penstock.http.origin import Origin, Proxies, plain_address
 from penstock.http.origins import fixed_headers, origin_lines
 from penstock.http.problems import error_response
 from penstock.http.rates import counts_requests, site
+from penstock.http.sender import Proxies, Sender, plain_address
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -149,14 +149,14 @@ class ConnectionTable:
         self._stalled: dict[Writing, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = loop.call_later(tick_s, self._tick)
 
-    def origin(self, transport: asyncio.Transport) -> Origin:
+    def sender(self, transport: asyncio.Transport) -> Sender:
         """Return where the requests of a connection come from, if nothing else says it."""
         address = transport.get_extra_info("peername")
         peer = plain_address(address[0]) if address else ""
-        return Origin(peer, is_proxy=self.proxies.trusts(peer))
+        return Sender(peer, is_proxy=self.proxies.trusts(peer))
 
     def refuse(self, head: Request) -> Response | None:
-        head.origin = self.proxies.client(head.origin, head.headers)
+        head.sender = self.proxies.client(head.sender, head.headers)
         try:
             return self.app.refuse(head)
         except Exception as error:  # noqa: BLE001 - becomes the response

@@ -16,11 +16,11 @@ from penstock.http.native.connection import Connection
 from penstock.http.native.connections import REFUSED_MAX, log
 from penstock.http.native.proxy_header import InvalidProxyHeader
 from penstock.http.native.tls_transport import TlsTransport
-from penstock.http.origin import HTTPS, NOWHERE
+from penstock.http.sender import HTTPS, NOWHERE
 
 if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable
-    from penstock.http.origin import Certificate
+    from penstock.http.sender import Certificate
 
 _HANDSHAKE = 0x16  # the first byte of every TLS connection
 
@@ -28,12 +28,12 @@ _HANDSHAKE = 0x16  # the first byte of every TLS connection
 class Opening(asyncio.Protocol):
     """Reads what comes before HTTP, and hands the transport on. The table counts it until then."""
 
-    __slots__ = ("_needs_header", "_origin", "_received", "_table", "_transport", "deadline")
+    __slots__ = ("_needs_header", "_received", "_sender", "_table", "_transport", "deadline")
 
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self._transport: asyncio.Transport | None = None
-        self._origin = NOWHERE
+        self._sender = NOWHERE
         self._received = b""
         self._needs_header = False
         self.deadline = inf
@@ -46,8 +46,8 @@ class Opening(asyncio.Protocol):
         if table.count() - table.connections_max >= REFUSED_MAX:
             self._transport.abort()
             return
-        self._origin = table.origin(self._transport)
-        self._needs_header = table.expects_proxy_header and self._origin.is_proxy
+        self._sender = table.sender(self._transport)
+        self._needs_header = table.expects_proxy_header and self._sender.is_proxy
         if not self._needs_header and table.tls is None:
             self._hand_over(b"")
             return
@@ -63,7 +63,7 @@ class Opening(asyncio.Protocol):
             try:
                 header = proxy_header.parse(data)
             except InvalidProxyHeader as error:
-                log.warning("dropped a connection from %s: %s", self._origin.peer, error)
+                log.warning("dropped a connection from %s: %s", self._sender.peer, error)
                 transport.abort()
                 return
             if header is None:
@@ -90,11 +90,11 @@ class Opening(asyncio.Protocol):
 
     def _believe(self, header: proxy_header.ProxyHeader) -> None:
         table = self._table
-        peer = self._origin.peer if header.peer is None else header.peer
+        peer = self._sender.peer if header.peer is None else header.peer
         is_proxy = header.peer is None or table.proxies.trusts(peer)
-        self._origin = replace(self._origin, peer=peer, is_proxy=is_proxy)
+        self._sender = replace(self._sender, peer=peer, is_proxy=is_proxy)
         if header.is_tls:
-            self._origin = replace(self._origin, scheme=HTTPS)
+            self._sender = replace(self._sender, scheme=HTTPS)
 
     def _leave(self) -> None:
         """Be counted no more: the transport has gone, or belongs to another protocol."""
@@ -106,13 +106,13 @@ class Opening(asyncio.Protocol):
     def _established(
         self, transport: TlsTransport, certificate: Certificate | None
     ) -> asyncio.Protocol:
-        return Connection(self._table, replace(self._origin, scheme=HTTPS, certificate=certificate))
+        return Connection(self._table, replace(self._sender, scheme=HTTPS, certificate=certificate))
 
     def _hand_over(self, data: bytes) -> Connection:
         transport = self._transport
         assert transport is not None
         self._leave()
-        connection = Connection(self._table, self._origin)
+        connection = Connection(self._table, self._sender)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if data and not transport.is_closing():

@@ -11,7 +11,7 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-from penstock.http.origin import plain_address
+from penstock.http.sender import plain_address
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 HEADER_BYTES_MAX: Final = 4096

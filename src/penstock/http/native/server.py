@@ -25,7 +25,7 @@ from penstock.http.native.connections import ConnectionTable
 from penstock.http.native.descriptors import DescriptorWatch
 from penstock.http.native.opening import Opening
 from penstock.http.native.tls import Tls, open_tls
-from penstock.http.origin import HTTP, HTTPS
+from penstock.http.sender import HTTP, HTTPS
 from penstock.http.shutdown import SIGNALS, StopClock, exit_later
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from penstock.http.origin import Certificate
+from penstock.http.sender import Certificate
 
 if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable

@@ -45,7 +45,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Sender:
     """The client of a request. One value serves all requests of a connection."""
 
     peer: str = ""
@@ -56,7 +56,7 @@ class Origin:
     """Whether this is a trusted proxy, whose headers name the client."""
 
 
-NOWHERE: Final = Origin()
+NOWHERE: Final = Sender()
 
 
 class Proxies:
@@ -79,12 +79,12 @@ class Proxies:
         except ValueError:
             return False
 
-    def client(self, origin: Origin, headers: Mapping[bytes, bytes]) -> Origin:
-        """Return the origin of a request that came from `origin` with these headers."""
-        if not origin.is_proxy:
-            return origin
+    def client(self, sender: Sender, headers: Mapping[bytes, bytes]) -> Sender:
+        """Return the sender of a request that came from `sender` with these headers."""
+        if not sender.is_proxy:
+            return sender
         return self._forwarded(
-            origin,
+            sender,
             headers.get(b"x-forwarded-for"),
             headers.get(b"x-forwarded-proto"),
             headers.get(b"forwarded"),
@@ -94,22 +94,22 @@ class Proxies:
         return any(address in network for network in self._networks)
 
     def _parse(
-        self, origin: Origin, chain: bytes | None, proto: bytes | None, forwarded: bytes | None
-    ) -> Origin:
+        self, sender: Sender, chain: bytes | None, proto: bytes | None, forwarded: bytes | None
+    ) -> Sender:
         # A proxy that sets the X- headers passes a client's `Forwarded` on: it says nothing then.
         if chain is not None or proto is not None:
             hops = [] if chain is None else chain.split(b",")[-HOPS_MAX:]
-            peer, _ = self._client(origin.peer, [hop.decode("latin-1") for hop in hops])
+            peer, _ = self._client(sender.peer, [hop.decode("latin-1") for hop in hops])
             scheme = b"" if proto is None else proto.rpartition(b",")[2].strip().lower()
         elif forwarded is not None:
             elements = _elements(forwarded)
             clients = [element.get(b"for", b"").decode("latin-1") for element in elements]
-            peer, index = self._client(origin.peer, clients)
+            peer, index = self._client(sender.peer, clients)
             scheme = elements[index].get(b"proto", b"").lower() if elements else b""
         else:
-            return origin
+            return sender
         # The certificate is the proxy's own: it says nothing of the client.
-        return Origin(peer, _SCHEMES.get(scheme, origin.scheme))
+        return Sender(peer, _SCHEMES.get(scheme, sender.scheme))
 
     def _client(self, peer: str, hops: list[str]) -> tuple[str, int]:
         """Return the last address that is no trusted proxy, or else the first, and its index.
