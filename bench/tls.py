@@ -29,7 +29,7 @@ READERS = 100
 EVENTS = 300
 IDLE = 500
 RUN_S = 2.0
-TYPE = "Content-Type: application/octet-stream\r\n"
+HEADERS = "Host: localhost\r\nContent-Type: application/octet-stream\r\n"
 
 
 async def connect(
@@ -39,17 +39,13 @@ async def connect(
 
 
 def post(path: str, body: bytes) -> bytes:
-    head = (
-        f"POST /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\n{TYPE}Content-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /v1/stream/{path} HTTP/1.1\r\n{HEADERS}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 async def create(server: Server, context: ssl.SSLContext | None, path: str) -> None:
     reader, writer = await connect(server, context)
-    writer.write(
-        f"PUT /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\n{TYPE}Content-Length: 0\r\n\r\n".encode()
-    )
+    writer.write(f"PUT /v1/stream/{path} HTTP/1.1\r\n{HEADERS}Content-Length: 0\r\n\r\n".encode())
     await reader.readuntil(b"\r\n\r\n")
     writer.close()
 

@@ -76,11 +76,12 @@ class Pair:
         client: ssl.SSLContext | None = None,
         session: ssl.SSLSession | None = None,
     ) -> None:
-        self.table: Any = SimpleNamespace(
-            now=0.0, handshake_s=10.0, linger_s=5.0, opening=set(), connection_gone=lambda: None
-        )
+        # What a connection needs of the table.
+        table: Any = SimpleNamespace(now=0.0, handshake_s=10.0, linger_s=5.0, opening=set())
+        table.connection_gone = lambda: None
+        self.table = table
         self.wire, self.above = Wire(), Above()
-        self.tls = TlsTransport(self.table, self.wire, context, self.established)
+        self.tls = TlsTransport(table, self.wire, context, self.established)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = (client or authority.client()).wrap_bio(
             self._in, self._out, server_hostname="127.0.0.1", session=session

@@ -172,6 +172,9 @@ def _why(error: OSError) -> str:
 
 def _warn_of_expiry(cert: Path) -> None:
     """Log a certificate that clients refuse. The server starts with it: its clock may be wrong."""
-    end = certificates.expires(cert)
+    try:
+        end = certificates.expires(cert)
+    except (OSError, ValueError):  # OpenSSL has read it, so it is good enough for clients
+        return
     if end <= datetime.now(UTC):
         log.warning("the TLS certificate %s has expired on %s", cert, end.date().isoformat())
