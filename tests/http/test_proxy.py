@@ -67,6 +67,15 @@ async def test_forwarded_headers_count_only_from_a_trusted_proxy() -> None:
 
 
 @on_loop
+async def test_a_proxy_may_have_many_connections() -> None:
+    async with native(WhoApp(), **TRUSTED, connections_per_address_max=1) as server:
+        for _ in range(3):
+            assert (await (await connect(server)).ask(get("/"))).status == 200
+        assert (await (await connect(server, STRANGER)).ask(get("/"))).status == 200
+        assert (await (await connect(server, STRANGER)).answer()).status == 429
+
+
+@on_loop
 async def test_without_trusted_proxies_the_headers_say_nothing() -> None:
     async with native(WhoApp()) as server:
         answer = await server.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https"))

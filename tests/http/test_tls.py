@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -26,6 +27,7 @@ from penstock.access.principal import ROOT
 from penstock.client.retry import NO_RETRY
 from penstock.errors import ConnectionFailed
 from penstock.http.message import Request, Response
+from penstock.http.native.connections import REFUSED_PER_ADDRESS_MAX
 from tests.helpers.certs import Authority, split
 from tests.helpers.server import Server, ServerDidNotStart, running_server
 from tests.http.wire import Events, FakeApp, get, native, on_loop, until
@@ -229,6 +231,43 @@ async def test_unfinished_handshakes_count_as_connections(authority: Authority) 
             await until(lambda: server.table.count() == 1)
             assert server.table.opening
         await until(lambda: server.table.count() == 0)
+
+
+@on_loop
+async def test_unfinished_handshakes_of_an_address_are_limited(authority: Authority) -> None:
+    settings: dict[str, Any] = {
+        "tls_cert": authority.issue("few"),
+        "connections_per_address_max": 2,
+    }
+    async with native(**settings) as server, contextlib.AsyncExitStack() as stack:
+        most = 2 + REFUSED_PER_ADDRESS_MAX
+        for _ in range(most + 5):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            stack.callback(writer.close)
+            writer.write(b"\x16")
+        await until(lambda: server.table.count() == most)
+        assert len(server.table.opening) == most
+    assert server.table._per_address == {}
+
+
+@on_loop
+async def test_connections_of_an_address_are_counted_once(authority: Authority) -> None:
+    settings: dict[str, Any] = {
+        "tls_cert": authority.issue("once"),
+        "connections_per_address_max": 2,
+    }
+    async with native(**settings) as server, contextlib.AsyncExitStack() as stack:
+        streams = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=authority.client()
+            )
+            stack.callback(writer.close)
+            streams.append((reader, writer))
+            await until(lambda: not server.table.opening)
+        for (reader, writer), status in zip(streams, (b"200", b"200", b"429"), strict=True):
+            writer.write(get("/"))
+            assert status in await reader.readline()
 
 
 # Certificates of the server

@@ -78,7 +78,7 @@ class Pair:
     ) -> None:
         # What a connection needs of the table.
         table: Any = SimpleNamespace(now=0.0, handshake_s=10.0, linger_s=5.0, opening=set())
-        table.connection_gone = lambda: None
+        table.connection_gone = table.closed = lambda *_: None
         self.table = table
         self.wire, self.above = Wire(), Above()
         self.tls = TlsTransport(table, self.wire, context, self.established)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.errors import BadRequest
 from penstock.http.native import proxy_header
 from penstock.http.native.connection import Connection
-from penstock.http.native.connections import REFUSED_MAX, log
+from penstock.http.native.connections import REFUSED_MAX, REFUSED_PER_ADDRESS_MAX, log
 from penstock.http.native.proxy_header import InvalidProxyHeader
 from penstock.http.native.tls_transport import TlsTransport
 from penstock.http.sender import HTTPS, NOWHERE
@@ -52,6 +52,11 @@ class Opening(asyncio.Protocol):
             self._hand_over(b"")
             return
         table.opening.add(self)
+        if not self._sender.is_proxy:
+            too_many = table.opened(self._transport, self._sender.peer)
+            if too_many > REFUSED_PER_ADDRESS_MAX:
+                self._transport.abort()
+                return
         self.deadline = table.now + (table.header_s if self._needs_header else table.handshake_s)
 
     def data_received(self, data: bytes) -> None:
@@ -77,7 +82,8 @@ class Opening(asyncio.Protocol):
         elif data[:1] == bytes((_HANDSHAKE,)):
             self._leave()
             context = self._table.tls.context
-            TlsTransport(self._table, transport, context, self._established).start(data)
+            peer = "" if self._sender.is_proxy else self._sender.peer
+            TlsTransport(self._table, transport, context, self._established, peer=peer).start(data)
         elif data:
             self._answer_plainly(data)
 
@@ -98,6 +104,7 @@ class Opening(asyncio.Protocol):
 
     def _leave(self) -> None:
         """Be counted no more: the transport has gone, or belongs to another protocol."""
+        self._table.closed(self._transport)
         self._transport = None
         self._received = b""
         self.deadline = inf

@@ -40,6 +40,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_has_ended",
         "_incoming",
         "_outgoing",
+        "_peer",
         "_protocol",
         "_ssl",
         "_table",
@@ -53,6 +54,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         transport: asyncio.Transport,
         context: ssl.SSLContext,
         established: Established,
+        *,
+        peer: str = "",
     ) -> None:
         super().__init__()
         self._table = table
@@ -61,6 +64,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._established: Established | None = established
+        self._peer = peer  # counted while the handshake goes on; empty for a proxy
         self._protocol: asyncio.Protocol | None = None
         self._has_ended = False  # nothing more is written, and what comes in is dropped
         self.deadline = table.now + table.handshake_s
@@ -68,6 +72,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def start(self, data: bytes) -> None:
         """Take over the socket's transport, from which `data` was read already."""
         self._table.opening.add(self)
+        if self._peer:
+            self._table.opened(self, self._peer)
         self._transport.set_protocol(self)
         self.data_received(data)
 
@@ -101,7 +107,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if protocol is not None:
             protocol.connection_lost(exc)
         elif self in self._table.opening:
-            self._table.opening.discard(self)
+            self._leave()
             self._table.connection_gone()
 
     # The session
@@ -118,12 +124,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         established, self._established = self._established, None
         assert established is not None
         self._flush()
-        self._table.opening.discard(self)
-        self.deadline = inf
+        self._leave()
         self._protocol = established(self, _certificate(self._ssl))
         self._protocol.connection_made(self)
         if self._incoming.pending and not self._has_ended:
             self._read()
+
+    def _leave(self) -> None:
+        """Be counted no more: the connection is another protocol's, or gone."""
+        self.deadline = inf
+        self._table.opening.discard(self)
+        self._table.closed(self)
 
     def _fail(self, error: ssl.SSLError) -> None:
         """End a handshake that cannot succeed, with the alert that says why.
