@@ -140,6 +140,7 @@ PIPELINE_MAX: Final = 32  # Requests that wait on one connection before reading 
 CONNECTIONS_MAX: Final = 20_000  # Open connections of the process.
 HEADER_TIMEOUT_S: Final = 10  # Time from the first byte of a request to the end of its headers.
 BODY_TIMEOUT_S: Final = 60  # Time from the end of the headers to the end of the body.
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10  # Time from the accept of a connection to the end of TLS's own.
 KEEPALIVE_TIMEOUT_S: Final = 75  # Idle time between two requests on a connection.
 WRITE_STALL_TIMEOUT_S: Final = 30  # A reader that takes no byte for this long is disconnected.
 LONG_POLL_TIMEOUT_S: Final = 30  # A long-poll without new data ends after this time.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from penstock.config.settings import Settings
 from penstock.http.app import open_app
 from penstock.http.native.server import Server, listen, new_event_loop
+from penstock.http.native.tls import open_tls
 
 START_TIMEOUT_S = 30.0
 
@@ -84,7 +85,7 @@ class _ServerThread:
         with contextlib.closing(listen(self._settings.host, self._settings.port)) as listening:
             app = await open_app(self._settings)
             try:
-                transport = Server(app, self._settings)
+                transport = Server(app, self._settings, open_tls(self._settings))
                 self._url = await transport.start(listening)
                 self._ready.set()
                 await self._stop.wait()

@@ -180,6 +180,7 @@ HOSTS = Kind(
     show_list,
 )
 FOLDER = Kind("a folder", "FOLDER", Path, parse_folder, show_folder)
+FILE = Kind("a file", "FILE", Path, parse_folder)
 
 
 def choice(*names: str) -> Kind:

@@ -18,6 +18,7 @@ from penstock.errors import DiskFull
 from penstock.http.app import App
 from penstock.http.endpoint import Endpoint
 from penstock.http.message import Response
+from penstock.http.sender import Sender
 from penstock.log import open_engine
 from penstock.log.retention import decode
 from tests.helpers.app import Answer, Client, make_request, run_with_app, settings_of, with_app
@@ -117,7 +118,7 @@ async def test_an_event_says_who_when_and_from_where(client: Client) -> None:
     client.app.access.add_bearer({"t": Principal("ci", parse_rules(["*:**"]), id="tok_1")}.get)
     await as_root(client, "PUT", "/v1/stream/a")
     request = make_request("DELETE", "/v1/stream/a", authorization="Bearer t", x_request_id="r-1")
-    request.peer = "192.0.2.7"
+    request.sender = Sender("192.0.2.7")
     assert client.app.refuse(request) is None
     answer = client.app.handle(request)
     assert not isinstance(answer, Response)

@@ -21,6 +21,7 @@ from penstock.clock import ManualClock
 from penstock.config.settings import Settings
 from penstock.http.app import App
 from penstock.http.message import EventBody, RangeBody, Request, Response
+from penstock.http.sender import Sender
 from penstock.log import open_engine
 
 STORES = ("memory", "disk")
@@ -151,7 +152,8 @@ def make_request(method: str, target: str, body: bytes = b"", **headers: str) ->
         name.replace("_", "-").encode(): value.encode("latin-1") for name, value in headers.items()
     }
     raw.setdefault(b"host", b"localhost:4437")
-    return Request(method, path.encode("latin-1"), query.encode("latin-1"), raw, body, "127.0.0.1")
+    sender = Sender("127.0.0.1")
+    return Request(method, path.encode("latin-1"), query.encode("latin-1"), raw, body, sender)
 
 
 async def finish(response: Response) -> Answer:

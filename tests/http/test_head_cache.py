@@ -35,7 +35,7 @@ class Counting(head_cache.HeadCache):
 class Forgetful(Counting):
     __slots__ = ()
 
-    def add(self, data: bytes, request: NativeRequest | None) -> None:
+    def add(self, data: bytes, request: NativeRequest | None, *, is_shared: bool = True) -> None:
         pass
 
     def add_head(self, data: bytes, request: NativeRequest) -> None:

@@ -20,6 +20,7 @@ from penstock.http.asgi.app import asgi
 from penstock.http.exposure import check_exposure, listens_on_loopback
 from penstock.http.message import Request, Response
 from penstock.http.origins import Origins, fixed_headers, origin_headers
+from penstock.http.sender import Sender
 from tests.helpers.app import Client, with_app
 from tests.helpers.server import ServerDidNotStart, running_server
 from tests.http.wire import Events, get, native, on_loop, post
@@ -301,8 +302,12 @@ def test_own_origins_are_those_of_the_host_and_of_the_settings(
 
 
 def test_behind_a_proxy_that_ends_tls_the_origin_is_https() -> None:
+    request = head("POST", {"origin": "https://localhost:4437"})
+    assert refusal({}, request) is OriginRefused
+    request.sender = Sender("203.0.113.7", "https")  # as a trusted proxy has named it
+    assert refusal({}, request) is None
     headers = {"origin": "https://localhost:4437", "x-forwarded-proto": "https"}
-    assert refusal({}, head("POST", headers)) is None
+    assert refusal({}, head("POST", headers)) is OriginRefused, "anybody can send that header"
 
 
 @with_app()

@@ -16,6 +16,7 @@ from penstock.http.native import request_parser
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.request_head import NativeRequest
 from penstock.http.native.request_parser import ParserLimits, RequestParser
+from penstock.http.sender import NOWHERE
 from tests.http.wire import chunked, get, post
 
 LIMITS = ParserLimits(Settings(memory=True))
@@ -28,7 +29,7 @@ class Input:
 
     def __init__(self, cache: HeadCache | None = None) -> None:
         self.cache = cache
-        self.parser = RequestParser(LIMITS, _refuse, "peer")
+        self.parser = RequestParser(LIMITS, _refuse, NOWHERE)
         self.seen: Seen = []
         self.failed = False
 

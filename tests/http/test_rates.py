@@ -22,6 +22,7 @@ from penstock.http.endpoint import PUBLIC, Endpoint, Need
 from penstock.http.guard import Guard
 from penstock.http.message import EventBody, Request, Response
 from penstock.http.rates import RateLimit, counts_requests, holder, site
+from penstock.http.sender import Sender
 from penstock.log import open_engine
 from tests.helpers.app import Client, FakeSink, make_request, with_app
 from tests.http.wire import Native, chunked, get, native, on_loop, post, until
@@ -180,7 +181,7 @@ class Rated:
         if size is not None:
             headers[b"content-length"] = b"%d" % size
         method = "GET" if size is None else "POST"
-        request = Request(method, b"/", b"", headers, b"", peer)
+        request = Request(method, b"/", b"", headers, b"", Sender(peer))
         assert self.guard.refuse(request) is None
         self.guard.admit(request, Endpoint(lambda path, request: Response(200), need), path)
         return request
@@ -366,7 +367,7 @@ async def test_strangers_at_another_address_are_others(client: Client) -> None:
     await client.put("a", b"x", content_type="text/plain")
     sinks = [await sse(client)]
     request = make_request("GET", "/v1/stream/a?offset=-1&live=sse")
-    request.peer = "192.0.2.9"
+    request.sender = Sender("192.0.2.9")
     assert client.app.refuse(request) is None
     response = client.app.handle(request)
     assert isinstance(response, Response)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.app import Client, run_with_app, settings_of, with_app
+from penstock.http.message import Response
+from penstock.http.sender import Sender
+from tests.helpers.app import Client, finish, make_request, run_with_app, settings_of, with_app
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -56,9 +58,17 @@ async def test_put_refuses_bad_expiry(client: Client) -> None:
 
 
 @with_app()
-async def test_location_follows_the_proxy_and_tolerates_a_missing_host(client: Client) -> None:
-    secure = await client.put("tls", x_forwarded_proto="https")
+async def test_location_has_the_scheme_of_its_sender_and_tolerates_a_missing_host(
+    client: Client,
+) -> None:
+    request = make_request("PUT", "/v1/stream/tls")
+    request.sender = Sender("203.0.113.7", "https")
+    assert client.app.refuse(request) is None
+    answer = client.app.handle(request)
+    secure = await finish(answer if isinstance(answer, Response) else await answer)
     assert secure.headers["location"] == "https://localhost:4437/v1/stream/tls"
+    spoofed = await client.put("plain", x_forwarded_proto="https")
+    assert spoofed.headers["location"] == "http://localhost:4437/v1/stream/plain"
     bare = await client.put("bare", host="")
     assert bare.headers["location"] == "/v1/stream/bare"
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import uvloop
@@ -17,10 +20,23 @@ from penstock.config.settings import Settings
 from penstock.errors import PenstockError
 from penstock.http.message import Application, EventBody, Request, Response, Sink
 from penstock.http.native.server import Server, listen
+from penstock.http.native.tls import open_tls
 from penstock.http.problems import problem
 
 P = ParamSpec("P")
 Handler = Callable[[Request], Response | Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The certificate of a server, and the context of its clients."""
+
+    cert: Path
+    client: ssl.SSLContext
+
+
+tls: TlsFiles | None = None
+"""Set while tests run over TLS that know nothing of it."""
 HANG_S = 30  # a test that waits longer than this waits for something that will not come
 
 
@@ -180,7 +196,12 @@ class Native:
         return self.server.table
 
     async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        context = None if tls is None else tls.client
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        if tls is not None:  # asyncio's TLS has no half-close; the socket below it has
+            writer.write_eof = functools.partial(_shut_down, writer)  # type: ignore[method-assign]
+            await until(lambda: not self.table.opening)  # the client is done before the server
+        client = Client(reader, writer)
         self.clients.append(client)
         return client
 
@@ -191,7 +212,9 @@ class Native:
 @asynccontextmanager
 async def native(app: Application | None = None, **settings: Any) -> AsyncIterator[Native]:
     fake = FakeApp() if app is None else app
-    server = Server(fake, Settings(**{"shutdown_timeout_s": 0.1, **settings}))
+    files = {} if tls is None else {"tls_cert": tls.cert}
+    chosen = Settings(**{"shutdown_timeout_s": 0.1, **files, **settings})
+    server = Server(fake, chosen, open_tls(chosen))
     sock = listen("127.0.0.1", 0)
     await server.start(sock)
     running = Native(fake, server, sock.getsockname()[1])  # type: ignore[arg-type]
@@ -202,6 +225,20 @@ async def native(app: Application | None = None, **settings: Any) -> AsyncIterat
             await client.close()
         await server.stop()
         sock.close()
+
+
+def _shut_down(writer: asyncio.StreamWriter) -> None:
+    """Close the client's side of the TCP connection when everything is sent."""
+
+    def shut_down(turns: int = 3) -> None:
+        if turns > 0 or writer.transport.get_write_buffer_size() > 0:
+            loop.call_soon(shut_down, turns - 1)
+        else:
+            with socket.socket(fileno=os.dup(sock.fileno())) as copy:
+                copy.shutdown(socket.SHUT_WR)
+
+    loop, sock = asyncio.get_running_loop(), writer.get_extra_info("socket")
+    shut_down()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -22,6 +22,8 @@ from penstock.cli.exits import HAS_TOKEN
 from penstock.cli.system import read_if_present
 
 if TYPE_CHECKING:
+    import ssl
+
     from click.shell_completion import CompletionItem
 
     from penstock.client.retry import Retry
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.stp.client.sync.table import Table
 
 ENV_URL: Final = "PENSTOCK_URL"
+ENV_CACERT: Final = "PENSTOCK_CACERT"
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
 ENV_NOTIFY_SECRET: Final = "PENSTOCK_NOTIFY_SECRET"  # noqa: S105 - the name of a variable
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
@@ -47,12 +50,20 @@ class Target(NamedTuple):
 
 
 class Server:
-    """The options --url, --token and --context, with the environment and the contexts file."""
+    """The options --url, --token, --context and --cacert, with the environment and the contexts
+    file."""
 
-    def __init__(self, url: str | None, token: str | None, context: str | None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        token: str | None,
+        context: str | None,
+        cacert: str | None = None,
+    ) -> None:
         self._url = None if url is None else server_url(url)
         self._token = token
         self._context = context
+        self.ca = cacert or os.environ.get(ENV_CACERT) or None
 
     @functools.cached_property
     def _contexts(self) -> Contexts:
@@ -85,13 +96,13 @@ class Server:
 
     @contextmanager
     def client(self, *, retry: Retry | None = None) -> Iterator[Client]:
-        with _client(self.current(), retry) as client:
+        with _client(self.current(), retry, self.ca) as client:
             yield client
 
     @contextmanager
     def stream(self, name: str, *, retry: Retry | None = None) -> Iterator[Stream]:
         target = self.target(name)
-        with _client(target.server, retry) as client:
+        with _client(target.server, retry, self.ca) as client:
             yield client.stream(target.path)
 
     @contextmanager
@@ -100,7 +111,7 @@ class Server:
         from penstock.stp.client.sync.table import Table
 
         target = self.target(name)
-        with _client(target.server, None) as client:
+        with _client(target.server, None, self.ca) as client:
             yield Table(client, target.path)
 
     @contextmanager
@@ -110,7 +121,7 @@ class Server:
         from penstock.stp.client.sync.notifier import Notifier
 
         target = self.target(name)
-        with _client(target.server, None) as client:
+        with _client(target.server, None, self.ca) as client:
             secret = os.environ.get(ENV_NOTIFY_SECRET) or None
             yield Notifier(client, secret=secret), notify_url(client.url, target.path)
 
@@ -138,7 +149,7 @@ class Server:
         return None if os.environ.get(ENV_URL) else os.environ.get(ENV_TOKEN)
 
 
-def _client(context: Context, retry: Retry | None) -> Client:
+def _client(context: Context, retry: Retry | None, ca: str | None) -> Client:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
 
@@ -152,7 +163,7 @@ def _client(context: Context, retry: Retry | None) -> Client:
         token=context.token,
         # A person waits, so an unreachable server has to be reported soon.
         retry=retry or Retry(attempts_max=4),
-        verify=needs_certificates(context.url),
+        verify=trust(context.url, ca),
     )
 
 
@@ -178,6 +189,19 @@ def needs_certificates(url: str) -> bool:
     """Whether TLS may be used. Loading certificates takes a sixth of a short command's time."""
     proxied = any(name.lower().endswith("_proxy") for name in os.environ)
     return proxied or not url.startswith("http://")
+
+
+def trust(url: str, ca: str | None) -> bool | ssl.SSLContext:
+    """Return whom a client of `url` trusts: the authorities in the file `ca`, or the system's."""
+    if ca is None or not needs_certificates(url):
+        return needs_certificates(url)
+    from penstock.client.http import trusting
+
+    try:
+        return trusting(ca)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise click.UsageError(f"The file {ca} of --cacert cannot be used: {reason}.") from None
 
 
 def patient(stream: Stream) -> Stream:
@@ -241,10 +265,14 @@ def complete_stream(
     from penstock.client.sync.client import Client
     from penstock.errors import PenstockError
 
-    url, token, context = (ctx.params.get(name) for name in ("url", "token", "context"))
+    url, token, context, cacert = (
+        ctx.params.get(name) for name in ("url", "token", "context", "cacert")
+    )
     try:
-        current = Server(url, token, context).current()
-        with Client(current.url, token=current.token, timeout_s=1, retry=NO_RETRY) as client:
+        server = Server(url, token, context, cacert)
+        current, ca = server.current(), server.ca
+        options: dict[str, Any] = {"token": current.token, "verify": trust(current.url, ca)}
+        with Client(current.url, timeout_s=1, retry=NO_RETRY, **options) as client:
             streams = list(client.list(incomplete, limit=COMPLETION_LIMIT))
     except (PenstockError, click.ClickException):
         return []
@@ -256,7 +284,7 @@ def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --token, --token-file and --context to a command, whose first argument is a
+    """Add --url, --token, --token-file, --context and --cacert to a command. Its first argument is a
     Server."""
 
     @functools.wraps(function)
@@ -266,14 +294,21 @@ def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
         token: str | None,
         token_file: str | None,
         context: str | None,
+        cacert: str | None,
         **options: Any,
     ) -> Any:
         if token_file is not None:
             token = _token_of(token_file, token)
-        return function(Server(url, token, context), *args, **options)
+        return function(Server(url, token, context, cacert), *args, **options)
 
     wrapped: Callable[..., Any] = command
     for option in (
+        click.option(
+            "--cacert",
+            metavar="FILE",
+            help="PEM file with the authorities to trust in place of the system's.  "
+            f"[env: {ENV_CACERT}]",
+        ),
         click.option(
             "--context",
             metavar="NAME",

@@ -232,7 +232,8 @@ def _unreachable(error: ConnectionFailed) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (
             f"The certificate of {host} is not trusted: {cause.verify_message.rstrip('.')}. If it "
-            "is right, name the file of its authority in the environment variable SSL_CERT_FILE."
+            "is right, name the file of its authority with --cacert, or in the environment "
+            "variable SSL_CERT_FILE."
         )
     if isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS_REASONS:
         return f"{host} does not speak TLS: use http:// instead of https://."

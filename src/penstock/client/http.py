@@ -22,6 +22,7 @@ from penstock.errors import BadRequest, ConnectionFailed, InvalidUrl, PenstockEr
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     import httpx2
 
@@ -108,6 +109,7 @@ class Pools(Generic[C]):
         http2: bool,
         proxy: str | None,
         verify: bool | ssl.SSLContext,
+        ca: str | Path | None,
         transport: Any,
         connections_max: int | None,
     ) -> None:
@@ -118,7 +120,7 @@ class Pools(Generic[C]):
                 f"http2=True needs the h2 package: run pip install '{DISTRIBUTION}[h2]'."
             )
         self._make = make
-        self._verify = verify
+        self._verify = verify if ca is None else trusting(ca, verify)
         self._options: dict[str, Any] = {
             "http2": http2,
             "proxy": proxy,
@@ -150,6 +152,18 @@ class Pools(Generic[C]):
     def close(self) -> list[C]:
         """Return the pools that exist, for the caller to close."""
         return list(self._pools.values())
+
+
+def trusting(ca: str | Path, verify: bool | ssl.SSLContext = True) -> ssl.SSLContext:
+    """Return a context that trusts the authorities in the PEM file `ca` and no others."""
+    import ssl
+
+    if verify is not True:
+        raise ValueError("ca and verify exclude each other: add the authority to your context.")
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"{ca} has no certificates in PEM format: {error.reason}.") from None
 
 
 @lru_cache(maxsize=256)

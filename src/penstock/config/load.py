@@ -129,6 +129,17 @@ def _check_together(settings: Settings) -> None:
         raise InvalidSetting(
             "Setting cors_credentials needs origins by name: list them in cors_origins, without *."
         )
+    has_tls = settings.tls_cert is not None or settings.tls_self_signed
+    for name, needs, holds in (
+        ("tls_key", "tls_cert", settings.tls_cert is not None),
+        ("tls_client_ca", "tls_cert or tls_self_signed", has_tls),
+        ("tls_client_required", "tls_client_ca", settings.tls_client_ca is not None),
+        ("proxy_protocol", "trusted_proxies", bool(settings.trusted_proxies)),
+    ):
+        if getattr(settings, name) and not holds:
+            raise InvalidSetting(f"Setting {name} needs {needs}; set that, too.")
+    if settings.tls_cert is not None and settings.tls_self_signed:
+        raise InvalidSetting("Settings tls_cert and tls_self_signed exclude each other; set one.")
     for name in ("receive_bytes_max", "append_queue_bytes_max"):
         if getattr(settings, name) < settings.body_bytes_max:
             raise InvalidSetting(

@@ -12,6 +12,7 @@ from penstock.protocol.quotas import QUOTAS
 from penstock.protocol.retention import RULES
 from penstock.units import (
     COUNT,
+    FILE,
     FOLDER,
     HOSTS,
     LIST,
@@ -184,6 +185,9 @@ class Group:
 
     def folder(self, default: str, help: str, *, common: bool = False) -> Path:
         return self._field(Path(default), help, FOLDER, common=common)
+
+    def file(self, help: str, *, common: bool = False) -> Path | None:
+        return self._field(cast(Path | None, None), help, FILE, common=common)
 
     def choice(
         self, default: str, help: str, *, choices: tuple[str, ...], common: bool = False

@@ -27,6 +27,7 @@ _EGRESS = Group("Connections to other servers")
 _STP = Group("Notify and follow")
 _LIMITS = Group("Limits of one client")
 _AUDIT = Group("Audit")
+_WIRE = Group("TLS and proxies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -575,6 +576,37 @@ class Settings:
     )
     audit_age_s: float = _AUDIT.seconds(
         limits.AUDIT_AGE_S, "Age at which events of the audit stream go.", minimum=1
+    )
+
+    tls_cert: Path | None = _WIRE.file(
+        "PEM file with the certificate of this server and those between it and its root. With it "
+        "the server speaks HTTPS. It is read again when it changes."
+    )
+    tls_key: Path | None = _WIRE.file(
+        "PEM file with the key of the certificate, not encrypted. By default it is in tls_cert."
+    )
+    tls_self_signed: bool = _WIRE.switch(
+        False,
+        "Speak HTTPS with a certificate that the server makes itself, for a first try. Clients "
+        "have to be told to trust it.",
+    )
+    tls_client_ca: Path | None = _WIRE.file(
+        "PEM file with the roots of client certificates. With it clients are asked for one."
+    )
+    tls_client_required: bool = _WIRE.switch(
+        False, "Refuse clients without a certificate. It needs tls_client_ca."
+    )
+    tls_handshake_timeout_s: float = _WIRE.seconds(
+        limits.TLS_HANDSHAKE_TIMEOUT_S, "Maximum duration of a TLS handshake."
+    )
+    trusted_proxies: tuple[str, ...] = _WIRE.networks(
+        "Networks of the proxies in front whose X-Forwarded-For, X-Forwarded-Proto and Forwarded "
+        "headers are believed. Those of others are ignored."
+    )
+    proxy_protocol: bool = _WIRE.switch(
+        False,
+        "Require the PROXY protocol, version 1 or 2, of connections from trusted_proxies. Others "
+        "must not use it.",
     )
 
     def __post_init__(self) -> None:

@@ -157,7 +157,7 @@ def location(request: Request, public_url: str = "") -> bytes:
     host = request.headers.get(b"host")
     if not host:
         return request.path
-    return b"%s://%s%s" % (_scheme(request), host, request.path)
+    return b"%s://%s%s" % (request.scheme.encode(), host, request.path)
 
 
 def server_url(request: Request, public_url: str) -> str:
@@ -166,11 +166,6 @@ def server_url(request: Request, public_url: str) -> str:
         return public_url
     host = request.headers.get(b"host", b"").decode("latin-1")
     try:
-        return parse_url(f"{_scheme(request).decode()}://{host}/").origin
+        return parse_url(f"{request.scheme}://{host}/").origin
     except InvalidUrl:
         return ""
-
-
-def _scheme(request: Request) -> bytes:
-    # Behind a proxy that ends TLS only this header knows the scheme.
-    return b"https" if request.headers.get(b"x-forwarded-proto") == b"https" else b"http"

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.http.sender import NOWHERE, Certificate, Sender
+
 if TYPE_CHECKING:
     from penstock.access.principal import Principal
     from penstock.errors import PenstockError
@@ -25,10 +27,10 @@ class Request:
     Header names are lower-case; a repeated header is joined with b", ". `body` is empty while only
     the head has arrived (see `Application.refuse`). `route` is the handler that `refuse` chose by
     the head, for `handle`, and `principal` whose request it is. Headers are read only: requests
-    share equal ones.
+    share equal ones. `sender` is never shared between connections.
     """
 
-    __slots__ = ("body", "headers", "method", "path", "peer", "principal", "query", "route")
+    __slots__ = ("body", "headers", "method", "path", "principal", "query", "route", "sender")
 
     def __init__(
         self,
@@ -37,16 +39,31 @@ class Request:
         query: bytes = b"",
         headers: dict[bytes, bytes] | None = None,
         body: bytes = b"",
-        peer: str = "",
+        sender: Sender = NOWHERE,
     ) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.headers = {} if headers is None else headers
         self.body = body
-        self.peer = peer
+        self.sender = sender
         self.route: Any = None
         self.principal: Principal | None = None
+
+    @property
+    def peer(self) -> str:
+        """The address of the client: behind a trusted proxy that of the proxy's client."""
+        return self.sender.peer
+
+    @property
+    def scheme(self) -> str:
+        """`https` or `http`, as the client has used it."""
+        return self.sender.scheme
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The verified certificate of the client."""
+        return self.sender.certificate
 
     def __repr__(self) -> str:
         # Without the query, which may be a credential.

@@ -19,12 +19,17 @@ def command(**options: Any) -> None:
     """Run the server. It prints one line with its URL when it is ready."""
     settings = resolved(options).settings
 
-    from penstock.http.native.server import serve  # here, so that `--help` does not load the server
+    from penstock import certificates  # here, so that `--help` does not load the server
+    from penstock.http.native.server import Server, serve
 
     folder = "in memory" if settings.memory else show_folder(settings.data_dir)
 
-    def on_ready(url: str) -> None:
-        click.echo(f"Penstock serving {url} (data: {folder})")
+    def on_ready(server: Server) -> None:
+        click.echo(f"Penstock serving {server.url} (data: {folder})")
+        if settings.tls_self_signed and server.tls is not None:
+            cert = server.tls.files.cert
+            click.echo(f"Its certificate is self-signed; SHA-256 {certificates.fingerprint(cert)}")
+            click.echo(f"To trust it: penstock … --cacert {cert}, or curl --cacert {cert}")
 
     try:
         serve(settings, on_ready=on_ready)

@@ -32,6 +32,7 @@ from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from penstock.client.access import NewToken, SignedLink, TokenInfo
     from penstock.client.aio.stream import AsyncStream
@@ -46,8 +47,9 @@ class AsyncClient:
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable, async or not, is called for each. So may `token` be
-    a callable: it is called again if the server refuses the token that it has returned. One client
-    may be used by many tasks.
+    a callable: it is called again if the server refuses the token that it has returned. `ca` is a
+    PEM file with the authorities to trust in place of the system's. One client may be used by many
+    tasks.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class AsyncClient:
         http2: bool = False,
         proxy: str | None = None,
         verify: bool | ssl.SSLContext = True,
+        ca: str | Path | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
@@ -77,6 +80,7 @@ class AsyncClient:
             http2=http2,
             proxy=proxy,
             verify=verify,
+            ca=ca,
             transport=transport,
             connections_max=connections_max,
         )

@@ -33,6 +33,7 @@ from penstock.errors import ClientClosed
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from penstock.client.access import NewToken, SignedLink, TokenInfo
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
@@ -47,8 +48,9 @@ class Client:
 
     `url` is the server's; streams of other servers are named by their full URL. `headers` and
     `params` go with every request; a callable is called for each. So may `token` be
-    a callable: it is called again if the server refuses the token that it has returned. One client
-    may be used by many threads.
+    a callable: it is called again if the server refuses the token that it has returned. `ca` is a
+    PEM file with the authorities to trust in place of the system's. One client may be used by many
+    tasks.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Client:
         http2: bool = False,
         proxy: str | None = None,
         verify: bool | ssl.SSLContext = True,
+        ca: str | Path | None = None,
         transport: httpx2.BaseTransport | None = None,
         connections_max: int | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class Client:
             http2=http2,
             proxy=proxy,
             verify=verify,
+            ca=ca,
             transport=transport,
             connections_max=connections_max,
         )

@@ -31,6 +31,7 @@ from penstock.http.message import (
 )
 from penstock.http.origins import ANY, fixed_headers, origin_headers
 from penstock.http.problems import error_response, problem, public_error, unsafe_headers
+from penstock.http.sender import HTTP, HTTPS, Proxies, Sender, plain_address
 from penstock.http.shutdown import StopClock, signals_seen
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class AsgiApp:
         self._authorize = authorize
         self._fixed = fixed_headers(settings)
         self._by_origin = origin_headers(settings)
+        self._proxies = Proxies(settings.trusted_proxies)
         self._app: App | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
@@ -152,13 +154,13 @@ class AsgiApp:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Before anything waits: some servers go on adding to the headers while the body arrives.
-        root, request = _request(scope)
+        root, request = _request(scope, self._proxies)
         if self._app is None and not self._stopped:
             await self.startup()
         app = self._app
         if app is None:
             stopping = problem(ShuttingDown("The server is stopping; retry shortly."))
-            await self._send(request, self._complete(scope, root, request, stopping), receive, send)
+            await self._send(request, self._complete(root, request, stopping), receive, send)
             return
         response = await self._refuse(app, scope, request)
         if response is None:
@@ -172,7 +174,7 @@ class AsgiApp:
             response = await _answer(app, request, receive)
             if response is None:
                 return
-        response = self._complete(scope, root, request, response)
+        response = self._complete(root, request, response)
         await self._send(request, response, receive, send)
 
     async def _refuse(self, app: App, scope: Scope, request: Request) -> Response | None:
@@ -216,18 +218,13 @@ class AsgiApp:
         finally:
             self._receive_bytes -= size
 
-    def _complete(
-        self, scope: Scope, root: bytes, request: Request, response: Response
-    ) -> Response:
+    def _complete(self, root: bytes, request: Request, response: Response) -> Response:
         """Return the response with everything that the native transport would add as well."""
         headers = []
         for name, value in response.headers:
             if name == b"location" and value.endswith(request.path):
-                # The handler does not know where it is mounted, nor that the server uses TLS.
-                base = value.removesuffix(request.path)
-                if scope.get("scheme") == "https":
-                    base = base.replace(b"http://", b"https://", 1)
-                value = base + root + request.path
+                # The handler does not know where it is mounted.
+                value = value.removesuffix(request.path) + root + request.path
             headers.append((name, value))
         if header_block(headers) is None:
             response = unsafe_headers()
@@ -338,7 +335,7 @@ def _access_request(scope: Scope, request: Request) -> AccessRequest:
     )
 
 
-def _request(scope: Scope) -> tuple[bytes, Request]:
+def _request(scope: Scope, proxies: Proxies) -> tuple[bytes, Request]:
     """Return the path under which this app is mounted, and the request."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
@@ -354,6 +351,8 @@ def _request(scope: Scope) -> tuple[bytes, Request]:
     else:
         root = b""
     client = scope.get("client")
-    peer = client[0] if client else ""
-    request = Request(scope["method"], path, scope["query_string"], headers, b"", peer)
+    peer = plain_address(client[0]) if client else ""
+    scheme = HTTPS if scope.get("scheme") == HTTPS else HTTP
+    sender = proxies.client(Sender(peer, scheme, is_proxy=proxies.trusts(peer)), headers)
+    request = Request(scope["method"], path, scope["query_string"], headers, b"", sender)
     return root, request

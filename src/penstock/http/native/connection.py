@@ -28,6 +28,7 @@ from penstock.http.problems import error_response, unsafe_headers
 if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable
     from penstock.http.native.request_head import NativeRequest
+    from penstock.http.sender import Sender
 
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 # Up to this size head and body go out in one piece; above, copying them together costs more.
@@ -45,12 +46,14 @@ class Connection(asyncio.Protocol):
         "_current",
         "_drained",
         "_eof",
+        "_is_checked",
         "_keep_alive",
         "_parser",
         "_paused",
         "_phase",
         "_reading",
         "_render",
+        "_sender",
         "_sending",
         "_table",
         "_task",
@@ -60,8 +63,10 @@ class Connection(asyncio.Protocol):
         "deadline",
     )
 
-    def __init__(self, table: ConnectionTable) -> None:
+    def __init__(self, table: ConnectionTable, sender: Sender | None = None) -> None:
         self._table = table
+        self._sender = sender
+        self._is_checked = table.is_rate_limited  # no request is let in because of its head alone
         self._transport: asyncio.Transport | None = None
         self._parser: RequestParser
         self._unparsed = b""  # input that waits until fewer requests are queued
@@ -87,13 +92,15 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         table = self._table
         self._transport = transport
-        peer = transport.get_extra_info("peername")
-        address = peer[0] if peer else ""
-        self._parser = RequestParser(table.limits, table.refuse, address)
+        sender = self._sender or table.sender(transport)
+        self._parser = RequestParser(table.limits, table.refuse, sender)
+        if sender.certificate is not None or sender.is_proxy:
+            self._is_checked = True
         self.deadline = table.now + table.header_s
         excess = table.count() - table.connections_max
         table.connections.add(self)
-        too_many = table.opened(transport, address)
+        # The clients of a proxy share its address.
+        too_many = 0 if sender.is_proxy else table.opened(transport, sender.peer)
         if excess >= REFUSED_MAX or too_many > REFUSED_PER_ADDRESS_MAX:
             transport.abort()
         elif too_many > 0:
@@ -112,7 +119,7 @@ class Connection(asyncio.Protocol):
             self._run_cached(request, data)
         else:
             self._feed(data)
-            self._table.heads.add(data, self._parser.last)
+            self._table.heads.add(data, self._parser.last, is_shared=not self._is_checked)
 
     def eof_received(self) -> bool:
         self._eof = True
@@ -146,12 +153,13 @@ class Connection(asyncio.Protocol):
 
     def _run_cached(self, request: NativeRequest, data: bytes) -> None:
         """Run a whole request whose headers were parsed before."""
-        request.peer = self._parser.peer
+        request.sender = self._parser.sender
         table, principal = self._table, request.principal
-        if principal is None or table.is_rate_limited or principal.until_s <= table.now:
+        if principal is None or self._is_checked or principal.until_s <= table.now:
             request.principal = None
             request.refusal = table.refuse(request)
-            self._table.heads.add_head(data, request)
+            if not self._is_checked:
+                table.heads.add_head(data, request)
         self._run(request)
         if self._current is not None:
             self.deadline = inf
@@ -427,6 +435,10 @@ class Connection(asyncio.Protocol):
         EventConnection(self._table, transport, body, chunked=chunked).start(head)
 
     # Endings
+
+    def refuse(self, error: PenstockError) -> None:
+        """Answer with `error` whatever the client sends, and close."""
+        self._give_up(error)
 
     def _give_up(self, error: PenstockError) -> None:
         """Answer what came before, then `error`, then close."""

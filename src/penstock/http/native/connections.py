@@ -17,11 +17,15 @@ from penstock.http.native.response_encoder import ResponseEncoder
 from penstock.http.origins import fixed_headers, origin_lines
 from penstock.http.problems import error_response
 from penstock.http.rates import counts_requests, site
+from penstock.http.sender import Proxies, Sender, plain_address
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.native.connection import Connection
+    from penstock.http.native.opening import Opening
     from penstock.http.native.sse_connection import EventConnection
+    from penstock.http.native.tls import Tls
+    from penstock.http.native.tls_transport import TlsTransport
 
 log = logging.getLogger("penstock.http")
 
@@ -76,6 +80,8 @@ class ConnectionTable:
         "encoder",
         "eof_s",
         "events",
+        "expects_proxy_header",
+        "handshake_s",
         "header_s",
         "heads",
         "is_rate_limited",
@@ -84,13 +90,20 @@ class ConnectionTable:
         "linger_s",
         "loop",
         "now",
+        "opening",
         "origin_lines",
         "pipeline_max",
+        "proxies",
         "stall_s",
+        "tls",
     )
 
     def __init__(
-        self, app: Application, settings: Settings, loop: asyncio.AbstractEventLoop
+        self,
+        app: Application,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        tls: Tls | None = None,
     ) -> None:
         self.app = app
         self.loop = loop
@@ -102,6 +115,10 @@ class ConnectionTable:
         self._addresses: dict[asyncio.BaseTransport, str] = {}
         self._per_address: dict[str, int] = {}
         self.heads = HeadCache(line_bytes_max=settings.request_line_bytes_max)
+        self.tls = tls
+        self.proxies = Proxies(settings.trusted_proxies)
+        self.expects_proxy_header = settings.proxy_protocol
+        self.opening: set[Opening | TlsTransport] = set()  # before their first request
         self.connections: set[Connection] = set()
         self.events: set[EventConnection] = set()
         self.connections_max = settings.connections_max
@@ -114,11 +131,13 @@ class ConnectionTable:
             settings.body_timeout_s,
             settings.keepalive_timeout_s,
             settings.write_stall_timeout_s,
+            settings.tls_handshake_timeout_s,
         )
         tick_s = self._tick_s = min(0.5, max(0.01, shortest / 4))
         # Deadlines are counted from the last tick, so one tick is added: never early, a bit late.
         self.header_s = settings.header_timeout_s + tick_s
         self.body_s = settings.body_timeout_s + tick_s
+        self.handshake_s = settings.tls_handshake_timeout_s + tick_s
         self.keepalive_s = settings.keepalive_timeout_s + tick_s
         self.stall_s = settings.write_stall_timeout_s + tick_s
         self.linger_s = LINGER_S + tick_s
@@ -130,7 +149,14 @@ class ConnectionTable:
         self._stalled: dict[Writing, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = loop.call_later(tick_s, self._tick)
 
+    def sender(self, transport: asyncio.Transport) -> Sender:
+        """Return where the requests of a connection come from, if nothing else says it."""
+        address = transport.get_extra_info("peername")
+        peer = plain_address(address[0]) if address else ""
+        return Sender(peer, is_proxy=self.proxies.trusts(peer))
+
     def refuse(self, head: Request) -> Response | None:
+        head.sender = self.proxies.client(head.sender, head.headers)
         try:
             return self.app.refuse(head)
         except Exception as error:  # noqa: BLE001 - becomes the response
@@ -139,7 +165,7 @@ class ConnectionTable:
     # The connections
 
     def count(self) -> int:
-        return len(self.connections) + len(self.events)
+        return len(self.connections) + len(self.events) + len(self.opening)
 
     def opened(self, transport: asyncio.BaseTransport, peer: str) -> int:
         """Count a connection from an address; return how many too many there are from there."""
@@ -163,8 +189,8 @@ class ConnectionTable:
             del self._per_address[address]
 
     def connection_gone(self) -> None:
-        """Note that a connection has gone from `connections` or `events`."""
-        if not self.connections and not self.events:
+        """Note that a connection has gone from `connections`, `events` or `opening`."""
+        if not self.count():
             self.empty.set()
 
     def drain(self) -> None:
@@ -177,14 +203,15 @@ class ConnectionTable:
             events.finish()
         for connection in list(self.connections):
             connection.drain()
+        for opening in list(self.opening):
+            opening.cut()
 
     def stop(self) -> None:
         """Cut the remaining connections and end the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        writing: list[Writing] = [*self.events, *self.connections]
-        for each in writing:
+        for each in (*self.events, *self.connections, *self.opening):
             each.cut()
 
     # The sweep
@@ -198,6 +225,8 @@ class ConnectionTable:
         now = self.now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.overdue()
+        for opening in [each for each in self.opening if each.deadline <= now]:
+            opening.overdue()
         for writing, (progress, deadline) in list(self._stalled.items()):
             current = writing.progress()
             if current > progress:

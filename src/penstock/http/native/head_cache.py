@@ -89,8 +89,10 @@ class HeadCache:
         request.refusal = None
         return request
 
-    def add(self, data: bytes, request: NativeRequest | None) -> None:
+    def add(self, data: bytes, request: NativeRequest | None, *, is_shared: bool = True) -> None:
         """Add the head and the block of `request`, the last one in `data`, if that is all of it.
+
+        A head that is not shared is not added: more than its bytes has decided on it.
 
         The lengths add up only where `data` is one head and one body: other requests before this
         one would make it longer. An empty line before the head would not, so the first line has to
@@ -113,7 +115,8 @@ class HeadCache:
             if len(self._blocks) >= ENTRIES_MAX:
                 self._blocks.clear()
             self._blocks[block] = (length, headers)
-        self._add_head(data[:end], length, request)
+        if is_shared:
+            self._add_head(data[:end], length, request)
 
     def add_head(self, data: bytes, request: NativeRequest) -> None:
         """Add the whole head of `request`, which was matched by its block and is all of `data`."""

@@ -24,6 +24,7 @@ from penstock.http.native.request_head import (
     method_name,
     plain_head,
 )
+from penstock.http.sender import Sender
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -106,16 +107,16 @@ class RequestParser:
         "finished",
         "held_bytes",
         "last",
-        "peer",
         "ready",
+        "sender",
         "truncated",
     )
 
     def __init__(
-        self, limits: ParserLimits, refuse: Callable[[Request], Response | None], peer: str
+        self, limits: ParserLimits, refuse: Callable[[Request], Response | None], sender: Sender
     ) -> None:
         self.ready: deque[NativeRequest] = deque()
-        self.peer = peer
+        self.sender = sender
         self.begun = 0
         self.held_bytes = 0  # of bodies being received or waiting in `ready`
         self.last: NativeRequest | None = None  # completed by the last `feed`
@@ -167,7 +168,7 @@ class RequestParser:
         self._chunks, self._pieces = [], []
         # With what is there of the headers: they name the page that may read the response.
         headers = self._headers if self._request is None else self._request.headers
-        last = NativeRequest("", b"", headers=headers, peer=self.peer)
+        last = NativeRequest("", b"", headers=headers, sender=self.sender)
         self._request = self._headers = None
         last.http_1_0 = last.keep_alive = False
         last.refusal = response
@@ -379,7 +380,7 @@ class RequestParser:
         request.path, _, request.query = url.partition(b"?")
         request.headers = headers
         request.body = b""
-        request.peer = self.peer
+        request.sender = self.sender
         request.route = None
         request.principal = None
         request.http_1_0 = version == "1.0"

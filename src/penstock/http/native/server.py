@@ -23,6 +23,9 @@ from penstock.http.message import Application
 from penstock.http.native.connection import Connection
 from penstock.http.native.connections import ConnectionTable
 from penstock.http.native.descriptors import DescriptorWatch
+from penstock.http.native.opening import Opening
+from penstock.http.native.tls import Tls, open_tls
+from penstock.http.sender import HTTP, HTTPS
 from penstock.http.shutdown import SIGNALS, StopClock, exit_later
 
 if TYPE_CHECKING:
@@ -37,8 +40,11 @@ UNSENT_BYTES = 256 * 1024
 OPEN_FILES_MACOS = 10_240
 
 
-def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
-    """Run a server until SIGTERM or SIGINT; a second signal ends the process at once."""
+def serve(settings: Settings, *, on_ready: Callable[[Server], None]) -> None:
+    """Run a server until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    With TLS a SIGHUP makes it read its certificates again.
+    """
     from penstock.http.app import shorten_switch_interval
 
     check_exposure(settings)
@@ -58,20 +64,25 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+async def _serve(settings: Settings, on_ready: Callable[[Server], None]) -> None:
     from penstock.http.app import open_app
 
     stopping: asyncio.Future[StopClock] = asyncio.get_running_loop().create_future()
     _on_signals(stopping, settings.shutdown_timeout_s)
-    with contextlib.closing(listen(settings.host, settings.port)) as listening:
+    with contextlib.ExitStack() as undo:
+        listening = undo.enter_context(contextlib.closing(listen(settings.host, settings.port)))
+        tls = open_tls(settings)  # before the store: a mistake in its files is reported at once
+        if tls is not None:
+            undo.callback(tls.close)
+            _reload_on_hangup(tls)
         app = await open_app(settings)
         try:
-            server = Server(app, settings)
-            url = await server.start(listening)
+            server = Server(app, settings, tls)
+            await server.start(listening)
             # What exists now exists until the end: exclude it from every later collection.
             gc.collect()
             gc.freeze()
-            on_ready(url)
+            on_ready(server)
             clock = await stopping
             await server.stop(clock)
         finally:
@@ -97,6 +108,18 @@ def _on_signals(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
 
     for number in SIGNALS:
         signal.signal(number, stop)
+
+
+def _reload_on_hangup(tls: Tls) -> None:
+    """Let a SIGHUP load the files of TLS; Windows has no such signal."""
+    if hasattr(signal, "SIGHUP"):
+        loop = asyncio.get_running_loop()
+
+        def reload(number: int, frame: FrameType | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is served
+                loop.call_soon_threadsafe(tls.reload)
+
+        signal.signal(signal.SIGHUP, reload)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -137,11 +160,13 @@ def raise_open_files() -> None:
 class Server:
     """The native transport for one Application on one event loop."""
 
-    __slots__ = ("_app", "_server", "_settings", "_watch", "table")
+    __slots__ = ("_app", "_server", "_settings", "_watch", "table", "tls", "url")
 
-    def __init__(self, app: Application, settings: Settings) -> None:
+    def __init__(self, app: Application, settings: Settings, tls: Tls | None = None) -> None:
         self._app = app
         self._settings = settings
+        self.tls = tls
+        self.url = ""
         self._server: asyncio.Server | None = None
         self._watch: DescriptorWatch | None = None
         self.table: ConnectionTable
@@ -149,13 +174,17 @@ class Server:
     async def start(self, sock: socket.socket) -> str:
         """Accept connections on `sock`; return the URL of the server."""
         loop = asyncio.get_running_loop()
-        table = self.table = ConnectionTable(self._app, self._settings, loop)
-        self._server = await loop.create_server(
-            lambda: Connection(table), sock=sock, backlog=BACKLOG
-        )
+        table = self.table = ConnectionTable(self._app, self._settings, loop, self.tls)
+        is_plain = self.tls is None and not table.expects_proxy_header
+        protocol = Connection if is_plain else Opening
+        self._server = await loop.create_server(lambda: protocol(table), sock=sock, backlog=BACKLOG)
         self._watch = DescriptorWatch(sock, loop, table.count)
+        if self.tls is not None:
+            self.tls.watch(loop)
+        scheme = HTTP if self.tls is None else HTTPS
         host, port = sock.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return self.url
 
     async def stop(self, clock: StopClock | None = None) -> None:
         """Accept no more, let requests in flight finish, end live readers, cut the rest."""
@@ -164,6 +193,8 @@ class Server:
             self._watch.stop()
         if self._server is not None:
             self._server.close()
+        if self.tls is not None:
+            self.tls.close()
         self.table.drain()
         try:
             await asyncio.wait_for(self.table.empty.wait(), clock.drain_s())

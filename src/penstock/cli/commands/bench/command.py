@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from penstock.cli.commands.bench.meter import Meter, as_text
-from penstock.cli.connection import Server, json_option, needs_certificates, server_options
+from penstock.cli.connection import Server, json_option, server_options, trust
 from penstock.cli.terminal import Progress
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ async def _bench_stream(server: Server) -> AsyncIterator[AsyncStream]:
     from penstock.client.retry import Retry
 
     context = server.current()
-    verify, retry = needs_certificates(context.url), Retry(attempts_max=4)
+    verify, retry = trust(context.url, server.ca), Retry(attempts_max=4)
     async with AsyncClient(context.url, token=context.token, retry=retry, verify=verify) as client:
         stream = client.stream(f"penstock-bench/{os.urandom(8).hex()}")
         await stream.create()
