@@ -28,6 +28,7 @@ NEEDS = {
     "/metrics": {"GET": "read:__ds/metrics"},
     "/v1/audit": {"GET": "read:__ds/audit"},
     "/v1/streams": {"GET": "list:…"},
+    "/v1/streams/live": {"GET": "read:…"},
     "/v1/stream/{path}": {
         "GET": "read",
         "POST": "append",

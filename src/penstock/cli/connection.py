@@ -284,8 +284,7 @@ def stream_argument(name: str = "stream", **options: Any) -> Callable[[Any], Any
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --token, --token-file, --context and --cacert to a command. Its first argument is a
-    Server."""
+    """Add the options of a server to a command, whose first argument is a Server."""
 
     @functools.wraps(function)
     def command(
