@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.access.authenticator import Access
 from penstock.config.load import load
 from penstock.config.setting import InvalidSetting
 from penstock.config.settings import Settings
@@ -445,6 +446,10 @@ def test_embedding_app_decides_on_hosts_unless_they_are_set() -> None:
 # Where a server may listen
 
 
+def check(settings: Settings) -> None:
+    check_exposure(settings, Access(settings))
+
+
 @pytest.mark.parametrize(
     ("host", "is_loopback"),
     [
@@ -460,13 +465,13 @@ def test_embedding_app_decides_on_hosts_unless_they_are_set() -> None:
 )
 def test_exposed_server_needs_access_rules(host: str, is_loopback: bool) -> None:
     assert listens_on_loopback(host) is is_loopback
-    check_exposure(Settings(host=host, auth_token="t"))
-    check_exposure(Settings(host=host, insecure=True))
+    check(Settings(host=host, auth_token="t"))
+    check(Settings(host=host, insecure=True))
     if is_loopback:
-        check_exposure(Settings(host=host))
+        check(Settings(host=host))
     else:
         with pytest.raises(InvalidSetting, match=r"--token or PENSTOCK_TOKEN.*--insecure"):
-            check_exposure(Settings(host=host))
+            check(Settings(host=host))
 
 
 def test_name_counts_by_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,11 +481,11 @@ def test_name_counts_by_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> No
         return [(0, 0, 0, "", (address, 0)) for address in addresses[host]]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    check_exposure(Settings(host="here.example"))
+    check(Settings(host="here.example"))
     assert refusal({"host": "here.example"}, head("GET", {"host": "here.example"})) is None
     assert refusal({"host": "here.example"}, head("GET", {"host": "evil.example"})) is HostRefused
     with pytest.raises(InvalidSetting):
-        check_exposure(Settings(host="both.example"))
+        check(Settings(host="both.example"))
 
 
 def test_exposed_process_does_not_start_and_binds_nothing() -> None:

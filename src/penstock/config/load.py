@@ -134,6 +134,7 @@ def _check_together(settings: Settings) -> None:
         ("tls_key", "tls_cert", settings.tls_cert is not None),
         ("tls_client_ca", "tls_cert or tls_self_signed", has_tls),
         ("tls_client_required", "tls_client_ca", settings.tls_client_ca is not None),
+        ("tls_principals", "tls_client_ca", settings.tls_client_ca is not None),
         ("proxy_protocol", "trusted_proxies", bool(settings.trusted_proxies)),
     ):
         if getattr(settings, name) and not holds:

@@ -603,6 +603,11 @@ class Settings:
     tls_client_required: bool = _WIRE.switch(
         False, "Refuse clients without a certificate. It needs tls_client_ca."
     )
+    tls_principals: tuple[str, ...] = _WIRE.texts(
+        "Access rules of client certificates: a name of the certificate (its common name, or an "
+        "alternative name), `=`, and rules with spaces between them, such as "
+        "worker=append:jobs/** read:jobs/**."
+    )
     tls_handshake_timeout_s: float = _WIRE.seconds(
         limits.TLS_HANDSHAKE_TIMEOUT_S, "Maximum duration of a TLS handshake."
     )

@@ -9,28 +9,23 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from penstock.access.authenticator import Access
 from penstock.config.setting import InvalidSetting
 from penstock.protocol.outbound import is_loopback
 
 if TYPE_CHECKING:
+    from penstock.access.authenticator import Access
     from penstock.config.settings import Settings
 
 
-def check_exposure(settings: Settings) -> None:
+def check_exposure(settings: Settings, access: Access) -> None:
     """Raise InvalidSetting for a server that other machines could reach without access rules."""
-    if settings.insecure or has_access_rules(settings) or listens_on_loopback(settings.host):
+    if settings.insecure or not access.is_open or listens_on_loopback(settings.host):
         return
     raise InvalidSetting(
         f"Other machines can reach {settings.host}, and without access rules anyone there may read "
         "and delete every stream. Set a token (--token or PENSTOCK_TOKEN), or start with "
         "--insecure."
     )
-
-
-def has_access_rules(settings: Settings) -> bool:
-    """Whether the settings let in only those who say who they are."""
-    return not Access(settings).is_open
 
 
 def listens_on_loopback(host: str) -> bool:

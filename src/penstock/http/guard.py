@@ -137,10 +137,15 @@ class Guard:
         elif link is not None:
             principal = access.link(link)
         else:
-            return self._session(head)
+            return self._certified(head) or self._session(head)
         if principal.until_s <= self._monotonic():
             raise unauthorized("The token has expired.")
         return principal
+
+    def _certified(self, head: Request) -> Principal | None:
+        """Return the principal of the client's certificate, if there is one."""
+        certificate = head.certificate
+        return None if certificate is None else self._access.certificate(certificate.names)
 
     def _session(self, head: Request) -> Principal:
         """Return the principal of a cookie; anonymous if there is none that is valid."""

@@ -43,6 +43,11 @@ class Certificate:
     sha256: str
     """The SHA-256 fingerprint, in lower-case hexadecimal."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the subject, alternative ones first: they are what authorities check."""
+        return (*self.uris, *self.dns, *self.emails, self.common_name)
+
 
 @dataclass(frozen=True, slots=True)
 class Sender:

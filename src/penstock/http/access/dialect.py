@@ -11,7 +11,7 @@ from penstock.http.access.links import LINK, ROTATE, LinkResource
 from penstock.http.access.sessions import SESSION, SessionResource
 from penstock.http.access.tokens import PREFIX, TOKENS, TokenResource
 from penstock.http.dialect import Dialect, Routes, Services
-from penstock.http.endpoint import authenticated, on_server, public, readable
+from penstock.http.endpoint import audited, authenticated, on_server, public, readable
 
 if TYPE_CHECKING:
     from penstock.http.openapi.model import Description
@@ -36,7 +36,7 @@ class AccessDialect(Dialect):
     def routes(self) -> Routes:
         tokens = {
             **readable(on_server(Verb.ADMIN, "tokens", self._tokens.get)),
-            "POST": on_server(Verb.ADMIN, "tokens", self._tokens.post),
+            "POST": audited("token.create", on_server(Verb.ADMIN, "tokens", self._tokens.post)),
         }
         session = {
             "POST": authenticated(self._session.post),
@@ -45,11 +45,21 @@ class AccessDialect(Dialect):
         return Routes(
             fixed={
                 TOKENS: tokens,
-                LINK: {"POST": authenticated(self._link.post)},
-                ROTATE: {"POST": on_server(Verb.ADMIN, "links", self._link.rotate)},
+                LINK: {"POST": audited("link.sign", authenticated(self._link.post))},
+                ROTATE: {
+                    "POST": audited(
+                        "link.rotate", on_server(Verb.ADMIN, "links", self._link.rotate)
+                    )
+                },
                 SESSION: session,
             },
-            prefixes={PREFIX: {"DELETE": on_server(Verb.ADMIN, "tokens", self._tokens.delete)}},
+            prefixes={
+                PREFIX: {
+                    "DELETE": audited(
+                        "token.remove", on_server(Verb.ADMIN, "tokens", self._tokens.delete)
+                    )
+                }
+            },
         )
 
     def describe(self) -> Description:

@@ -71,7 +71,8 @@ class TokenResource:
         token, text = await self._store.create(
             rules, name=name, expires_us=expires_us, created_by=created_by
         )
-        return document({"token": text, **self._shown(token)}, 201)
+        location = (b"location", PREFIX + token.id.encode())
+        return document({"token": text, **self._shown(token)}, 201, location)
 
     def _expires_us(self, principal: Principal, expires_in: int | UnsetType | None) -> int | None:
         """Return when a new token expires: no later than the stored token that creates it."""

@@ -47,7 +47,6 @@ def serve(settings: Settings, *, on_ready: Callable[[Server], None]) -> None:
     """
     from penstock.http.app import shorten_switch_interval
 
-    check_exposure(settings)
     configure(settings.log_level, secrets=secrets_of(settings))
     shorten_switch_interval()
     raise_open_files()
@@ -77,6 +76,7 @@ async def _serve(settings: Settings, on_ready: Callable[[Server], None]) -> None
             _reload_on_hangup(tls)
         app = await open_app(settings)
         try:
+            check_exposure(settings, app.access)  # only now: tokens may be stored
             server = Server(app, settings, tls)
             await server.start(listening)
             # What exists now exists until the end: exclude it from every later collection.
