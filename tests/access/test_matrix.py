@@ -18,6 +18,7 @@ from penstock.log import open_engine
 
 PATH = "team/a"
 PUBLIC = "public"
+AUTHENTICATED = "authenticated"
 LIVE = {"/v1/streams/live"}  # has no HEAD: its response has no end
 
 # What each operation needs: a verb on the path, on a resource of the server, or somewhere (`…`).
@@ -28,6 +29,12 @@ NEEDS = {
     "/openapi.json": {"GET": PUBLIC},
     "/metrics": {"GET": "read:__ds/metrics"},
     "/v1/audit": {"GET": "read:__ds/audit"},
+    "/v1/tokens": {"GET": "admin:__ds/tokens", "POST": "admin:__ds/tokens"},
+    "/v1/tokens/{path}": {"DELETE": "admin:__ds/tokens"},
+    "/v1/links/rotate": {"POST": "admin:__ds/links"},
+    # Whoever has credentials; nobody signs more than they may do.
+    "/v1/link": {"POST": AUTHENTICATED},
+    "/v1/session": {"POST": AUTHENTICATED, "DELETE": PUBLIC},
     "/v1/streams": {"GET": "list:…"},
     "/v1/streams/live": {"GET": "read:…"},
     "/v1/stream/{path}": {
@@ -141,6 +148,10 @@ def test_who_is_let_in(app: App, operation: Operation) -> None:
     if operation.need == PUBLIC:
         for token in (None, "unknown", "root", "read:other"):
             assert status(app, operation, token) is None, token
+        return
+    if operation.need == AUTHENTICATED:
+        for token, expected in ((None, 401), ("unknown", 401), ("root", None), ("read:o", None)):
+            assert status(app, operation, token) == expected, token
         return
     others = ";".join(f"{each}:{place or PATH}" for each in Verb if each != verb)
     assert status(app, operation, "root") is None

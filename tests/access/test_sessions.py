@@ -9,9 +9,10 @@ import pytest
 
 from penstock.config.settings import Settings
 from penstock.http.credentials import session_cookie
-from penstock.http.message import Request
+from penstock.http.message import Request, Response
+from penstock.http.sender import HTTPS, Sender
 from tests.access.test_tokens import ROOT, bearer, stream, token
-from tests.helpers.app import Answer, Client, with_app
+from tests.helpers.app import Answer, Client, finish, make_request, with_app
 
 JSON = "application/json"
 OWN = {"origin": "http://localhost:4437"}
@@ -37,7 +38,12 @@ async def test_a_cookie_is_strict_and_holds_no_token(client: Client) -> None:
     )
     assert secret[-46:-6] not in answer.headers["set-cookie"]
     assert answer.headers["cache-control"] == "no-store"
-    answer = await begin(client, x_forwarded_proto="https")
+    request = make_request("POST", "/v1/session", **bearer(ROOT))
+    request.sender = Sender(scheme=HTTPS)
+    assert client.app.refuse(request) is None
+    response = client.app.handle(request)
+    assert not isinstance(response, Response)
+    answer = await finish(await response)
     assert re.fullmatch(
         r"__Host-penstock=[\w.-]+; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure",
         answer.headers["set-cookie"],

@@ -40,6 +40,7 @@ from penstock.http.watchdog import LoopWatchdog
 from penstock.log import open_engine
 
 if TYPE_CHECKING:
+    from penstock.access.jwt import JwtAccess
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.log.engine import Engine
@@ -87,10 +88,7 @@ class App:
         self.traffic = Traffic()
         self.compressor = Compressor(settings.compress_bytes_min)
         self.egress = Egress(settings)
-        self._jwt = open_jwt(settings, self.egress, clock=clock)
-        if self._jwt is not None:
-            self.access.add_bearer(self._jwt.principal)
-            self.access.require()
+        self._jwt = self._open_jwt(settings, clock)
         services = Services(
             engine=engine,
             settings=settings,
@@ -139,6 +137,13 @@ class App:
         self._refusals = [refuse for dialect in self._dialects for refuse in dialect.refusals()]
         routes = [dialect.routes() for dialect in self._dialects]
         self._router = Router(routes, path_bytes_max=settings.path_bytes_max)
+
+    def _open_jwt(self, settings: Settings, clock: Clock) -> JwtAccess | None:
+        jwt = open_jwt(settings, self.egress, clock=clock)
+        if jwt is not None:
+            self.access.add_bearer(jwt.principal)
+            self.access.require()
+        return jwt
 
     def refuse(self, head: Request) -> Response | None:
         """Return the response to a request that needs no body: preflight, 401, 403, 404, 405, 413,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,8 @@ from penstock.http.permission import principal_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+    from penstock.http.openapi.model import Description
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _FAILED: Final = 500
@@ -46,6 +49,27 @@ class AuditDialect(Dialect):
                 }
             }
         )
+
+    def describe(self) -> Description:
+        from penstock.http.openapi import parameters
+        from penstock.http.openapi.model import Description
+        from penstock.http.streams.operations import DESCRIBE, READ
+
+        changes: dict[str, Any] = {"path": "/v1/audit", "tag": "server"}
+        operations = [
+            replace(
+                read,
+                **changes,
+                id=f"{name}Audit",
+                summary=summary,
+                parameters=tuple(each for each in read.parameters if each != parameters.STREAM),
+            )
+            for read, name, summary in (
+                (READ, "read", "Read the audit log, and follow it"),
+                (DESCRIBE, "describe", "Describe the stream of the audit log"),
+            )
+        ]
+        return Description(operations)
 
     def metrics(self) -> Iterable[Metric]:
         return audit_metrics(self.log)

@@ -84,7 +84,7 @@ def _sign(server: Server, verb: str, path: str, expires: int, of: str, as_json: 
             verb,
             target.path,
             expires_in_s=expires,
-            of=of,  # type: ignore[arg-type] # click has checked it
+            of=of,  # type: ignore[arg-type]  # click has checked it
         )
     if as_json:
         document = {"url": link.url, "link": link.link, "expires_at": link.expires_at}

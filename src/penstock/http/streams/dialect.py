@@ -94,9 +94,14 @@ class StreamDialect(Dialect):
         )
 
     def describe(self) -> Description:
-        from penstock.http.streams.operations import describe
+        from penstock.http.openapi.model import Description
+        from penstock.http.streams import control_operations, operations
 
-        return describe()
+        streams, controls = operations.describe(), control_operations.describe()
+        return Description(
+            (*streams.operations, *controls.operations),
+            {**streams.components, **controls.components},
+        )
 
     def checks(self) -> Iterable[AppendCheck]:
         return [AppendCheck(SUCCESSOR, self._successor.check, closes=True, overtakes=leads_on)]

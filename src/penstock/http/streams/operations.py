@@ -1,10 +1,9 @@
-"""What the OpenAPI document says of streams, their listing and what stands behind their paths."""
+"""What the OpenAPI document says of streams and their listing."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock import limits
 from penstock.errors import (
     ConflictingExpiry,
     ContentTypeMismatch,
@@ -28,16 +27,12 @@ from penstock.errors import (
     InvalidTtl,
     MirrorReadOnly,
     MissingContentType,
-    NotCompactable,
-    NotJsonStream,
-    NotStateStream,
     NumberTooLong,
     OffsetBeyondTail,
     OffsetNotAligned,
     PathBlocked,
     SequenceGap,
     StaleEpoch,
-    StateTooLarge,
     StreamClosed,
     StreamExists,
     StreamNotFound,
@@ -75,11 +70,7 @@ from penstock.http.openapi.schemas import (
     nullable,
     record,
     reference,
-    struct_schemas,
 )
-from penstock.http.streams.retention import CompactRequest, Policy, TrimRequest
-from penstock.http.streams.successor import SuccessorRequest
-from penstock.protocol.retention import RATIO_MIN
 
 FIND: Final[Errors] = (StreamNotFound, StreamSoftDeleted)
 OFFSETS: Final[Errors] = (
@@ -257,7 +248,7 @@ _APPEND: Final = Operation(
 _SPLITS: Final = record(
     {"offsets": array(shared.TOKEN), "ordinals": array(NUMBER)}, optional=["ordinals"]
 )
-_READ: Final = Operation(
+READ: Final = Operation(
     method="GET",
     path=_STREAM,
     id="readStream",
@@ -355,7 +346,7 @@ _DESCRIBED: Final = (
     shared.CACHE_CONTROL,
     *optional(*_LIFETIME, shared.CLOSED, shared.SUCCESSOR),
 )
-_DESCRIBE: Final = Operation(
+DESCRIBE: Final = Operation(
     method="HEAD",
     path=_STREAM,
     id="describeStream",
@@ -450,195 +441,25 @@ _FOLLOW: Final = Operation(
     ),
 )
 
-_RETENTION: Final = "/v1/stream/{path}/__ds/retention"
-_EARLIEST: Final = (shared.EARLIEST_OFFSET, shared.CACHE_CONTROL)
-_POLICY: Final = Answer(
-    200,
-    "The policy.",
-    _EARLIEST,
-    json(
-        reference("RetentionStatus"),
-        {
-            "age": 604800,
-            "bytes": None,
-            "compact": None,
-            "own": True,
-            "earliest": shared.EXAMPLE_OFFSET,
-        },
-    ),
-)
-_RETENTION_OPERATIONS: Final = (
-    Operation(
-        method="POST",
-        path="/v1/stream/{path}/__ds/trim",
-        id="trimStream",
-        summary="Delete the messages before an offset",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        body=Body(json(reference("TrimRequest"), {"before": shared.EXAMPLE_OFFSET})),
-        answers=(
-            Answer(
-                200,
-                "The messages are gone.",
-                _EARLIEST,
-                json(record({"earliest": shared.TOKEN}), {"earliest": shared.EXAMPLE_OFFSET}),
-            ),
-        ),
-        errors=(InvalidJson, *OFFSETS, MirrorReadOnly, *FIND, Damaged, *WRITES),
-    ),
-    Operation(
-        method="POST",
-        path="/v1/stream/{path}/__ds/compact",
-        id="compactStream",
-        summary="Replace the history of a state stream by its live state",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        body=Body(json(reference("CompactRequest"), {}), required=False),
-        answers=(
-            Answer(
-                200,
-                "The history is replaced.",
-                _EARLIEST,
-                json(
-                    record({"earliest": shared.TOKEN, "entities": NUMBER, "bytes": NUMBER}),
-                    {"earliest": shared.EXAMPLE_OFFSET, "entities": 3, "bytes": 512},
-                ),
-            ),
-        ),
-        errors=(
-            InvalidJson,
-            MirrorReadOnly,
-            NotStateStream,
-            NotCompactable,
-            NotJsonStream,
-            StateTooLarge,
-            StreamClosed,
-            *FIND,
-            Damaged,
-            *WRITES,
-        ),
-    ),
-    Operation(
-        method="GET",
-        path=_RETENTION,
-        id="readRetention",
-        summary="Show the retention policy of a stream",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        answers=(_POLICY,),
-        errors=(*FIND, Damaged),
-    ),
-    Operation(
-        method="PUT",
-        path=_RETENTION,
-        id="setRetention",
-        summary="Give a stream a retention policy of its own",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        body=Body(json(reference("RetentionPolicy"), {"age": 604800})),
-        answers=(_POLICY,),
-        errors=(InvalidJson, MirrorReadOnly, *FIND, Damaged, *WRITES),
-    ),
-    Operation(
-        method="DELETE",
-        path=_RETENTION,
-        id="dropRetention",
-        summary="Give a stream the policy of the server again",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        answers=(Answer(204, "The stream has no policy of its own."),),
-        errors=(MirrorReadOnly, *FIND, Damaged, *WRITES),
-    ),
-)
-
-_SUCCESSOR: Final = "/v1/stream/{path}/__ds/successor"
-_LOCATION: Final = Answer(
-    200,
-    "The successor.",
-    (shared.CACHE_CONTROL,),
-    json(record({"location": nullable(TEXT)}), {"location": "/v1/stream/chat/43"}),
-)
-_SUCCESSOR_OPERATIONS: Final = (
-    Operation(
-        method="GET",
-        path=_SUCCESSOR,
-        id="readSuccessor",
-        summary="Show the stream in which this one goes on",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        answers=(_LOCATION,),
-        errors=(*FIND, Damaged),
-    ),
-    Operation(
-        method="PUT",
-        path=_SUCCESSOR,
-        id="setSuccessor",
-        summary="Name the stream in which this one goes on",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        body=Body(json(reference("SuccessorRequest"), {"location": "/v1/stream/chat/43"})),
-        answers=(_LOCATION,),
-        errors=(InvalidJson, MirrorReadOnly, *FIND, Damaged, *WRITES),
-    ),
-    Operation(
-        method="DELETE",
-        path=_SUCCESSOR,
-        id="dropSuccessor",
-        summary="Remove the successor, and end a hold",
-        tag="retention",
-        parameters=(shared.STREAM,),
-        answers=(Answer(204, "The stream has no successor."),),
-        errors=(MirrorReadOnly, *FIND, Damaged, *WRITES),
-    ),
-)
-
 
 def describe() -> Description:
-    """Return what the document says of this dialect."""
-    operations = (_CREATE, _APPEND, _READ, _DESCRIBE, _DELETE, _LIST, _FOLLOW)
-    at_least_1 = {"minimum": 1, "maximum": limits.INTEGER_MAX}
-    components = struct_schemas(
-        {
-            "TrimRequest": TrimRequest,
-            "CompactRequest": CompactRequest,
-            "RetentionPolicy": Policy,
-            "SuccessorRequest": SuccessorRequest,
-        },
-        {
-            "TrimRequest": {"before": shared.OFFSET_TEXT},
-            "RetentionPolicy": {
-                "age": at_least_1,
-                "bytes": at_least_1,
-                "compact": {**at_least_1, "minimum": RATIO_MIN},
-            },
-            "SuccessorRequest": {
-                "location": {"pattern": "^/v1/stream/[A-Za-z0-9_/-]+$"},
-                "hold": {"minimum": 0, "maximum": limits.SUCCESSOR_HOLD_S_MAX},
-            },
-        },
-    )
-    components["RetentionStatus"] = record(
-        {
-            "age": nullable(NUMBER),
-            "bytes": nullable(NUMBER),
-            "compact": nullable(NUMBER),
-            "own": {**FLAG, "description": "Whether the policy is the stream's own."},
-            "earliest": shared.TOKEN,
-        }
-    )
-    components["StreamEntry"] = record(
-        {
-            "path": TEXT,
-            "offset": shared.TOKEN,
-            "content_type": TEXT,
-            "messages": NUMBER,
-            "bytes": NUMBER,
-            "trimmed": NUMBER,
-            "closed": FLAG,
-            "created_at": shared.TIME,
-            "ttl": nullable(NUMBER),
-            "expires_at": nullable(shared.TIME),
-            "forked_from": nullable(TEXT),
-        }
-    )
-    return Description((*operations, *_RETENTION_OPERATIONS, *_SUCCESSOR_OPERATIONS), components)
+    """Return what the document says of streams and their listing."""
+    operations = (_CREATE, _APPEND, READ, DESCRIBE, _DELETE, _LIST, _FOLLOW)
+    components = {
+        "StreamEntry": record(
+            {
+                "path": TEXT,
+                "offset": shared.TOKEN,
+                "content_type": TEXT,
+                "messages": NUMBER,
+                "bytes": NUMBER,
+                "trimmed": NUMBER,
+                "closed": FLAG,
+                "created_at": shared.TIME,
+                "ttl": nullable(NUMBER),
+                "expires_at": nullable(shared.TIME),
+                "forked_from": nullable(TEXT),
+            }
+        )
+    }
+    return Description(operations, components)
