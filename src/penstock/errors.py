@@ -7,6 +7,7 @@ PenstockError
 │   ├── InvalidProducer · EpochStart · InvalidStreamSeq
 │   ├── InvalidContentType · MissingContentType · InvalidPath
 │   ├── InvalidParameter · UnknownParameter
+│   ├── InvalidCursor · TooManyParameters · TooManyStreams
 │   ├── InvalidJson ─ NumberTooLong · JsonTooDeep
 │   ├── EmptyArray · EmptyBody
 │   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule · InvalidAccessRequest
@@ -209,6 +210,18 @@ class InvalidParameter(BadRequest):
 
 class UnknownParameter(BadRequest):
     code, title = "unknown-parameter", "Query parameter is unknown and looks like a misspelling"
+
+
+class InvalidCursor(BadRequest):
+    code, title = "invalid-cursor", "Invalid cursor of a live response over several streams"
+
+
+class TooManyParameters(BadRequest):
+    code, title = "too-many-parameters", "More query parameters than the server takes"
+
+
+class TooManyStreams(BadRequest):
+    code, title = "too-many-streams", "More streams than one live response may have"
 
 
 class InvalidJson(BadRequest):

@@ -36,6 +36,10 @@ MESSAGES_PER_APPEND_MAX: Final = 2**20
 FORK_DEPTH_MAX: Final = 100
 LIST_LIMIT_MAX: Final = 1000  # Streams on one page of the listing.
 REGISTRY_LOG_BYTES: Final = MIB  # History of `__registry__` at which it is rewritten.
+# Streams of one live response over several. Its cursor has about 7 characters of each, and proxies
+# take headers of 8 KiB.
+LIVE_STREAMS_MAX: Final = 1000
+LIVE_PARAMETERS_MAX: Final = 256  # Parameters of a request for such a response.
 SPLITS_MAX: Final = 4096  # Ranges in the response to one split request.
 
 # -- State

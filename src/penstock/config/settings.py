@@ -128,6 +128,13 @@ class Settings:
         limits.REGISTRY_LOG_BYTES,
         "History of `__registry__` at which it is rewritten as its current entries.",
     )
+    live_streams_max: int = _READ.count(
+        limits.LIVE_STREAMS_MAX, "Maximum streams of one live response over several streams."
+    )
+    live_parameters_max: int = _READ.count(
+        limits.LIVE_PARAMETERS_MAX,
+        "Maximum parameters of a request for a live response over several streams.",
+    )
     splits_max: int = _READ.count(
         limits.SPLITS_MAX, "Maximum ranges that a stream is split into for parallel readers."
     )

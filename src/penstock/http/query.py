@@ -1,9 +1,10 @@
-"""Query strings: raw bytes to text. A parameter comes at most once; others are ignored, unless one
-looks like a misspelling.
+"""Query strings: raw bytes to text. A parameter comes at most once, unless its resource takes it
+more often; others are ignored, unless one looks like a misspelling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -22,9 +23,24 @@ def parse_query(query: bytes, names: frozenset[str], *, strict: bool = False) ->
     one of `names`; the protocol has servers ignore the rest. `strict` refuses a value that is not
     UTF-8; otherwise what is not becomes U+FFFD.
     """
-    parameters: dict[str, str] = {}
+    return dict(_pairs(query, names, frozenset(), strict=strict))
+
+
+def parse_pairs(
+    query: bytes, names: frozenset[str], *, repeated: frozenset[str]
+) -> list[tuple[str, str]]:
+    """Return the parameters of a raw query that have one of `names`, in their order.
+
+    Those in `repeated` may come more than once. For the rest it is as `parse_query`, strictly."""
+    return list(_pairs(query, names, repeated, strict=True))
+
+
+def _pairs(
+    query: bytes, names: frozenset[str], repeated: frozenset[str], *, strict: bool
+) -> Iterator[tuple[str, str]]:
     if not query:
-        return parameters
+        return
+    seen: set[str] = set()
     compared = 0
     for part in query.split(b"&"):
         raw_name, _, raw_value = part.partition(b"=")
@@ -37,13 +53,14 @@ def parse_query(query: bytes, names: frozenset[str], *, strict: bool = False) ->
                         f"There is no parameter `{name}` here; did you mean `{nearest}`?"
                     )
             continue
-        if name in parameters:
+        if name in seen and name not in repeated:
             raise InvalidParameter(f"`{name}` comes more than once; send it once.")
+        seen.add(name)
         try:
-            parameters[name] = _text(raw_value, "strict" if strict else "replace")
+            value = _text(raw_value, "strict" if strict else "replace")
         except UnicodeDecodeError:
             raise InvalidParameter(f"`{name}` must be UTF-8, percent-encoded.") from None
-    return parameters
+        yield name, value
 
 
 @lru_cache(maxsize=1024)

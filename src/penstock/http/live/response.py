@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from penstock.http.message import EventBody, Sink
 
-if TYPE_CHECKING:
-    from penstock.http.live.channel import Channel
+
+class Owner(Protocol):
+    """What a reader leaves when its response ends: its channel, or the group of its streams."""
+
+    published_s: float
+    """The loop's time of the last shared frame."""
+
+    def remove(self, reader: Any) -> None: ...
 
 
 class LiveReader(EventBody):
@@ -23,7 +29,7 @@ class LiveReader(EventBody):
 
     def __init__(self) -> None:
         self.sink: Sink | None = None
-        self.channel: Channel[Any] | None = None
+        self.channel: Owner | None = None
         self.catch_up: CatchUp | None = None
         self.on_leave: Callable[[LiveReader], None] | None = None
 

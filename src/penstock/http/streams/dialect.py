@@ -13,6 +13,7 @@ from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import not_owned, not_reserved, not_server_owned
 from penstock.http.streams.listing import Listing
 from penstock.http.streams.live import Live
+from penstock.http.streams.many.live import ManyLive
 from penstock.http.streams.read import ReadModes, Reads
 from penstock.http.streams.registry import StreamRegistry, is_left_over, release
 from penstock.http.streams.resource import Streams
@@ -29,6 +30,7 @@ class StreamDialect(Dialect):
         engine, settings, traffic = services.engine, services.settings, services.traffic
         reads = Reads(engine, settings, services.compressor, traffic, clock=services.clock)
         self.live = Live(engine, settings, reads, traffic, services.readers, clock=services.clock)
+        self.many = ManyLive(engine, settings, traffic)
         self._engine = engine
         self.modes = ReadModes(engine, reads, self.live)
         self.streams = Streams(engine, settings, traffic)
@@ -51,7 +53,10 @@ class StreamDialect(Dialect):
                     "stream.delete", on_path(Verb.DELETE, not_owned(engine, streams.delete))
                 ),
             },
-            fixed={b"/v1/streams": readable(somewhere(Verb.LIST, self._listing.get))},
+            fixed={
+                b"/v1/streams": readable(somewhere(Verb.LIST, self._listing.get)),
+                b"/v1/streams/live": {"GET": somewhere(Verb.READ, self.many.get)},
+            },
             suffixes={
                 "trim": {
                     "POST": audited(
@@ -104,6 +109,7 @@ class StreamDialect(Dialect):
 
     def drain(self) -> None:
         self.live.drain()
+        self.many.drain()
 
     def close(self) -> None:
         if self._registry is not None:

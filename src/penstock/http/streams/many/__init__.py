@@ -1,0 +1,1 @@
+"""`GET /v1/streams/live`: several streams on one SSE response."""
