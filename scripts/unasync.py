@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "src/penstock/"
 MODULES = (
     "client/aio/client.py",
+    "client/aio/many.py",
     "client/aio/stream.py",
     "client/aio/subscription.py",
     "state/live/aio/transaction.py",

@@ -102,8 +102,7 @@ class Reader:
 
 
 async def read(client: Client, query: str, last_id: str = "") -> Reader:
-    headers = {"last_event_id": last_id} if last_id else {}
-    response = await client.respond("GET", f"/v1/streams/live?{query}", **headers)
+    response = await client.respond("GET", f"/v1/streams/live?{query}", last_event_id=last_id)
     assert response.status == 200, response.body
     assert isinstance(response.body, EventBody)
     sink = FakeSink(response)
@@ -111,8 +110,8 @@ async def read(client: Client, query: str, last_id: str = "") -> Reader:
     return Reader(sink)
 
 
-async def code(client: Client, query: str, **headers: str) -> tuple[int, str]:
-    answer = await client.send("GET", f"/v1/streams/live?{query}", **headers)
+async def code(client: Client, query: str, last_id: str = "") -> tuple[int, str]:
+    answer = await client.send("GET", f"/v1/streams/live?{query}", last_event_id=last_id)
     return answer.status, answer.json()["code"]
 
 
@@ -262,8 +261,7 @@ async def test_what_happened_to_streams_while_a_reader_was_away(client: Client) 
     await client.delete("x/c")
     await client.put("x/c", b"[3]", content_type=JSON)
     await client.put("x/d", b"[4]", content_type=JSON)
-    fork = {"stream_forked_from": "/v1/stream/x/a"}
-    await client.put("x/fork", **fork)
+    await client.put("x/fork", stream_forked_from="/v1/stream/x/a")
     resumed = await (await read(client, query, reader.last_id)).up_to_date()
     assert resumed.entries[0] == {
         "state": "members",
@@ -429,7 +427,7 @@ async def test_limits_have_their_own_answers(client: Client) -> None:
     reader = await (await read(client, "match=*@now")).up_to_date()
     await client.put("d", b"[1]", content_type=JSON)
     await reader.until(lambda reader: reader.sink.closed)
-    assert await code(client, "match=*@now", last_event_id=reader.last_id) == (
+    assert await code(client, "match=*@now", reader.last_id) == (
         400,
         "too-many-streams",
     )
@@ -475,7 +473,7 @@ def test_what_is_wrong_with_a_request_is_said(query: str, expected: str) -> None
 async def test_a_cursor_belongs_to_its_parameters(client: Client) -> None:
     await client.put("a", b"[1]", content_type=JSON)
     reader = await (await read(client, "stream=a@-1")).up_to_date()
-    assert await code(client, "stream=b@-1", last_event_id=reader.last_id) == (
+    assert await code(client, "stream=b@-1", reader.last_id) == (
         400,
         "invalid-cursor",
     )

@@ -59,6 +59,16 @@ class EventParser:
         self._started = False
 
     def feed(self, piece: bytes) -> list[Event]:
+        frames = self._frames(piece)
+        return [event for frame in frames if (event := self._event(frame)) is not None]
+
+    def feed_with_ids(self, piece: bytes) -> list[tuple[Event, str]]:
+        """Return whole events, each with the id that its own lines have, else an empty one."""
+        frames = self._frames(piece)
+        events = [_parse_lines(frame.strip(b"\n").removeprefix(_BOM)) for frame in frames]
+        return [(event, id) for event, id in events if event is not None]
+
+    def _frames(self, piece: bytes) -> list[bytes]:
         piece = self._with_lf_only(piece)
         frames: list[bytes] = []
         held = self._held
@@ -72,7 +82,7 @@ class EventParser:
         else:
             frames += self._whole(piece, end)
             self._hold(piece[end + 2 :])
-        return [event for frame in frames if (event := self._event(frame)) is not None]
+        return frames
 
     def _whole(self, piece: bytes, end: int) -> list[bytes]:
         """Return the frames that end in this piece, the last of them at `end`.
@@ -121,7 +131,7 @@ class EventParser:
                 if data is not None:
                     return Event(kind, data)
                 break
-        return _parse_lines(frame)
+        return _parse_lines(frame)[0]
 
 
 def _joined(lines: bytes, *, exact: bool) -> bytes | None:
@@ -144,9 +154,9 @@ def _joined(lines: bytes, *, exact: bool) -> bytes | None:
     return b"\n".join(parts)
 
 
-def _parse_lines(frame: bytes) -> Event | None:
+def _parse_lines(frame: bytes) -> tuple[Event | None, str]:
     """Parse any frame line by line: other orders, comments, unknown fields."""
-    kind = "message"
+    kind, id = "message", ""
     data: list[bytes] = []
     for line in frame.split(b"\n"):
         name, _, value = line.partition(b":")
@@ -155,7 +165,9 @@ def _parse_lines(frame: bytes) -> Event | None:
             data.append(value)
         elif name == b"event":
             kind = value.decode("utf-8", "replace")
-    return Event(kind, b"\n".join(data)) if data else None
+        elif name == b"id":
+            id = value.decode("utf-8", "replace")
+    return Event(kind, b"\n".join(data)) if data else None, id
 
 
 def parse_control(data: bytes) -> Control:

@@ -1,12 +1,13 @@
-"""`penstock read`: prints a stream, and new messages as they are appended."""
+"""`penstock read`: prints streams, and new messages as they are appended."""
 
 from __future__ import annotations
 
 import base64
 import codecs
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,15 +16,19 @@ from penstock.cli.formats import Message, compile_format
 from penstock.cli.system import broken_pipe_noticed
 from penstock.cli.terminal import note, printable
 from penstock.cli.values import file_checkpoint, offset_of
+from penstock.protocol.globs import is_pattern
 from penstock.protocol.headers import is_json, is_text
+from penstock.protocol.offsets import NOW, START
 
 if TYPE_CHECKING:
+    from penstock.cli.messages import Splitter
     from penstock.client.batches import Batch
+    from penstock.client.sync.client import Client
     from penstock.client.sync.stream import Stream
 
 
 @click.command("read")
-@stream_argument()
+@stream_argument("streams", nargs=-1, required=True)
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with new messages until the stream is closed."
 )
@@ -54,13 +59,13 @@ if TYPE_CHECKING:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object with offset and message per message; bytes that are not text are "
-    "in base64.",
+    help="Print one JSON object with offset and message per message, and the stream if there are "
+    "several; bytes that are not text are in base64.",
 )
 @server_options
 def command(
     server: Server,
-    stream: str,
+    streams: tuple[str, ...],
     follow: bool,
     until_closed: bool,
     offset: str,
@@ -70,13 +75,18 @@ def command(
     checkpoint: str | None,
     as_json: bool,
 ) -> None:
-    """Read STREAM to its end, or follow it.
+    """Read STREAMS to their end, or follow them.
 
     A JSON stream is printed one message per line, other streams byte for byte (on a terminal,
     without control characters). --tail, --count and --format apply to the messages of JSON streams
     and to the lines of others. Each batch is printed as it arrives. If the connection fails, the
     read resumes where it stopped, so no message is lost or repeated. --follow waits for a server
     that is gone, and says so on stderr.
+
+    Several streams of one server are read over one connection. A name with `*` is a pattern: `*`
+    matches any text between two slashes, `**` any number of segments, and --follow also reads
+    streams that are created later. Each line then begins with the name of its stream, and
+    --checkpoint stores the position of all.
 
     \b
     The fields of --format are those of kcat:
@@ -90,7 +100,11 @@ def command(
       penstock read orders --count 1 --offset 0000000000000001_0000000000000042
       penstock read -f orders --format '%o %s\\n'
       penstock read orders --checkpoint orders.offset >> orders.jsonl
+      penstock read -f 'chat/*' logs
     """
+    is_many = len(streams) > 1 or _is_pattern(streams[0])
+    if tail is not None and is_many:
+        raise click.UsageError("--tail is for one stream: it cannot be used with several.")
     if tail is not None and (offset != "start" or checkpoint):
         raise click.UsageError("--tail cannot be used with --offset or --checkpoint.")
     if checkpoint and count is not None:
@@ -100,13 +114,86 @@ def command(
     if pattern is not None and as_json:
         raise click.UsageError("--format and --json cannot be used together.")
     write = compile_format(pattern) if pattern is not None else None
-    output = _Output(stream, write=write, as_json=as_json, count=count, by_message=tail is not None)
-    with server.stream(stream) as remote, broken_pipe_noticed():
-        start: str | None = offset_of(offset)
+    output = _Output(
+        write=write, as_json=as_json, count=count, by_message=tail is not None, is_named=is_many
+    )
+    start: str | None = offset_of(offset)
+    if is_many:
+        with _streams_of(server, streams) as (client, names), broken_pipe_noticed():
+            _show_many(client, names, offset_of(offset), output, follow or until_closed, checkpoint)
+        return
+    with server.stream(streams[0]) as remote, broken_pipe_noticed():
         if tail is not None:
-            start = _show_tail(remote, stream, tail, output)
+            start = _show_tail(remote, streams[0], tail, output)
         if start is not None and not output.is_full:
+            output.name = streams[0]
             _show(remote, start, output, follow=follow or until_closed, checkpoint=checkpoint)
+
+
+def _is_pattern(name: str) -> bool:
+    return is_pattern(name) and not name.startswith(("http://", "https://"))
+
+
+@contextmanager
+def _streams_of(server: Server, names: Sequence[str]) -> Iterator[tuple[Client, list[str]]]:
+    """Open the one server of some streams and patterns, with what they are called there."""
+    targets = [server.target(name) for name in names]
+    with server.stream(names[0]) as first:
+        for name, target in zip(names, targets, strict=True):
+            if target.server.url != targets[0].server.url:
+                raise click.UsageError(
+                    f"{names[0]} and {name} are on different servers: read them one by one."
+                )
+        yield first.client, [target.path for target in targets]
+
+
+def _show_many(
+    client: Client,
+    names: Sequence[str],
+    offset: str,
+    output: _Output,
+    follow: bool,
+    checkpoint: str | None,
+) -> None:
+    from penstock.client.requests import stream_url
+    from penstock.errors import StreamNotFound
+
+    patterns = [name for name in names if _is_pattern(name)]
+    if offset not in (START, NOW):
+        raise click.UsageError("An offset is one of one stream: use `start` or `end` for several.")
+    with client.follow_many(
+        {name: offset for name in names if name not in patterns},
+        match=dict.fromkeys(patterns, offset),
+        decode=False,
+        stop_when_up_to_date=not follow,
+        checkpoint=file_checkpoint(checkpoint) if checkpoint else None,
+        retry=None if follow else client.retry,
+        on_outage=outage_notes(note) if follow else None,
+    ) as batches:
+        for batch in batches:
+            output.name = batch.stream
+            if batch.data:
+                output.batch(batch)
+            elif batch.state == "not-found" and not follow:
+                error = StreamNotFound.at(batch.stream)
+                error.method, error.url = "GET", stream_url(client.url, batch.stream)
+                raise error
+            elif batch.state in _NOTES:
+                note(f"{batch.stream} {_NOTES[batch.state]}")
+            if batch.closed:
+                output.end(batch.next_offset)
+            if output.is_full:
+                return
+    for name, next_offset in batches.offsets.items():
+        output.name = name
+        output.end(next_offset)
+
+
+_NOTES: Final = {
+    "deleted": "was deleted.",
+    "not-found": "does not exist yet; it is read when it does.",
+    "trimmed": "was trimmed: messages that were not read yet are gone.",
+}
 
 
 def _show_tail(stream: Stream, name: str, count: int, output: _Output) -> str | None:
@@ -142,24 +229,27 @@ def _show(
 
 
 class _Output:
-    """Prints batches in the chosen form, and flushes stdout after each."""
+    """Prints batches in the chosen form, and flushes stdout after each.
+
+    `name` is the stream that they are of; if there are several, it is printed as well.
+    """
 
     def __init__(
         self,
-        stream: str,
         *,
         write: Callable[[Message], bytes] | None,
         as_json: bool,
         count: int | None,
         by_message: bool,
+        is_named: bool,
     ) -> None:
-        from penstock.cli.messages import Splitter
-
-        self._splitter = Splitter(stream)
+        self.name = ""
+        self._splitters: dict[str, Splitter] = {}
+        self._is_named = is_named
         self._write = write
         self._as_json = as_json
         self._remaining = count
-        self._by_message = by_message or count is not None or write is not None
+        self._by_message = by_message or is_named or count is not None or write is not None
         self._is_terminal = sys.stdout.isatty()
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._json_stream = False
@@ -172,9 +262,9 @@ class _Output:
     def batch(self, batch: Batch) -> None:
         self._json_stream = is_json(batch.content_type)
         if self._as_json and not (self._json_stream or is_text(batch.content_type)):
-            self._put(_base64(batch))
+            self._put(_base64(batch, self._named({})))
         elif self._by_message or self._as_json:
-            self._messages(self._splitter.split(batch))
+            self._messages(self._splitter().split(batch))
         elif self._json_stream:
             from penstock.cli.messages import json_messages
 
@@ -188,7 +278,18 @@ class _Output:
 
     def end(self, next_offset: str) -> None:
         """Print the last line if it has no end."""
-        self._messages(self._splitter.rest(next_offset))
+        self._messages(self._splitter().rest(next_offset))
+
+    def _splitter(self) -> Splitter:
+        from penstock.cli.messages import Splitter
+
+        splitter = self._splitters.get(self.name)
+        if splitter is None:
+            splitter = self._splitters[self.name] = Splitter(self.name)
+        return splitter
+
+    def _named(self, fields: dict[str, str]) -> dict[str, str]:
+        return {"stream": self.name, **fields} if self._is_named else fields
 
     def _messages(self, messages: Iterator[Message]) -> None:
         parts = []
@@ -206,10 +307,11 @@ class _Output:
         if self._write is not None:
             return self._write(message)
         if not self._as_json:
-            return message.data + b"\n"
+            name = f"{self.name}: ".encode() if self._is_named else b""
+            return name + message.data + b"\n"
         import msgspec
 
-        fields = {"offset": message.offset, "next_offset": message.next_offset}
+        fields = self._named({"offset": message.offset, "next_offset": message.next_offset})
         if self._json_stream:
             return msgspec.json.encode({**fields, "message": msgspec.Raw(message.data)}) + b"\n"
         try:
@@ -227,10 +329,10 @@ class _Output:
         sys.stdout.buffer.flush()
 
 
-def _base64(batch: Batch) -> bytes:
+def _base64(batch: Batch, named: dict[str, str]) -> bytes:
     import msgspec
 
     if not batch.data:
         return b""
-    fields = {"offset": batch.offset, "next_offset": batch.next_offset}
+    fields = {**named, "offset": batch.offset, "next_offset": batch.next_offset}
     return msgspec.json.encode({**fields, "base64": base64.b64encode(batch.data).decode()}) + b"\n"

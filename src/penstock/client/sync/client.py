@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.client.access import NewToken, SignedLink, TokenInfo
+    from penstock.client.checkpoint import Checkpoint
+    from penstock.client.endurance import OnOutage
     from penstock.client.subscriptions import SubscriptionInfo, WebhookKey
+    from penstock.client.sync.many import FollowMany
     from penstock.client.sync.stream import Stream
     from penstock.client.sync.subscription import Subscription
 
@@ -98,6 +101,48 @@ class Client:
     def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[StreamInfo]:
         """Iterate over the server's streams by path (a feature of Penstock servers)."""
         return self.iterate(list_streams(self.url, prefix, limit, self.retry))
+
+    def follow_many(
+        self,
+        streams: Mapping[str, str] | Iterable[str] | None = None,
+        *,
+        match: Mapping[str, str] | Iterable[str] | None = None,
+        cursor: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        checkpoint_key: str | None = None,
+        idle_timeout_s: float | None = None,
+        stop_when_up_to_date: bool = False,
+        decode: bool = True,
+        message_type: Any = None,
+        retry: Retry | None = None,
+        protocol_errors_max: int = 3,
+        on_outage: OnOutage | None = None,
+    ) -> FollowMany:
+        """Iterate over batches of several streams, on one connection (a feature of Penstock
+        servers).
+
+        `streams` are paths, or the offset to start from by path; `match` are patterns, or "-1" or
+        "now" by pattern. Without an offset a stream is read from its beginning. Streams that are
+        created later and match join by themselves. The guide explains each option.
+        """
+        from penstock.client.many import FollowManyOptions, ManyFollower, starts
+        from penstock.client.sync.many import FollowMany
+
+        options = FollowManyOptions(
+            streams=starts(streams),
+            match=starts(match),
+            cursor=cursor,
+            checkpoint=checkpoint,
+            checkpoint_key=checkpoint_key,
+            idle_timeout_s=idle_timeout_s,
+            stop_when_up_to_date=stop_when_up_to_date,
+            decode=decode,
+            message_type=message_type,
+            retry=retry,
+            protocol_errors_max=protocol_errors_max,
+            on_outage=on_outage,
+        )
+        return FollowMany(self, ManyFollower(self.url, options, self.retry))
 
     def subscription(self, id: str) -> Subscription:
         """Return a subscription of this server by its id; sends nothing."""
