@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from penstock.access.principal import ROOT, Principal
+from penstock.access.rules import Rules, parse_rule
 from penstock.config.settings import Settings
 from penstock.http.message import EventBody
 from penstock.http.streams.many import feed as feeds
 from penstock.http.streams.many import group as groups
 from penstock.http.streams.many import live as many_live
-from tests.helpers.app import Client, FakeSink, run_with_app, with_app
+from tests.helpers.app import Client, FakeSink, make_request, run_with_app, with_app
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -492,6 +494,46 @@ async def test_a_browser_that_comes_to_a_stopping_server_comes_again(client: Cli
     assert (again.status, again.body) == (200, b"retry: 1000\n\n")
     assert await code(client, "stream=a@-1") == (503, "shutting-down")
     assert client.engine.stats.watchers == 0
+
+
+# -- access
+
+
+def test_what_may_not_be_read_looks_like_what_does_not_exist() -> None:
+    async def test(client: Client) -> None:
+        for path in ("chat/1", "chat/2", "secret"):
+            await client.put(path, b"[1]", content_type=JSON)
+        principal = Principal("ann", Rules([parse_rule("read:chat/1"), parse_rule("read:new/*")]))
+        readers = []
+        for who in (principal, ROOT):
+            request = make_request("GET", f"/v1/streams/live?{query}")
+            request.principal = who
+            response = await client.app.streams.many.get("", request)  # type: ignore[misc]
+            sink = FakeSink(response)
+            sink.body.attach(sink)
+            readers.append(await Reader(sink).up_to_date())
+        ann, root = readers
+        assert ann.states() == [("secret", "not-found"), ("chat/1", "joined")]
+        assert ann.contents == {"chat/1": [1]}
+        for path in ("new/1", "new/2/3", "chat/3"):
+            await client.put(path, b"[2]", content_type=JSON)
+        for path in ("chat/1", "chat/2", "secret", "new/1"):
+            await client.post(path, b"[3]", content_type=JSON)
+        await root.until(lambda reader: reader.contents.get("new/1") == [2, 3])
+        await ann.until(lambda reader: reader.contents.get("new/1") == [2, 3])
+        assert ann.contents == {"chat/1": [1, 3], "new/1": [2, 3]}
+        assert set(root.contents) == {"chat/1", "chat/2", "chat/3", "secret", "new/1", "new/2/3"}
+        resumed = make_request("GET", f"/v1/streams/live?{query}", last_event_id=root.last_id)
+        resumed.principal = principal
+        response = await client.app.streams.many.get("", resumed)  # type: ignore[misc]
+        sink = FakeSink(response)
+        sink.body.attach(sink)
+        stolen = await Reader(sink).up_to_date()
+        assert stolen.contents == {}
+        assert stolen.entries[0] == {"state": "members", "streams": ["chat/1", "new/1"]}
+
+    query = "match=**@-1&stream=secret@-1"
+    run_with_app(test, Settings(memory=True))
 
 
 # -- readers
