@@ -31,6 +31,7 @@ _INDEX = {
     "version": __version__,
     "streams": "/v1/stream/{path}",
     "listing": "/v1/streams?prefix=&after=&limit=",
+    "live": "/v1/streams/live?stream=&match=",
     "state": "/v1/state/{path}?type=&key=&prefix=&offset=&history=&after=&limit=",
     "schema": "/v1/schema/{path}",
     "tables": "/v1/table/{path}?since_id=&timeout=&view=",

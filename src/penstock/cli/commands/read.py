@@ -103,16 +103,9 @@ def command(
       penstock read -f 'chat/*' logs
     """
     is_many = len(streams) > 1 or _is_pattern(streams[0])
-    if tail is not None and is_many:
-        raise click.UsageError("--tail is for one stream: it cannot be used with several.")
-    if tail is not None and (offset != "start" or checkpoint):
-        raise click.UsageError("--tail cannot be used with --offset or --checkpoint.")
-    if checkpoint and count is not None:
-        raise click.UsageError(
-            "--checkpoint stores the offsets of whole batches: it cannot be used with --count."
-        )
     if pattern is not None and as_json:
         raise click.UsageError("--format and --json cannot be used together.")
+    _check_options(is_many, offset, tail, count, checkpoint)
     write = compile_format(pattern) if pattern is not None else None
     output = _Output(
         write=write, as_json=as_json, count=count, by_message=tail is not None, is_named=is_many
@@ -128,6 +121,21 @@ def command(
         if start is not None and not output.is_full:
             output.name = streams[0]
             _show(remote, start, output, follow=follow or until_closed, checkpoint=checkpoint)
+
+
+def _check_options(
+    is_many: bool, offset: str, tail: int | None, count: int | None, checkpoint: str | None
+) -> None:
+    if tail is not None and is_many:
+        raise click.UsageError("--tail is for one stream: it cannot be used with several.")
+    if tail is not None and (offset != "start" or checkpoint):
+        raise click.UsageError("--tail cannot be used with --offset or --checkpoint.")
+    if checkpoint and count is not None:
+        raise click.UsageError(
+            "--checkpoint stores the offsets of whole batches: it cannot be used with --count."
+        )
+    if is_many and offset_of(offset) not in (START, NOW):
+        raise click.UsageError("An offset is one of one stream: use `start` or `end` for several.")
 
 
 def _is_pattern(name: str) -> bool:
@@ -159,8 +167,6 @@ def _show_many(
     from penstock.errors import StreamNotFound
 
     patterns = [name for name in names if _is_pattern(name)]
-    if offset not in (START, NOW):
-        raise click.UsageError("An offset is one of one stream: use `start` or `end` for several.")
     with client.follow_many(
         {name: offset for name in names if name not in patterns},
         match=dict.fromkeys(patterns, offset),
