@@ -178,24 +178,28 @@ def codes_of(response: Mapping[str, Any]) -> list[str]:
 async def test_query_parameters_are_those_that_the_handlers_accept(client: Client) -> None:
     accepted: dict[str, set[str]] = {}
     modules: set[str] = set()
-    original = query.parse_query
+    users: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
-            if name.startswith("penstock.http.") and hasattr(module, "parse_query"):
+            if not name.startswith("penstock.http.") or module is query:
+                continue
+            for function in ("parse_query", "parse_pairs"):
+                if hasattr(module, function):
+                    original = getattr(query, function)
 
-                def spy(raw: bytes, names: frozenset[str], module: str = name, **more: Any) -> Any:
-                    modules.add(module)
-                    accepted.setdefault(current, set()).update(names)
-                    return original(raw, names, **more)
+                    def spy(
+                        raw: bytes,
+                        names: frozenset[str],
+                        module: str = name,
+                        original: Any = original,
+                        **more: Any,
+                    ) -> Any:
+                        modules.add(module)
+                        accepted.setdefault(current, set()).update(names)
+                        return original(raw, names, **more)
 
-                patch.setattr(module, "parse_query", spy)
-        users = {
-            name
-            for name, module in sys.modules.items()
-            if name.startswith("penstock.http.")
-            and hasattr(module, "parse_query")
-            and module is not query
-        }
+                    users.add(name)
+                    patch.setattr(module, function, spy)
         document = client.app.openapi.document()
         for path, method, operation in operations(document):
             current = operation["operationId"]

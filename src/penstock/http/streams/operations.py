@@ -15,6 +15,7 @@ from penstock.errors import (
     ForkSourceDeleted,
     ForkTooDeep,
     InvalidContentType,
+    InvalidCursor,
     InvalidEvent,
     InvalidExpiresAt,
     InvalidForkOffset,
@@ -45,7 +46,9 @@ from penstock.errors import (
     StreamSoftDeleted,
     StreamTrimmed,
     TailMoved,
+    TooManyParameters,
     TooManyProducers,
+    TooManyStreams,
     UnknownParameter,
     ValidationFailed,
 )
@@ -396,6 +399,56 @@ _LIST: Final = Operation(
     ),
     errors=(*QUERY, Damaged),
 )
+_FOLLOW: Final = Operation(
+    method="GET",
+    path="/v1/streams/live",
+    id="followStreams",
+    summary="Follow several streams on one response",
+    description="Each event is an array of entries; an entry names its stream and offset. The id "
+    "of an event is the position of all streams after it. New streams that match join by "
+    "themselves.",
+    tag="streams",
+    parameters=(
+        Parameter(
+            "stream",
+            "query",
+            "A stream and where to begin: `<path>@<offset>`. May come more than once.",
+            array({"type": "string", "pattern": "^[A-Za-z0-9_/-]+@(-1|now)$"}),
+            example=["chat/42@-1"],
+        ),
+        Parameter(
+            "match",
+            "query",
+            "A pattern and where to begin: `<pattern>@now` or `<pattern>@-1`. May come more than "
+            "once.",
+            array({"type": "string", "pattern": r"^[A-Za-z0-9_/-]*\*@(-1|now)$"}),
+            example=["chat/*@now"],
+        ),
+        Parameter(
+            "cursor", "query", "The id of the last event, for clients that use `fetch`.", TEXT
+        ),
+        Parameter("Last-Event-ID", "header", "Where a reconnecting EventSource goes on.", TEXT),
+    ),
+    answers=(
+        Answer(
+            200,
+            "Events, until the time of a response is over.",
+            (shared.CACHE_CONTROL,),
+            (Content("text/event-stream"),),
+        ),
+        Answer(204, "All streams are closed, and none can join.", (shared.CACHE_CONTROL,)),
+    ),
+    errors=(
+        *QUERY,
+        InvalidCursor,
+        TooManyParameters,
+        TooManyStreams,
+        InvalidOffset,
+        OffsetBeyondTail,
+        OffsetNotAligned,
+        Damaged,
+    ),
+)
 
 _RETENTION: Final = "/v1/stream/{path}/__ds/retention"
 _EARLIEST: Final = (shared.EARLIEST_OFFSET, shared.CACHE_CONTROL)
@@ -542,7 +595,7 @@ _SUCCESSOR_OPERATIONS: Final = (
 
 def describe() -> Description:
     """Return what the document says of this dialect."""
-    operations = (_CREATE, _APPEND, _READ, _DESCRIBE, _DELETE, _LIST)
+    operations = (_CREATE, _APPEND, _READ, _DESCRIBE, _DELETE, _LIST, _FOLLOW)
     at_least_1 = {"minimum": 1, "maximum": limits.INTEGER_MAX}
     components = struct_schemas(
         {
