@@ -45,7 +45,12 @@ def test_every_operation_answers_as_documented(api: Api) -> None:
 
 
 def test_sequences_of_operations_are_answered_as_documented(api: Api) -> None:
-    statuses = fuzz_sequences(api, seed_of=16, examples=8)
+    # What a seed leads to changes with the source: Hypothesis also draws the constants in it.
+    statuses: set[tuple[str, int]] = set()
+    for seed in range(16, 24):
+        statuses |= fuzz_sequences(api, seed_of=seed, examples=8)
+        if statuses >= REACHED:
+            break
     assert statuses >= REACHED
     _check_log(api)
 
