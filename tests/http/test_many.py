@@ -611,6 +611,20 @@ async def test_readers_of_the_same_streams_share_what_is_sent(client: Client) ->
 
 
 @with_app()
+async def test_who_joins_while_an_event_waits_does_not_get_it_twice(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "ID_BYTES_PER_S", 0.01)  # events wait until somebody joins
+        first = await (await read(client, "stream=a@-1")).up_to_date()
+        await client.post("a", b"[2]", content_type=JSON)
+        await first.until(lambda reader: reader.contents == {"a": [1, 2]})
+        await client.post("a", b"[3]", content_type=JSON)
+        second = await (await read(client, "stream=a@-1")).up_to_date()
+        assert first.contents == second.contents == {"a": [1, 2, 3]}
+    client.app.drain()
+
+
+@with_app()
 async def test_a_thousand_streams_on_one_response(client: Client) -> None:
     for number in range(1000):
         await client.put(f"s/{number}", b"[0]", content_type=JSON)
