@@ -38,7 +38,7 @@ async def test_a_cookie_is_strict_and_holds_no_token(client: Client) -> None:
     )
     assert secret[-46:-6] not in answer.headers["set-cookie"]
     assert answer.headers["cache-control"] == "no-store"
-    request = make_request("POST", "/v1/session", **bearer(ROOT))
+    request = make_request("POST", "/v1/session", authorization=f"Bearer {ROOT}")
     request.sender = Sender(scheme=HTTPS)
     assert client.app.refuse(request) is None
     response = client.app.handle(request)

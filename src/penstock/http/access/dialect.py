@@ -45,7 +45,7 @@ class AccessDialect(Dialect):
         return Routes(
             fixed={
                 TOKENS: tokens,
-                LINK: {"POST": audited("link.sign", authenticated(self._link.post))},
+                LINK: {"POST": authenticated(self._link.post)},
                 ROTATE: {
                     "POST": audited(
                         "link.rotate", on_server(Verb.ADMIN, "links", self._link.rotate)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from penstock.access.authenticator import Access
 from penstock.config.settings import secrets_of
 from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
@@ -47,6 +48,8 @@ def serve(settings: Settings, *, on_ready: Callable[[Server], None]) -> None:
     """
     from penstock.http.app import shorten_switch_interval
 
+    if settings.memory:  # no tokens are stored: what the settings say is all
+        check_exposure(settings, Access(settings))
     configure(settings.log_level, secrets=secrets_of(settings))
     shorten_switch_interval()
     raise_open_files()

@@ -49,6 +49,8 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
+    CONTENT,
+    LIVE,
     WRITES,
     Answer,
     Body,
@@ -96,6 +98,7 @@ APPENDED: Final[Errors] = (
     InvalidEvent,
     ValidationFailed,
     InvalidRow,
+    *CONTENT,
 )
 """Errors of everything that appends to a stream."""
 
@@ -181,6 +184,7 @@ _CREATE: Final = Operation(
         ),
     ),
     errors=(
+        *CONTENT,
         InvalidContentType,
         InvalidTtl,
         InvalidExpiresAt,
@@ -336,7 +340,7 @@ READ: Final = Operation(
             ),
         ),
     ),
-    errors=(*OFFSETS, *QUERY, *FIND, Damaged),
+    errors=(*OFFSETS, *QUERY, *FIND, *LIVE, Damaged),
 )
 
 _DESCRIBED: Final = (
@@ -430,6 +434,7 @@ _FOLLOW: Final = Operation(
         Answer(204, "All streams are closed, and none can join.", (shared.CACHE_CONTROL,)),
     ),
     errors=(
+        *LIVE,
         *QUERY,
         InvalidCursor,
         TooManyParameters,

@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
+    LIVE,
     WRITES,
     Answer,
     Body,
@@ -129,7 +130,7 @@ _READ: Final = Operation(
             (shared.ETAG, _LAST, shared.CACHE_CONTROL, shared.VARY, *optional(shared.CLOSED)),
         ),
     ),
-    errors=(*_QUERY, *_FIND, NotAcceptable, RowsTrimmed, Damaged),
+    errors=(*_QUERY, *_FIND, *LIVE, NotAcceptable, RowsTrimmed, Damaged),
 )
 _PUT: Final = Operation(
     method="PUT",
