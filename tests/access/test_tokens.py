@@ -424,3 +424,20 @@ async def test_a_row_that_cannot_be_read_gives_no_rights(client: Client) -> None
     await store.load()
     assert store.all() == []
     assert await read(client, "a", made["token"]) == 401
+
+
+@with_app(auth_token=ROOT)
+async def test_what_is_done_with_tokens_is_audited_without_secrets(client: Client) -> None:
+    content = (await create(client, "read:a", name="guest")).json()
+    await create(client, "read:b", by=content["token"])
+    await client.send("DELETE", f"/v1/tokens/{content['id']}", b"", **bearer(ROOT))
+    await client.send("POST", "/v1/links/rotate", b"", **bearer(ROOT))
+    log = await client.send("GET", "/v1/audit?offset=-1", b"", **bearer(ROOT))
+    place = f"__ds/tokens/{content['id']}"
+    assert [(each["action"], each["path"], each["status"]) for each in log.json()] == [
+        ("token.create", place, 201),
+        ("token.create", "__ds/tokens", 403),
+        ("token.remove", place, 200),
+        ("link.rotate", "__ds/links", 204),
+    ]
+    assert content["token"][-46:-6].encode() not in log.body

@@ -14,6 +14,7 @@ from penstock.errors import (
     QuotaExceeded,
     ServerError,
     StreamNotFound,
+    TooManyTokens,
 )
 
 
@@ -38,6 +39,7 @@ def _status(status: int) -> PenstockError:
         (_failed(sent=False, passing=False), False, False, False),
         (_status(429), True, True, True),
         (QuotaExceeded("full"), False, False, False),
+        (TooManyTokens("full"), False, False, False),
         (_status(503), True, True, True),
         (_status(408), True, True, True),
         (_status(500), True, False, True),

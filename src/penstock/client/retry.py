@@ -11,11 +11,13 @@ from typing import Final
 import msgspec
 
 from penstock.backoff import Backoff
-from penstock.errors import ConnectionFailed, PenstockError, QuotaExceeded
+from penstock.errors import ConnectionFailed, PenstockError, QuotaExceeded, TooManyTokens
 
 STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # The server has done nothing, so that even a plain append may be sent again.
 REFUSED_STATUSES: Final = frozenset({408, 425, 429, 503})
+LASTING: Final = (QuotaExceeded, TooManyTokens)
+"""Errors that time alone does not mend, whatever their status."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         """Whether to retry: the failure may pass, and nothing can happen twice."""
         if isinstance(error, ConnectionFailed):
             return error.passing and (repeatable or not error.sent or self.resend_appends)
-        if error.status not in self.statuses or isinstance(error, QuotaExceeded):
+        if error.status not in self.statuses or isinstance(error, LASTING):
             return False
         return repeatable or error.status in REFUSED_STATUSES or self.resend_appends
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Final, Literal
 
 import click
 
 from penstock.cli.connection import Server, json_option, server_options
 from penstock.cli.terminal import printable
 from penstock.cli.values import Duration
+
+Resource = Literal["stream", "table", "state"]
 
 DEEDS: Final = {
     "read": "read",
@@ -58,7 +60,7 @@ def _add(verb: str, deed: str) -> None:
     )
     @json_option
     @server_options
-    def sign(server: Server, path: str, expires: int, of: str, as_json: bool) -> None:
+    def sign(server: Server, path: str, expires: int, of: Resource, as_json: bool) -> None:
         _sign(server, verb, path, expires, of, as_json)
 
 
@@ -75,7 +77,7 @@ def rotate(server: Server) -> None:
     click.echo("all links and cookies have ended")
 
 
-def _sign(server: Server, verb: str, path: str, expires: int, of: str, as_json: bool) -> None:
+def _sign(server: Server, verb: str, path: str, expires: int, of: Resource, as_json: bool) -> None:
     if path.startswith(("http://", "https://")):
         raise click.UsageError("PATH is a path or a pattern, not a URL: name the server by --url.")
     target = server.target(path)
@@ -84,7 +86,7 @@ def _sign(server: Server, verb: str, path: str, expires: int, of: str, as_json: 
             verb,
             target.path,
             expires_in_s=expires,
-            of=of,  # type: ignore[arg-type]  # click has checked it
+            of=of,
         )
     if as_json:
         document = {"url": link.url, "link": link.link, "expires_at": link.expires_at}
