@@ -71,6 +71,8 @@ def configured(plants: Plants) -> dict[str, str]:
         elif setting.kind is SECRETS:
             environ[setting.env] = f"https://peer.example={plants(setting.name)}"
     assert {"PENSTOCK_TOKEN", "PENSTOCK_NOTIFY_SECRET"} <= set(environ)
+    environ["PENSTOCK_JWT_ALGORITHMS"] = "HS256"
+    environ["PENSTOCK_JWT_ISSUER"] = environ["PENSTOCK_JWT_AUDIENCE"] = "https://issuer.example"
     return environ
 
 
@@ -108,7 +110,7 @@ def all_routes(folder: Path) -> list[tuple[str, str]]:
 
 
 def head(method: str, target: str, *lines: str, length: int = 0) -> bytes:
-    fixed = [f"{method} {target} HTTP/1.1", "Host: test", f"Content-Length: {length}"]
+    fixed = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
     return "\r\n".join([*fixed, *lines, "Connection: close", "", ""]).encode("latin-1")
 
 

@@ -14,23 +14,30 @@ from typing import Any, Final, Literal, NamedTuple
 from penstock.errors import (
     BadRequest,
     BodyTooLarge,
+    ByteRateLimited,
     DiskFull,
     HeadersTooLarge,
     HostRefused,
     InternalError,
     InvalidPath,
+    JsonTooDeep,
     KeysUnavailable,
     KeyUnknown,
+    LiveReadersFull,
+    MessageTooLarge,
     NotAllowed,
     OriginRefused,
     Overloaded,
     PenstockError,
+    QuotaExceeded,
     RateLimited,
     RequestTimeout,
     RouteNotFound,
     ShuttingDown,
     StoreReadOnly,
     StreamNotFound,
+    TooManyConnections,
+    TooManyLiveReaders,
     Unauthorized,
     UnsupportedCoding,
     UnsupportedType,
@@ -56,6 +63,8 @@ ALWAYS: Final[Errors] = (
     UnsupportedCoding,
     HostRefused,
     RateLimited,
+    ByteRateLimited,
+    TooManyConnections,
     HeadersTooLarge,
     InternalError,
     KeysUnavailable,
@@ -71,6 +80,11 @@ CONTROLS: Final[Errors] = (UnsupportedType,)
 """Errors of POSTs to control APIs, `…/__ds/…`, which are JSON."""
 WRITES: Final[Errors] = (StoreReadOnly, DiskFull)
 """Errors of operations that write to the log."""
+
+GROWS: Final[Errors] = (JsonTooDeep, MessageTooLarge, QuotaExceeded)
+"""Errors of operations that add messages to streams."""
+LIVE: Final[Errors] = (TooManyLiveReaders, LiveReadersFull)
+"""Errors of operations whose responses may stay open."""
 
 NO_SECURITY: Final[tuple[str, ...]] = ()
 

@@ -49,6 +49,8 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
+    GROWS,
+    LIVE,
     WRITES,
     Answer,
     Body,
@@ -188,6 +190,7 @@ _CREATE: Final = Operation(
         InvalidForkOffset,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         *OFFSETS,
         MirrorReadOnly,
         StreamNotFound,
@@ -238,6 +241,7 @@ _APPEND: Final = Operation(
         EmptyArray,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         *APPENDED,
         *FIND,
         Damaged,
@@ -336,7 +340,7 @@ READ: Final = Operation(
             ),
         ),
     ),
-    errors=(*OFFSETS, *QUERY, *FIND, Damaged),
+    errors=(*OFFSETS, *QUERY, *FIND, *LIVE, Damaged),
 )
 
 _DESCRIBED: Final = (

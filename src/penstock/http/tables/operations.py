@@ -29,6 +29,8 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
+    GROWS,
+    LIVE,
     WRITES,
     Answer,
     Body,
@@ -129,7 +131,7 @@ _READ: Final = Operation(
             (shared.ETAG, _LAST, shared.CACHE_CONTROL, shared.VARY, *optional(shared.CLOSED)),
         ),
     ),
-    errors=(*_QUERY, *_FIND, NotAcceptable, RowsTrimmed, Damaged),
+    errors=(*_QUERY, *_FIND, *LIVE, NotAcceptable, RowsTrimmed, Damaged),
 )
 _PUT: Final = Operation(
     method="PUT",
@@ -172,6 +174,7 @@ _PUT: Final = Operation(
         InvalidPath,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         InvalidTable,
         *APPENDED,
         *_FIND,
@@ -201,7 +204,7 @@ _POST: Final = Operation(
         )
     ),
     answers=_ACCEPTED,
-    errors=(EmptyBody, *APPENDED, *_FIND, UnsupportedType, Damaged, *WRITES),
+    errors=(EmptyBody, *GROWS, *APPENDED, *_FIND, UnsupportedType, Damaged, *WRITES),
 )
 _DELETE: Final = Operation(
     method="DELETE",
