@@ -110,6 +110,7 @@ async def test_every_route_that_changes_more_than_messages_is_audited(client: Cl
         "POST /v1/table/",
         "DELETE /v1/table/",
         "POST /v1/notify/",
+        # The cookie of a browser, which can do what its token can.
         "POST /v1/session",
         "DELETE /v1/session",
     }

@@ -444,6 +444,20 @@ async def test_readers_that_reset_their_connection_are_not_counted_any_more() ->
         assert app._readers.count(ROOT) == 2
 
 
+@with_app(live_readers_max=1)
+async def test_a_response_over_several_streams_is_one_live_read(client: Client) -> None:
+    await client.put("a", b"x", content_type="text/plain")
+    await client.put("b", b"x", content_type="text/plain")
+    target = "/v1/streams/live?stream=a@now&stream=b@now"
+    response = await client.respond("GET", target)
+    assert isinstance(response.body, EventBody)
+    sink = FakeSink(response)
+    response.body.attach(sink)
+    assert (await client.send("GET", target)).json()["code"] == "live-readers-full"
+    response.body.detach()
+    assert (await client.respond("GET", target)).status == 200
+
+
 @on_loop
 async def test_an_asgi_client_that_is_gone_before_the_head_is_not_counted() -> None:
     app = AsgiApp(Settings(memory=True, live_readers_max=1))
