@@ -111,6 +111,7 @@ async def test_every_route_that_changes_more_than_messages_is_audited(client: Cl
         "DELETE /v1/table/",
         "POST /v1/notify/",
         "POST /v1/link",
+        # The cookie of a browser, which can do what its token can.
         "POST /v1/session",
         "DELETE /v1/session",
     }

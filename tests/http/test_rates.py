@@ -18,6 +18,7 @@ from penstock.access.rules import Verb, parse_rules
 from penstock.config.settings import Settings
 from penstock.errors import ByteRateLimited, PenstockError, RateLimited
 from penstock.http.app import App
+from penstock.http.asgi.app import AsgiApp
 from penstock.http.endpoint import PUBLIC, Endpoint, Need
 from penstock.http.guard import Guard
 from penstock.http.message import EventBody, Request, Response
@@ -441,6 +442,62 @@ async def test_readers_that_reset_their_connection_are_not_counted_any_more() ->
             statuses.append((await client.head()).status)
         assert statuses == [200, 200, 503]
         assert app._readers.count(ROOT) == 2
+
+
+@with_app(live_readers_max=1)
+async def test_a_response_over_several_streams_is_one_live_read(client: Client) -> None:
+    await client.put("a", b"x", content_type="text/plain")
+    await client.put("b", b"x", content_type="text/plain")
+    target = "/v1/streams/live?stream=a@now&stream=b@now"
+    response = await client.respond("GET", target)
+    assert isinstance(response.body, EventBody)
+    sink = FakeSink(response)
+    response.body.attach(sink)
+    assert (await client.send("GET", target)).json()["code"] == "live-readers-full"
+    response.body.detach()
+    assert (await client.respond("GET", target)).status == 200
+
+
+@on_loop
+async def test_an_asgi_client_that_is_gone_before_the_head_is_not_counted() -> None:
+    app = AsgiApp(Settings(memory=True, live_readers_max=1))
+    await app.startup()
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        if sent:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def ask(method: str, query: bytes = b"", *, gone: bool = False) -> int:
+        sent.clear()
+
+        async def send(message: Any) -> None:
+            if gone:
+                raise ConnectionResetError
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": "/v1/stream/a",
+            "query_string": query,
+            "headers": [(b"host", b"localhost"), (b"content-type", b"text/plain")],
+            "client": ("127.0.0.1", 1),
+        }
+        try:
+            await app(scope, receive, send)
+        except ConnectionResetError:
+            return 0
+        status: int = sent[0]["status"]
+        return status
+
+    assert await ask("PUT") == 201
+    live = b"offset=-1&live=sse"
+    for _ in range(3):
+        assert await ask("GET", live, gone=True) == 0
+        assert await ask("GET", live) == 200  # It disconnects right after the head.
+    await app.shutdown()
 
 
 # -- helpers

@@ -55,7 +55,7 @@ class Plants:
         data = text.encode() if isinstance(text, str) else text
         for secret in self.all:
             name, _, text = secret.partition("-")[2].partition("-")
-            core = text.rpartition("-")[2].encode() if name != "wake" else text.encode()
+            core = (text if name == "issued" else text.rpartition("-")[2]).encode()
             for form in (core, core[:16], core.hex().encode(), base64.b64encode(core)):
                 at = data.find(form)
                 near = data[max(at - 200, 0) : at + 60]
@@ -71,6 +71,8 @@ def configured(plants: Plants) -> dict[str, str]:
         elif setting.kind is SECRETS:
             environ[setting.env] = f"https://peer.example={plants(setting.name)}"
     assert {"PENSTOCK_TOKEN", "PENSTOCK_NOTIFY_SECRET"} <= set(environ)
+    environ["PENSTOCK_JWT_ALGORITHMS"] = "HS256"
+    environ["PENSTOCK_JWT_ISSUER"] = environ["PENSTOCK_JWT_AUDIENCE"] = "https://issuer.example"
     return environ
 
 
@@ -108,7 +110,7 @@ def all_routes(folder: Path) -> list[tuple[str, str]]:
 
 
 def head(method: str, target: str, *lines: str, length: int = 0) -> bytes:
-    fixed = [f"{method} {target} HTTP/1.1", "Host: test", f"Content-Length: {length}"]
+    fixed = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
     return "\r\n".join([*fixed, *lines, "Connection: close", "", ""]).encode("latin-1")
 
 
@@ -271,7 +273,7 @@ def check_outgoing(port: int, plants: Plants, good: str) -> None:
     while b"penstock_webhook_failures_total 0.0" in metrics or not metrics:
         metrics = exchange(port, head("GET", "/metrics", good))
     claim = send("POST", f"{base}/pull/claim", {"worker": "w"})
-    plants.all.append(f"planted-wake-{claim['token']}")
+    plants.all.append(f"planted-issued-{claim['token']}")
     for action in ("ack", "release", "callback"):
         for token in (claim["token"], claim["token"] + "x", claim["token"][:-4]):
             report = {"generation": claim["generation"] + 7, "wake_id": "no", "acks": [{"x": 1}]}
@@ -280,6 +282,21 @@ def check_outgoing(port: int, plants: Plants, good: str) -> None:
             raw = head("POST", f"{base}/pull/{action}", line, length=len(body)) + body
             answer = exchange(port, raw)
             plants.check("an error of a worker", error_of(answer))
+    issued = send("POST", "/v1/tokens", {"allow": ["read:called"], "expires_in": 60})
+    secret = issued["token"].split("_", 2)[2]
+    link = send("POST", "/v1/link", {"verb": "read", "path": "called", "expires_in": 60})["url"]
+    text = link.partition("link=")[2]
+    plants.all += [f"planted-issued-{secret}", f"planted-issued-{text}"]
+    target = "/v1/stream/called"
+    for credential in (issued["token"], issued["token"][:-1], issued["token"].upper()):
+        line = f"Authorization: Bearer {credential}"
+        for method in ("GET", "POST", "DELETE"):
+            answer = exchange(port, head(method, target, line))
+            plants.check("an error of a token", error_of(answer))
+    for signed in (text, text[:-1], text + "&x=1", f"{text}&link={text}"):
+        for method, path in (("GET", target), ("DELETE", target), ("GET", "/v1/stream/other")):
+            answer = exchange(port, head(method, f"{path}?link={signed}"))
+            plants.check("an error of a link", error_of(answer))
     keys = exchange(port, head("GET", "/v1/stream/__ds/jwks.json")).partition(b"\r\n\r\n")[2]
     assert {"d", "k", "p", "q"}.isdisjoint(json.loads(keys)["keys"][0])
 

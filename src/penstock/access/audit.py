@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.errors import PenstockError, StreamNotFound
+from penstock.errors import PenstockError
 from penstock.log import retention
 from penstock.log.system_stream import Event, SystemStream
 from penstock.protocol.headers import format_expires_at
@@ -93,7 +93,14 @@ class AuditLog:
     # -- writing
 
     def record(self, deed: Deed) -> None:
-        """Write an event about a deed that was done or refused; other failures change nothing."""
+        """Write an event about a deed that was done or refused; other failures change nothing.
+        Never raises."""
+        try:
+            self._record(deed)
+        except Exception as error:  # noqa: BLE001 - the action itself must not fail
+            self._lose(1, repr(error))
+
+    def _record(self, deed: Deed) -> None:
         status = deed.status
         if not self.is_on or (status is not None and status >= 400 and status != FORBIDDEN):
             return
@@ -174,16 +181,11 @@ class AuditLog:
     # -- reading
 
     async def ensure(self) -> None:
-        """Make sure that there is a stream to read, with everything that was recorded up to now;
-        StreamNotFound if nothing is audited."""
+        """Make sure that there is a stream to read, with everything that was recorded up to now.
+        There is none where nothing is audited."""
         if self.is_on:
             await self._stream.ensure()
             await self.flush()
-        elif not self._stream.exists:
-            raise StreamNotFound(
-                "Nothing is audited here: the setting `audit` is off, or it is auto and the server "
-                "has no access rules."
-            )
 
     async def _prepare(self, stream: Stream) -> None:
         # In place of that of other system streams, which is to keep everything.

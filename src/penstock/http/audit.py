@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.access.audit import FORBIDDEN, PATH, AuditLog, Deed
 from penstock.access.rules import Verb
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StreamNotFound
 from penstock.http.dialect import Dialect, Routes, Services
 from penstock.http.endpoint import Answer, Endpoint, Handler, on_server
 from penstock.http.message import Later, Request, Response
@@ -63,6 +63,7 @@ class AuditDialect(Dialect):
                 id=f"{name}Audit",
                 summary=summary,
                 parameters=tuple(each for each in read.parameters if each != parameters.STREAM),
+                answers=tuple(each._replace(links=()) for each in read.answers),
             )
             for read, name, summary in (
                 (READ, "read", "Read the audit log, and follow it"),
@@ -76,8 +77,14 @@ class AuditDialect(Dialect):
 
     async def _read(self, handler: Handler, path: str, request: Request) -> Response:
         await self.log.ensure()
-        answer = handler(PATH, request)
-        return answer if isinstance(answer, Response) else await answer
+        try:
+            answer = handler(PATH, request)
+            return answer if isinstance(answer, Response) else await answer
+        except StreamNotFound:
+            raise StreamNotFound(
+                "Nothing is audited here: the setting `audit` is off, or it is auto and the server "
+                "has no access rules."
+            ) from None
 
     # -- recording
 

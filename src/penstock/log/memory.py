@@ -52,7 +52,9 @@ class MemoryStore:
     def admit(self, size: int) -> None:
         total = self._queued_bytes + size
         if total > self._settings.append_queue_bytes_max and total > size:
-            raise Overloaded("Too many bytes are queued. Try again.", Retry_After="1")
+            raise Overloaded(
+                "Too many bytes are queued (append_queue_bytes_max). Try again.", Retry_After="1"
+            )
 
     def submit(self, mutation: Mutation) -> None:
         if not self._queue:

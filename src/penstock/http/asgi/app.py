@@ -208,7 +208,9 @@ class AsgiApp:
                         raise too_large(self.settings.body_bytes_max)
                     if self._receive_bytes > self.settings.receive_bytes_max:
                         raise Overloaded(
-                            "Too many request bodies are being received.", Retry_After="1"
+                            "Too many request bodies are being received (receive_bytes_max); "
+                            "retry later.",
+                            Retry_After="1",
                         )
                     chunks.append(chunk)
                     if not message.get("more_body", False):

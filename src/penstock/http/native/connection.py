@@ -106,7 +106,9 @@ class Connection(asyncio.Protocol):
         elif too_many > 0:
             self._give_up(too_many_connections())
         elif excess >= 0 or table.draining:
-            self._give_up(Overloaded("Too many connections; retry later.", Retry_After="1"))
+            self._give_up(
+                Overloaded("Too many connections (connections_max); retry later.", Retry_After="1")
+            )
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -503,7 +505,12 @@ class Connection(asyncio.Protocol):
 
     def overloaded(self) -> None:
         """There was no room for the body for too long."""
-        self._give_up(Overloaded("Too many request bodies are being received.", Retry_After="1"))
+        self._give_up(
+            Overloaded(
+                "Too many request bodies are being received (receive_bytes_max); retry later.",
+                Retry_After="1",
+            )
+        )
 
     def resume(self) -> None:
         """There is room for more of the body."""

@@ -80,10 +80,10 @@ CONTROLS: Final[Errors] = (UnsupportedType,)
 """Errors of POSTs to control APIs, `…/__ds/…`, which are JSON."""
 WRITES: Final[Errors] = (StoreReadOnly, DiskFull)
 """Errors of operations that write to the log."""
+GROWS: Final[Errors] = (JsonTooDeep, MessageTooLarge, QuotaExceeded)
+"""Errors of operations that add messages to streams."""
 LIVE: Final[Errors] = (TooManyLiveReaders, LiveReadersFull)
-"""Errors of operations that can be followed."""
-CONTENT: Final[Errors] = (JsonTooDeep, MessageTooLarge, QuotaExceeded)
-"""Errors of operations that add data to streams."""
+"""Errors of operations whose responses may stay open."""
 
 NO_SECURITY: Final[tuple[str, ...]] = ()
 

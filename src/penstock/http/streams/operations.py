@@ -49,7 +49,7 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
-    CONTENT,
+    GROWS,
     LIVE,
     WRITES,
     Answer,
@@ -98,7 +98,6 @@ APPENDED: Final[Errors] = (
     InvalidEvent,
     ValidationFailed,
     InvalidRow,
-    *CONTENT,
 )
 """Errors of everything that appends to a stream."""
 
@@ -184,7 +183,6 @@ _CREATE: Final = Operation(
         ),
     ),
     errors=(
-        *CONTENT,
         InvalidContentType,
         InvalidTtl,
         InvalidExpiresAt,
@@ -192,6 +190,7 @@ _CREATE: Final = Operation(
         InvalidForkOffset,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         *OFFSETS,
         MirrorReadOnly,
         StreamNotFound,
@@ -242,6 +241,7 @@ _APPEND: Final = Operation(
         EmptyArray,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         *APPENDED,
         *FIND,
         Damaged,

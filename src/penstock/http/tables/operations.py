@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
+    GROWS,
     LIVE,
     WRITES,
     Answer,
@@ -173,6 +174,7 @@ _PUT: Final = Operation(
         InvalidPath,
         InvalidJson,
         NumberTooLong,
+        *GROWS,
         InvalidTable,
         *APPENDED,
         *_FIND,
@@ -202,7 +204,7 @@ _POST: Final = Operation(
         )
     ),
     answers=_ACCEPTED,
-    errors=(EmptyBody, *APPENDED, *_FIND, UnsupportedType, Damaged, *WRITES),
+    errors=(EmptyBody, *GROWS, *APPENDED, *_FIND, UnsupportedType, Damaged, *WRITES),
 )
 _DELETE: Final = Operation(
     method="DELETE",

@@ -72,7 +72,10 @@ class WaitingAppends:
         if self._has_ended:
             raise shutting_down()
         if self._bytes and self._bytes + size > self._bytes_max:
-            raise Overloaded("Too many bytes of appends wait already. Try again.", Retry_After="1")
+            raise Overloaded(
+                "Too many bytes of appends wait already (append_queue_bytes_max). Try again.",
+                Retry_After="1",
+            )
         self._bytes += size
         future: asyncio.Future[Appended] = self._loop.create_future()
         blocks = later is None or later.blocks or self.blocks(stream)

@@ -220,9 +220,14 @@ class DiskStore:
             )
         queued = self._committer.queued_bytes
         if queued and queued + size > self._settings.append_queue_bytes_max:
-            raise Overloaded("Too many bytes wait for the disk. Try again.", Retry_After="1")
+            raise Overloaded(
+                "Too many bytes wait for the disk (append_queue_bytes_max). Try again.",
+                Retry_After="1",
+            )
         if self._schedule.is_behind():
-            raise Overloaded("The checkpoint cannot keep up. Try again.", Retry_After="1")
+            raise Overloaded(
+                "The checkpoint cannot keep up (tail_bytes_max). Try again.", Retry_After="1"
+            )
 
     def submit(self, mutation: Mutation) -> None:
         self._committer.submit(mutation)
