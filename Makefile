@@ -34,7 +34,7 @@ ifeq ($(shell command -v chromium chromium-browser google-chrome google-chrome-s
 BROWSER_STAMP := .venv/.stamp-browser
 endif
 
-.PHONY: help setup run test test-spark lint format bench bench-growth bench-client bench-state bench-stp bench-spark soak docs lock clean
+.PHONY: help setup run test test-spark lint format bench bench-growth bench-client bench-state bench-stp bench-spark bench-access soak docs lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -130,6 +130,10 @@ bench-stp: setup .venv/.stamp-dev ## tables of STP beside JSON streams, seeking,
 
 bench-spark: setup .venv/.stamp-dev ## the Spark source and the pipeline beside what Spark does at best
 	$(BIN)/python -m bench.spark
+
+bench-access: setup .venv/.stamp-dev ## what access rules and TLS cost an append
+	$(BIN)/python -m bench.access
+	$(BIN)/python -m bench.tls
 
 soak: setup .venv/.stamp-dev .venv/.stamp-store ## the long tests
 	$(BIN)/pytest -m soak -n 3 --dist loadgroup -o faulthandler_timeout=7200 --durations=30
