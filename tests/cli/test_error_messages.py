@@ -206,7 +206,7 @@ def test_commands_that_are_misspelt(cli: Cli) -> None:
     assert said(cli, "read", "x", "--folow")[1].endswith(
         "Did you mean '--follow'? See `penstock read --help`."
     )
-    assert said(cli, "read") == (2, "Missing argument 'STREAM'. See `penstock read --help`.")
+    assert said(cli, "read") == (2, "Missing argument 'STREAMS...'. See `penstock read --help`.")
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,24 @@ def post(server: Server, path: str, body: bytes, **headers: str) -> None:
     assert HTTP.post(url, content=body, headers={**JSON_TYPE, **headers}).status_code == 204
 
 
+BROWSERS: list[Browser] = []
+
+
+@pytest.fixture(autouse=True)
+def no_browser_is_left() -> Iterator[None]:
+    yield
+    while BROWSERS:
+        BROWSERS.pop().close()
+
+
 class Browser(threading.Thread):
     """An EventSource that does what browsers do, also while the server is down."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self.url = url
+        self._closed = threading.Event()
+        BROWSERS.append(self)
         self.entries: list[dict[str, Any]] = []
         self.changed = threading.Condition()
         self.status = 0
@@ -55,7 +67,7 @@ class Browser(threading.Thread):
 
     def run(self) -> None:
         last_id = ""
-        while True:
+        while not self._closed.wait(0.05):  # in a browser, as long as `retry` says
             headers = {"accept": "text/event-stream"}
             if last_id:
                 headers["last-event-id"] = last_id
@@ -74,7 +86,12 @@ class Browser(threading.Thread):
                             received = received[whole:]
             except httpx.HTTPError:
                 pass
-            time.sleep(0.05)  # in a browser, as long as `retry` says
+
+    def close(self) -> None:
+        """End the thread; its server has stopped."""
+        self._closed.set()
+        self.join(timeout=30)
+        assert not self.is_alive()
 
     def _dispatch(self, events: bytes) -> str:
         entries, last_id = seen(events)

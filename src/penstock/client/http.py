@@ -109,7 +109,7 @@ class Pools(Generic[C]):
         http2: bool,
         proxy: str | None,
         verify: bool | ssl.SSLContext,
-        ca: str | Path | None,
+        ca: str | Path | None = None,
         transport: Any,
         connections_max: int | None,
     ) -> None:
