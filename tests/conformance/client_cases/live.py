@@ -72,7 +72,7 @@ def data_that_is_there_is_kept_at_the_timeout(stage: Stage) -> None:
 def a_long_poll_in_vain_is_told(stage: Stage) -> None:
     path = stage.create(TEXT)
     for _ in range(2):  # empty, and with something to skip
-        result = stage.read(path, offset="now", live="long-poll", timeoutMs=600)
+        result = stage.read(path, offset="now", live="long-poll", timeoutMs=2000)
         check(result, status=204, chunks=0, upToDate=True)
         end = stage.append(path, "x")
         check(stage.read(path, offset=result["offset"]), data="x", offset=end)
