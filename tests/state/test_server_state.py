@@ -364,6 +364,28 @@ async def test_a_fork_has_the_state_of_its_source_and_then_its_own(client: Clien
     assert await types(client, "s") == {"user": {"1": 1, "3": 3}}
 
 
+@with_app()
+async def test_what_was_read_before_a_trim_is_not_shown_after_it(client: Client) -> None:
+    indexer = client.app.state.indexer
+    read = indexer.read
+
+    async def trim_then(stream: Stream, start: int, end: int) -> bytes:
+        indexer.read = read  # type: ignore[method-assign]  # once
+        wire = await read(stream, start, end)
+        await client.engine.trim("s", "now")
+        # A question that comes in this moment prunes what the index has.
+        await indexer._prune(stream)
+        return wire
+
+    await client.put("s", content_type=JSON)
+    await declare(client, "s", ANY)
+    assert await types(client, "s") == {}
+    indexer.read = trim_then  # type: ignore[method-assign]
+    await post(client, "s", change("user", "1", {"n": 1}))
+    assert await types(client, "s") == {}
+    assert indexer.read == read
+
+
 def test_a_trim_while_the_index_reads_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     @with_app()
     async def check(client: Client) -> None:

@@ -294,6 +294,9 @@ class StateIndexer:
         entity."""
         before = index.odd_timestamps
         skipped = index.apply(stream.id, start, wire, inherited(stream))
+        if start < stream.earliest:
+            # Trimmed since it was read; that was pruned before these rows were there.
+            index.prune(stream.id, stream.earliest)
         if index.odd_timestamps > before:
             odd = index.odd_timestamps - before
             _log.warning("%s: timestamps of %d events are not RFC 3339", stream.path, odd)
