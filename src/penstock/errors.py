@@ -10,7 +10,8 @@ PenstockError
 │   ├── InvalidCursor · TooManyParameters · TooManyStreams
 │   ├── InvalidJson ─ NumberTooLong · JsonTooDeep
 │   ├── EmptyArray · EmptyBody
-│   └── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule · InvalidAccessRequest
+│   ├── InvalidUrl · InvalidNotify · InvalidFollow · InvalidRule · InvalidAccessRequest
+│   └── InvalidStorageUrl · InvalidBackupRequest
 ├── SubscriptionError (each also has the protocol's own form)
 │   ├── InvalidSubscription 400 · WebhookRefused 400 · PublicUrlNotSet 400 (of BadRequest)
 │   ├── InvalidToken 401
@@ -21,14 +22,15 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
-├── NurlNotFound 404 · TokenNotFound 404
+├── NurlNotFound 404 · TokenNotFound 404 · PipelineNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
 │   ├── StreamExists · StreamClosed · ContentTypeMismatch · StreamSeqConflict · SequenceGap
 │   ├── PathBlocked · ForkSourceDeleted · ForkTooDeep
 │   └── NotJsonStream · NotDeclared · NotStateStream · StateTooLarge · NotCompactable
-│       FollowConflict · TableExists · NotExpressible · ServerOpen
+│       FollowConflict · TableExists · NotExpressible · ServerOpen · PipelineFailed
+│       BackupRunning · BackupLocked · BackupMismatch · NotOnDisk
 ├── Gone 410
 │   └── StreamRecreated · StreamTrimmed · StreamSoftDeleted · RowsTrimmed
 ├── TailMoved 412
@@ -36,20 +38,26 @@ PenstockError
 ├── UnsupportedType 415 · UnsupportedCoding 415 · HostRefused 421
 ├── Unprocessable 422
 │   ├── InvalidSchema · InvalidEvent ─ ValidationFailed
-│   └── InvalidRow · InvalidTable
+│   └── InvalidRow · InvalidTable · InvalidQuery
 ├── RateLimited 429 · TooManyProducers 429 · TooManyPeers 429 · TooManyTokens 429
 ├── ByteRateLimited 429 · TooManyConnections 429 · TooManyLiveReaders 429 · QuotaExceeded 429
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 ─ LiveReadersFull 503
-│   ├── StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503
-│   └── DiskFull 507
+│   ├── NotOwner 503 (of a worker or a node) · ClusterUnavailable 503 · NotAcrossWorkers 501
+│   ├── StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503 · ColdDataUnavailable 503
+│   ├── DiskFull 507
+│   └── StorageError 502 (folders and object stores of backups and the like)
+│       └── ObjectNotFound · BucketNotFound · StorageDenied · StorageFull · StorageExtraMissing
+│           StorageUnavailable 503 · BackupDamaged
 ├── StoreError (opening a data folder; never an HTTP answer)
-│   └── StoreLocked · StoreTooNew · StoreDamaged
+│   └── StoreLocked · StoreTooNew · StoreDamaged · WorkersDiffer · BackupNotFound · FolderNotEmpty
+│       ClusterRefused
 └── ClientError (raised by the clients alone; never an HTTP answer)
     ├── ConnectionFailed · ProtocolError · ClientClosed · StateReset · StateMoved
     ├── InvalidOption · DataLost · NotWritable · JavaMissing (of the sources and sinks)
-    ├── InvalidPipeline · QueryFailed · PublishFailed · RewriteFailed (of pipelines)
+    ├── InvalidPipeline · QueryFailed · ExpectationFailed · PublishFailed
+    ├── RewriteFailed (of pipelines)
     └── NoWarehouse · WarehouseMismatch · WarehouseInUse · WarehouseBroken
 """
 
@@ -260,6 +268,14 @@ class InvalidAccessRequest(BadRequest):
     code, title = "invalid-access-request", "Invalid request for a token, a link or a session"
 
 
+class InvalidStorageUrl(BadRequest):
+    code, title = "invalid-storage-url", "Invalid address of a folder or an object store"
+
+
+class InvalidBackupRequest(BadRequest):
+    code, title = "invalid-backup-request", "Invalid request for a backup"
+
+
 # -- 401 to 408
 
 
@@ -341,6 +357,10 @@ class TokenNotFound(PenstockError):
 
 class TableNotFound(PenstockError):
     status, code, title = 404, "table-not-found", "Table not found"
+
+
+class PipelineNotFound(PenstockError):
+    status, code, title = 404, "pipeline-not-found", "Pipeline not found"
 
 
 class MethodNotAllowed(PenstockError):
@@ -448,6 +468,28 @@ class NotExpressible(Conflict):
 
 class ServerOpen(Conflict):
     code, title = "server-open", "The server has no access rules"
+
+
+class PipelineFailed(Conflict):
+    """The command of a pipeline that the server has run for a request ended with an error."""
+
+    code, title = "pipeline-failed", "The command of a pipeline failed"
+
+
+class BackupRunning(Conflict):
+    code, title = "backup-running", "A backup is running"
+
+
+class BackupLocked(Conflict):
+    code, title = "backup-locked", "Another backup is being written to the same place"
+
+
+class BackupMismatch(Conflict):
+    code, title = "backup-mismatch", "The place has backups of another server"
+
+
+class NotOnDisk(Conflict):
+    code, title = "not-on-disk", "The server keeps its data in memory"
 
 
 # -- 410 to 421
@@ -576,6 +618,12 @@ class InvalidTable(Unprocessable):
     def __init__(self, detail: str, *, field: str | None = None) -> None:
         super().__init__(detail)
         self.field = field
+
+
+class InvalidQuery(Unprocessable):
+    """A query over the tables of a pipeline that cannot be run."""
+
+    code, title = "invalid-query", "Query cannot be run"
 
 
 # -- 429 and 431
@@ -730,6 +778,26 @@ class LiveReadersFull(Overloaded):
     code, title = "live-readers-full", "The server has no room for another live reader"
 
 
+class NotOwner(ServerError):
+    """Another process owns the stream, a worker or a node of a cluster, or none does at the moment.
+
+    `owner` is the URL of the node that does, where it is known.
+    """
+
+    status, code, title = 503, "not-owner", "Another process owns the stream"
+    owner: str | None = None
+
+    @property
+    def members(self) -> dict[str, object]:
+        return known(owner=self.owner)
+
+
+class ClusterUnavailable(ServerError):
+    """PostgreSQL does not answer a node of a cluster."""
+
+    status, code, title = 503, "cluster-unavailable", "The database of the cluster does not answer"
+
+
 class StoreReadOnly(ServerError):
     status, code, title = 503, "store-read-only", "Store is read-only after a disk failure"
 
@@ -738,14 +806,64 @@ class ShuttingDown(ServerError):
     status, code, title = 503, "shutting-down", "Server is shutting down"
 
 
+class NotAcrossWorkers(ServerError):
+    """Something that takes one process for all streams, at a server with several."""
+
+    status, code, title = 501, "not-across-workers", "Not served by several workers"
+
+
 class KeysUnavailable(ServerError):
     """The keys that a token could be checked with are being loaded, or cannot be."""
 
     status, code, title = 503, "keys-unavailable", "The keys of tokens are being loaded"
 
 
+class ColdDataUnavailable(ServerError):
+    """The part of a stream that was asked for is in an object store that does not answer."""
+
+    status, code, title = 503, "cold-data-unavailable", "The object store does not answer"
+
+
 class DiskFull(ServerError):
     status, code, title = 507, "disk-full", "Not enough disk space"
+
+
+class StorageError(ServerError):
+    """A folder or an object store beside the data folder did not do what it was asked for."""
+
+    status, code, title = 502, "storage-failed", "The storage failed"
+
+
+class ObjectNotFound(StorageError):
+    code, title = "object-not-found", "The storage does not have the object"
+
+
+class BucketNotFound(StorageError):
+    code, title = "bucket-not-found", "The bucket does not exist"
+
+
+class StorageDenied(StorageError):
+    code, title = "storage-denied", "The storage does not let the server in"
+
+
+class StorageFull(StorageError):
+    code, title = "storage-full", "The storage is full"
+
+
+class StorageExtraMissing(StorageError):
+    code, title = "storage-extra-missing", "Object stores need an extra package"
+
+
+class StorageUnavailable(StorageError):
+    """The storage cannot be reached, or is throttled; the same call may work later."""
+
+    status, code, title = 503, "storage-unavailable", "The storage cannot be reached"
+
+
+class BackupDamaged(StorageError):
+    """A backup is not as it was written, or cannot be read by this Penstock."""
+
+    code, title = "backup-damaged", "The backup is damaged"
 
 
 # -- Opening a data folder
@@ -759,8 +877,26 @@ class StoreTooNew(StoreError):
     code, title = "store-too-new", "Data folder has a newer format"
 
 
+class WorkersDiffer(StoreError):
+    """A data folder is laid out for another number of workers."""
+
+    code, title = "workers-differ", "Data folder has another number of workers"
+
+
 class StoreDamaged(StoreError):
     code, title = "store-damaged", "Data folder is damaged"
+
+
+class BackupNotFound(StoreError):
+    code, title = "backup-not-found", "There is no such backup"
+
+
+class FolderNotEmpty(StoreError):
+    code, title = "folder-not-empty", "A restore needs an empty folder"
+
+
+class ClusterRefused(StoreError):
+    code, title = "cluster-refused", "The database cannot hold a cluster"
 
 
 # -- Clients: never an HTTP answer
@@ -839,6 +975,12 @@ class QueryFailed(ClientError):
     """A query of the user's own that cannot be run."""
 
     status, code, title = 422, "query-failed", "Query failed"
+
+
+class ExpectationFailed(ClientError):
+    """Rows that do not meet an expectation whose action is to stop the pipeline."""
+
+    status, code, title = 422, "expectation-failed", "Expectation not met"
 
 
 class PublishFailed(ClientError):

@@ -82,6 +82,10 @@ TABLE_CACHE_BYTES: Final = 128 * MIB  # Size of the cache of encoded table rows.
 # Size of one request body. Checking 16 MiB of JSON takes about 0.2 s.
 BODY_BYTES_MAX: Final = 16 * MIB
 CHUNK_BYTES: Final = 4 * MIB  # Target size of the response to one catch-up read.
+TAIL_LINES_BYTES_MAX: Final = 16 * MIB  # Bytes of text that are searched for its last lines.
+# Bytes that one read with a filter searches, at some 100 MB a second.
+FILTER_SCAN_BYTES_MAX: Final = 16 * MIB
+FILTER_VALUES_MAX: Final = 100  # Types, and keys, that one filter names.
 COMPRESS_BYTES_MIN: Final = 1024  # Smaller responses are not compressed.
 RECEIVE_BYTES_MAX: Final = 256 * MIB  # Bytes of all request bodies that are being received.
 APPEND_QUEUE_BYTES_MAX: Final = 256 * MIB  # Bytes of accepted appends that wait for their sync.
@@ -97,6 +101,11 @@ LIVE_TXIDS_MAX: Final = 10_000  # Transaction ids that a live state remembers.
 SPARK_PARTITION_BYTES: Final = 32 * MIB  # Bytes of stream data per Spark task.
 SPARK_RANGES_PER_PARTITION_MAX: Final = 512  # Small streams per Spark task.
 SPARK_ATTEMPTS_MAX: Final = 12  # Attempts of a request in a reader or a sink: about half a minute.
+SPARK_RETRY_INTERVAL_S: Final = 0.1  # Longest pause after the first failed attempt; it doubles.
+SPARK_TIMEOUT_S: Final = 30.0  # Silence of a server after which a request has failed.
+SPARK_TRIGGER_DELAY_S: Final = 900.0  # Time that a batch may wait for `minMessagesPerTrigger`.
+SPARK_METRIC_STREAMS_MAX: Final = 1000  # Streams of one query with metrics of their own.
+SPARK_CLASS_ARCHIVES_MAX: Final = 3  # Archives of Java classes in the user's cache: 100 MB each.
 SPARK_ROW_BYTES: Final = 64 * KIB  # Bytes per row of a byte stream, which has no messages.
 SPARK_CHUNK_MESSAGES: Final = 1000  # Rows that the sink appends in one request.
 SPARK_CHUNK_BYTES: Final = MIB  # Bytes that the sink appends in one request of more than one row.
@@ -118,6 +127,7 @@ PIPELINE_KEEP_HOURS: Final = 6  # Time that files of old versions stay for their
 PIPELINE_TIDY_INTERVAL_S: Final = 900  # Time between two vacuums of unreferenced files.
 PIPELINE_BATCH_BYTES: Final = 256 * MIB  # Bytes of stream data per micro-batch.
 PIPELINE_STATUS_ATTEMPTS_MAX: Final = 2  # Attempts of a request for the lag by the status command.
+PIPELINE_DRIFT_INTERVAL_S: Final = 60  # Time between two looks at the server's declarations.
 PIPELINE_DEAD_STREAMS_MAX: Final = 1000  # Streams with dead letters that one commit names.
 # Largest source offsets that a commit holds itself, without a file.
 PIPELINE_POSITIONS_BYTES: Final = 16 * KIB
@@ -135,6 +145,9 @@ PIPELINE_PUBLISH_NAME_MAX: Final = 128  # Characters of the name of a [publish] 
 PIPELINE_OUTBOX_FILES: Final = 64
 # Growth of the outbox at which a compaction merges its files.
 PIPELINE_OUTBOX_BYTES: Final = 64 * MIB
+PIPELINE_QUERY_ROWS_MAX: Final = 1000  # Rows of the result of a sandboxed query.
+PIPELINE_QUERY_BYTES_MAX: Final = 4 * MIB  # JSON of the result of a sandboxed query.
+PIPELINE_QUERY_TIMEOUT_S: Final = 30  # Duration of a sandboxed query.
 
 # -- Connections
 REQUEST_LINE_BYTES_MAX: Final = 16 * KIB  # Length of method, path, query and version.
@@ -152,12 +165,15 @@ SSE_TIMEOUT_S: Final = 60  # A live reader has to reconnect after this time.
 SSE_KEEPALIVE_S: Final = 15  # Time between two comment lines; nginx cuts idle responses at 60 s.
 SSE_RETRY_MS: Final = 1000  # Time after which browsers reconnect; by default they wait 3 to 5 s.
 SHUTDOWN_TIMEOUT_S: Final = 10  # Time for appends in flight to finish when the server stops.
+WORKERS: Final = 1  # Processes of one server. More of them need a folder that is laid out for it.
+WORKERS_MAX: Final = 256  # More than the cores of one machine.
 LOOP_STALL_MS: Final = 100  # Lag of the event loop above which a log line says what held it up.
 RATE_LIMIT_PER_S: Final = 0  # Requests per second and peer address. 0 switches the limit off.
 
 # -- The log
 JOURNAL_FILE_BYTES: Final = 16 * MIB  # Preallocated size of one journal file.
 JOURNAL_BATCH_BYTES_MAX: Final = 8 * MIB  # Size of one batch in the journal.
+IN_PLACE_COMMIT_US: Final = 300  # Time that the event loop may wait for the disk, if it is quick.
 CHECKPOINT_BYTES: Final = 64 * MIB  # Journal bytes since the last checkpoint that start the next.
 CHECKPOINT_INTERVAL_S: Final = 60  # Time between two checkpoints, if anything has changed.
 # Time of the check of the catalog after an unclean stop: about 4 s for a million streams.
@@ -173,6 +189,9 @@ DISK_RESERVE_BYTES: Final = 64 * MIB  # Appends are refused when less disk space
 SNAPSHOT_BYTES_MAX: Final = 16 * MIB
 COMPACT_BYTES_MIN: Final = 64 * KIB  # Policies do not compact smaller streams.
 RETENTION_INTERVAL_S: Final = 60  # Time between two applications of the retention policies.
+BACKUP_BYTES_PER_S: Final = 32 * MIB  # Pace of a backup: one that leaves the disk to appends.
+SCRUB_BYTES_PER_S: Final = 8 * MIB  # Pace of a scrub: a few percent of what a disk can read.
+SCRUB_INTERVAL_S: Final = 7 * 86_400  # Time between two scrubs.
 REAP_INTERVAL_S: Final = 1  # Time between two searches for expired streams.
 
 # -- Other servers
@@ -185,6 +204,12 @@ EGRESS_ANSWER_BYTES_MAX: Final = MIB  # Size of a response that is held in memor
 # Size of a streamed response. The reader resumes with another.
 EGRESS_STREAM_BYTES_MAX: Final = 4096 * MIB
 EGRESS_CONNECTIONS_MAX: Final = 128  # Requests to other servers at a time.
+PROXY_CALLS_MAX: Final = 256  # Calls of upstreams that are recorded at a time.
+PROXY_BYTES_MAX: Final = 64 * MIB  # Size of a recorded response.
+PROXY_TIMEOUT_S: Final = 3600  # Duration of a recorded response.
+# Silence of an upstream, before and within its response: models think for minutes.
+PROXY_IDLE_TIMEOUT_S: Final = 300
+PROXY_TTL_S: Final = 86400  # Time that a recorded response stays after its last use.
 NOTIFY_BYTES_MAX: Final = 64 * KIB  # Size of a Notify form.
 NOTIFY_URLS_MAX: Final = 32  # URLs in a Notify form.
 NOTIFY_LISTENERS_MAX: Final = 10_000  # NURLs that are notified of changes.
@@ -255,6 +280,13 @@ LIVE_READERS_PER_PRINCIPAL_MAX: Final = 0  # The same, of one principal.
 MESSAGE_BYTES_MAX: Final = 0  # Size of one JSON message.
 AUDIT_BYTES_MAX: Final = 64 * MIB  # Size at which the oldest audit events are deleted.
 AUDIT_AGE_S: Final = 365 * 86_400  # Age at which audit events are deleted.
+# -- Observability
+ACCESS_LOG_SLOW_MS: Final = 500  # Duration from which the access log has a request as slow.
+OTEL_METRICS_INTERVAL_S: Final = 60  # Time between two exports of the metrics by OTLP.
+OTEL_QUEUE_MAX: Final = 4096  # Requests whose spans wait to be sent.
+ACTIVITY_INTERVAL_S: Final = 10  # Time between two samples of the activity.
+ACTIVITY_SAMPLES_MAX: Final = 360  # Samples of the activity in memory: those of one hour.
+ACTIVITY_STREAMS_MAX: Final = 1000  # Streams in one answer about the activity.
 # -- Access
 TOKENS_MAX: Final = 10_000  # Stored tokens of a server.
 TOKEN_LIFETIME_S: Final = 90 * 86_400  # Lifetime of a token whose request names none.
@@ -263,3 +295,22 @@ TOKEN_NAME_CHARACTERS_MAX: Final = 128  # Length of the name of a token.
 TOKEN_EXPIRED_S: Final = 7 * 86_400
 LINK_LIFETIME_S_MAX: Final = 30 * 86_400  # Lifetime of a signed link.
 SESSION_LIFETIME_S: Final = 12 * 3600  # Lifetime of the session that a cookie stands for.
+PIPELINES_TIMEOUT_S: Final = 60  # A command that the server runs for a request.
+PIPELINES_COMMANDS_MAX: Final = 2
+PIPELINES_ROWS_MAX: Final = 1000
+
+# -- Tiered storage
+TIER_AFTER_S: Final = 86_400  # Age at which a segment moves to the object store.
+TIER_LOCAL_BYTES_MAX: Final = (
+    0  # Bytes of segments on the disk above which the oldest move. 0: any.
+)
+TIER_CACHE_BYTES_MAX: Final = 1024 * MIB  # Bytes on the disk of what was read from the store.
+TIER_CONCURRENCY: Final = 4  # Reads from the object store at a time, and segments written to it.
+TIER_INTERVAL_S: Final = 60  # Time between two searches for segments to move.
+TIER_TIMEOUT_S: Final = 20  # Time that a read waits for the object store.
+
+# -- Cluster
+CLUSTER_LEASE_S: Final = 2.0  # Time after a beat for which readers are told that they are current.
+CLUSTER_BEAT_S: Final = 0.5  # Time between two beats of a node.
+CLUSTER_TAKEOVER_S: Final = 3.0  # Age of an owner's last beat at which another node takes over.
+CLUSTER_CACHE_BYTES: Final = 64 * MIB  # Old payload in the memory of a node.

@@ -5,6 +5,7 @@ Knows no settings.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
@@ -75,6 +76,15 @@ def parse_count(text: str) -> int:
     if match is None:
         raise ValueError(text)
     return int(match[0])
+
+
+def parse_workers(text: str) -> int:
+    """``4``, or ``auto``: as many as this process has cores."""
+    if text.strip().lower() != "auto":
+        return parse_count(text)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def parse_switch(text: str) -> bool:
@@ -153,6 +163,7 @@ SIZE = Kind("a size such as 65536, 512k or 64MiB", "SIZE", int, parse_size, show
 SECONDS = Kind("seconds such as 30 or 0.5", "SECONDS", float, parse_seconds, show_seconds)
 RATE = Kind("a number such as 100 or 0.5", "N", float, parse_seconds, show_seconds)
 COUNT = Kind("a whole number", "N", int, parse_count)
+WORKERS = Kind("a whole number, or auto", "N", int, parse_workers)
 SWITCH = Kind("true or false", "BOOLEAN", bool, parse_switch, show_switch)
 TEXT = Kind("printable ASCII text", "TEXT", str, parse_text)
 SECRET = Kind("printable ASCII text", "TEXT", str, parse_text, lambda _: "(set, not shown)")

@@ -26,6 +26,7 @@ from penstock.units import (
     SIZE,
     SWITCH,
     TEXT,
+    WORKERS,
     Kind,
     choice,
 )
@@ -61,10 +62,10 @@ class Setting:
 
     def parse(self, raw: object, origin: str) -> Any:
         """Return the value of the text that a person wrote at `origin`, or raise InvalidSetting."""
-        # TOML has lists of its own; everywhere else they are written with commas.
+        # TOML and Python have lists of their own; everywhere else they are written with commas.
         text = (
             ",".join(map(str, raw))
-            if isinstance(raw, list) and self.kind.type is tuple
+            if isinstance(raw, list | tuple) and self.kind.type is tuple
             else str(raw)
         )
         try:
@@ -142,6 +143,9 @@ class Group:
         common: bool = False,
     ) -> int:
         return self._field(default, help, COUNT, minimum=minimum, maximum=maximum, common=common)
+
+    def workers(self, default: int, help: str, *, maximum: int, common: bool = False) -> int:
+        return self._field(default, help, WORKERS, minimum=1, maximum=maximum, common=common)
 
     def seconds(
         self, default: float, help: str, *, minimum: float = _TICK_S, common: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from penstock import limits
 from penstock.config.setting import Group, Setting
@@ -21,6 +22,8 @@ _READ = Group("Reading")
 _HTTP = Group("Requests and connections")
 _STREAM = Group("Streams")
 _STORE = Group("Store")
+_TIER = Group("Tiered storage")
+_CLUSTER = Group("Cluster")
 _ACCESS = Group("Access")
 _SUBSCRIPTIONS = Group("Subscriptions")
 _EGRESS = Group("Connections to other servers")
@@ -28,6 +31,9 @@ _STP = Group("Notify and follow")
 _LIMITS = Group("Limits of one client")
 _AUDIT = Group("Audit")
 _WIRE = Group("TLS and proxies")
+_WATCH = Group("Observability")
+_PIPELINES = Group("Pipelines")
+_PROXY = Group("Proxy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,13 @@ class Settings:
         choices=("fsync", "buffered"),
         common=True,
     )
+    workers: int = _SERVER.workers(
+        limits.WORKERS,
+        "Processes that serve together, each the owner of its share of the streams; auto is one "
+        "for each core. A data folder keeps the number that it was made with: `penstock reshard` "
+        "changes it.",
+        maximum=limits.WORKERS_MAX,
+    )
     log_level: str = _SERVER.choice(
         "info",
         "Lowest severity of log messages.",
@@ -76,6 +89,9 @@ class Settings:
         "Lag of the event loop, in milliseconds, above which a log line names the request that "
         "caused it. 0 logs none.",
         minimum=0,
+    )
+    console: bool = _SERVER.switch(
+        True, "Serve the console: pages for people at `/` (to browsers) and at `/console`."
     )
 
     long_poll_timeout_s: float = _READ.seconds(
@@ -128,6 +144,11 @@ class Settings:
         limits.REGISTRY_LOG_BYTES,
         "History of `__registry__` at which it is rewritten as its current entries.",
     )
+    state_fold_bytes_max: int = _READ.size(
+        limits.STATE_FOLD_BYTES_MAX,
+        "Maximum bytes of a stream without a declaration that are folded for one request of its "
+        "state.",
+    )
     live_streams_max: int = _READ.count(
         limits.LIVE_STREAMS_MAX, "Maximum streams of one live response over several streams."
     )
@@ -137,6 +158,10 @@ class Settings:
     )
     splits_max: int = _READ.count(
         limits.SPLITS_MAX, "Maximum ranges that a stream is split into for parallel readers."
+    )
+    filter_scan_bytes_max: int = _READ.size(
+        limits.FILTER_SCAN_BYTES_MAX,
+        "Maximum bytes that one read with `type` or `key` searches; the client goes on from there.",
     )
 
     body_bytes_max: int = _HTTP.size(
@@ -229,6 +254,12 @@ class Settings:
     journal_batch_bytes_max: int = _STORE.size(
         limits.JOURNAL_BATCH_BYTES_MAX, "Maximum size of one batch of appends in the journal."
     )
+    in_place_commit_us: int = _STORE.count(
+        limits.IN_PLACE_COMMIT_US,
+        "Write and sync an append without a change of threads, if it is the only one and the last "
+        "ones took no longer than so many microseconds each. 0 always uses the thread.",
+        minimum=0,
+    )
     journal_damage: str = _STORE.choice(
         "refuse",
         "What a start does if the journal is damaged and records are lost: not start (refuse), or "
@@ -246,6 +277,25 @@ class Settings:
         "Maximum time of the check of the catalog that a start makes after an unclean stop. "
         "0 means no check.",
         minimum=0,
+    )
+    backup_bytes_per_s: int = _STORE.size(
+        limits.BACKUP_BYTES_PER_S,
+        "Maximum bytes per second that a backup reads, if it does not say otherwise. 0 means no "
+        "limit.",
+        minimum=0,
+        flag="--backup-rate",
+    )
+    scrub_interval_s: float = _STORE.seconds(
+        limits.SCRUB_INTERVAL_S,
+        "Time between two scrubs, which check all stored data in the background. 0 means none.",
+        minimum=0,
+    )
+    scrub_bytes_per_s: int = _STORE.size(
+        limits.SCRUB_BYTES_PER_S,
+        "Maximum bytes per second that a scrub reads. 0 means no scrub on its own, and no limit "
+        "for one that is asked for.",
+        minimum=0,
+        flag="--scrub-rate",
     )
     segment_bytes_max: int = _STORE.size(
         limits.SEGMENT_BYTES_MAX, "Maximum size of a segment file."
@@ -267,6 +317,82 @@ class Settings:
         "Free disk space below which appends are refused.",
         minimum=0,
         common=True,
+    )
+
+    tier_url: str = _TIER.text(
+        "",
+        "Object store for segments that are no longer written to: s3://BUCKET/PREFIX, gs://, az:// "
+        "or file:///FOLDER. Empty keeps all segments on the disk.",
+    )
+    tier_after_s: float = _TIER.seconds(
+        limits.TIER_AFTER_S, "Age at which a segment moves to the object store.", minimum=0
+    )
+    tier_local_bytes_max: int = _TIER.size(
+        limits.TIER_LOCAL_BYTES_MAX,
+        "Bytes of segments on the disk above which the oldest move to the object store, whatever "
+        "their age. 0 means no limit.",
+        minimum=0,
+    )
+    tier_patterns: tuple[str, ...] = _TIER.texts(
+        "Patterns of the streams whose segments may move to the object store, such as logs/**. "
+        "Empty means all.",
+    )
+    tier_cache_bytes_max: int = _TIER.size(
+        limits.TIER_CACHE_BYTES_MAX,
+        "Maximum bytes on the disk of what was read from the object store.",
+        minimum=0,
+    )
+    tier_concurrency: int = _TIER.count(
+        limits.TIER_CONCURRENCY,
+        "Number of reads from the object store at a time, and of segments that are written to it.",
+        maximum=64,
+    )
+    tier_interval_s: float = _TIER.seconds(
+        limits.TIER_INTERVAL_S, "Time between two searches for segments to move."
+    )
+    tier_timeout_s: float = _TIER.seconds(
+        limits.TIER_TIMEOUT_S, "Maximum time that a read waits for the object store."
+    )
+
+    cluster: str | None = _CLUSTER.secret(
+        "Be a node of the cluster in this PostgreSQL database, such as "
+        "postgresql://penstock@db.example.com/streams. Streams are kept there, not in data_dir. "
+        "Prefer the environment variable if the URL has a password.",
+        flag="--cluster",
+        common=True,
+    )
+    cluster_name: str = _CLUSTER.text(
+        "penstock", "Name of the cluster: one database holds one cluster."
+    )
+    cluster_node: str = _CLUSTER.text(
+        "", "Name of this node, unique in the cluster. By default the host's name and the port."
+    )
+    cluster_node_url: str = _CLUSTER.text(
+        "",
+        "URL under which clients reach this node; other nodes name it when they are not the owner. "
+        "By default the address that it listens on.",
+    )
+    cluster_durability: str = _CLUSTER.choice(
+        "replicated",
+        "What PostgreSQL promises of a commit: that a synchronous standby has it, which is checked "
+        "(replicated); that a managed service replicates below PostgreSQL (managed); or nothing "
+        "beyond one disk (single).",
+        choices=("replicated", "managed", "single"),
+    )
+    cluster_lease_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_LEASE_S,
+        "Time after a beat for which a node says that readers are up to date.",
+    )
+    cluster_beat_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_BEAT_S,
+        "Time between two beats of a node: others see that it lives.",
+    )
+    cluster_takeover_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_TAKEOVER_S,
+        "Age of an owner's last beat at which another node takes over. More than cluster_lease_s.",
+    )
+    cluster_cache_bytes: int = _CLUSTER.size(
+        limits.CLUSTER_CACHE_BYTES, "Payload of old messages that a node keeps in memory."
     )
 
     auth_token: str | None = _ACCESS.secret(
@@ -621,6 +747,97 @@ class Settings:
         "must not use it.",
     )
 
+    log_format: str = _WATCH.choice(
+        "auto",
+        "Form of log lines: coloured text (text), one JSON object per line (json), or text on a "
+        "terminal and JSON elsewhere (auto).",
+        choices=("auto", "text", "json"),
+    )
+    access_log: str = _WATCH.choice(
+        "off",
+        "Log requests: none (off), those that fail or take longer than access_log_slow_ms (slow), "
+        "or all of them (all).",
+        choices=("off", "slow", "all"),
+    )
+    access_log_slow_ms: int = _WATCH.count(
+        limits.ACCESS_LOG_SLOW_MS,
+        "Duration in milliseconds from which a request is slow. Live reads never are.",
+        minimum=0,
+    )
+    otel: bool = _WATCH.switch(
+        False,
+        "Send traces and metrics by OpenTelemetry, as the OTEL_* variables say. It needs the extra "
+        "penstock-streams[otel].",
+    )
+    otel_endpoint: str = _WATCH.text(
+        "",
+        "Base URL of the collector that takes OTLP over HTTP, such as http://localhost:4318. It "
+        "implies otel, and wins over OTEL_EXPORTER_OTLP_ENDPOINT.",
+    )
+    otel_sample_percent: int = _WATCH.count(
+        100,
+        "Share of traces that are sent, unless the client decides it (traceparent).",
+        minimum=0,
+        maximum=100,
+    )
+    otel_metrics_interval_s: float = _WATCH.seconds(
+        limits.OTEL_METRICS_INTERVAL_S, "Time between two exports of the metrics."
+    )
+    otel_queue_max: int = _WATCH.count(
+        limits.OTEL_QUEUE_MAX, "Spans that wait to be sent. Those above are dropped and counted."
+    )
+    activity_interval_s: float = _WATCH.seconds(
+        limits.ACTIVITY_INTERVAL_S, "Time between two samples of /v1/activity."
+    )
+    activity_samples_max: int = _WATCH.count(
+        limits.ACTIVITY_SAMPLES_MAX, "Samples of /v1/activity that are kept in memory."
+    )
+
+    pipelines: tuple[str, ...] = _PIPELINES.texts(
+        "Files of pipelines whose warehouses this server reaches, each as PATH or NAME=PATH, such "
+        "as shop=/srv/shop/pipeline.toml. The console shows them."
+    )
+    pipelines_timeout_s: float = _PIPELINES.seconds(
+        limits.PIPELINES_TIMEOUT_S,
+        "Maximum duration of a command of a pipeline that the server runs for a request.",
+        minimum=1,
+    )
+    pipelines_commands_max: int = _PIPELINES.count(
+        limits.PIPELINES_COMMANDS_MAX,
+        "Maximum commands of pipelines that run at the same time. Other requests wait.",
+    )
+    pipelines_rows_max: int = _PIPELINES.count(
+        limits.PIPELINES_ROWS_MAX, "Maximum rows of a query over the tables of a pipeline."
+    )
+
+    proxy_upstreams: tuple[str, ...] = _PROXY.texts(
+        "Servers whose responses /v1/proxy may record: URLs that every called URL begins with, "
+        "each followed by the headers that are added to its requests, with the environment "
+        "variable of the value, such as https://api.openai.com/v1 authorization=OPENAI_API_KEY. "
+        "Without any the proxy is off."
+    )
+    proxy_headers: tuple[str, ...] = _PROXY.texts(
+        "Names of more request headers that are sent to upstreams."
+    )
+    proxy_calls_max: int = _PROXY.count(
+        limits.PROXY_CALLS_MAX, "Maximum number of responses that are being recorded."
+    )
+    proxy_bytes_max: int = _PROXY.size(
+        limits.PROXY_BYTES_MAX, "Maximum size of a recorded response."
+    )
+    proxy_timeout_s: float = _PROXY.seconds(
+        limits.PROXY_TIMEOUT_S, "Maximum duration of a recorded response."
+    )
+    proxy_idle_timeout_s: float = _PROXY.seconds(
+        limits.PROXY_IDLE_TIMEOUT_S,
+        "Maximum time without a byte of an upstream, before and within its response.",
+    )
+    proxy_ttl_s: float = _PROXY.seconds(
+        limits.PROXY_TTL_S,
+        "Time that a recorded response stays after its last use. Stream-TTL of a request wins.",
+        minimum=1,
+    )
+
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             setting.check(getattr(self, setting.name), "Settings")
@@ -645,6 +862,9 @@ def secrets_of(settings: Settings) -> list[str]:
         value = getattr(settings, setting.name)
         if setting.kind is SECRET and value:
             values.append(value)
+            password = urlsplit(value).password if "://" in value else None
+            if password:
+                values += [password, unquote(password)]
         elif setting.kind is SECRETS:
             values += [text.rpartition("=")[2] for text in value]
     return values

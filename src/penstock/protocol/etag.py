@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 
-def make(stream_id: int, start: int, end: int, closed: bool) -> str:
-    """Return the tag of the bytes [start, end) of a stream.
+def make(stream_id: int, start: int, end: int, closed: bool, *, variant: str = "") -> str:
+    """Return the tag of the bytes [start, end) of a stream, or of a `variant` of them.
 
     Closing changes it, so that a 304 can never hide the end of a stream.
     """
+    if variant:
+        return f'"{stream_id}:{start}:{end}:{variant}{":c" if closed else ""}"'
     return f'"{stream_id}:{start}:{end}:c"' if closed else f'"{stream_id}:{start}:{end}"'
 
 
