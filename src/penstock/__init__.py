@@ -9,10 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock import plain_modules
+
 if TYPE_CHECKING:
     from penstock.access.grant import AccessRequest, Grant
     from penstock.client.aio.client import AsyncClient
     from penstock.client.aio.producer import AsyncProducer
+    from penstock.client.aio.stream import AsyncStream
     from penstock.client.checkpoint import (
         Checkpoint,
         FileCheckpoint,
@@ -23,7 +26,11 @@ if TYPE_CHECKING:
     from penstock.client.retry import Retry
     from penstock.client.sync.client import Client
     from penstock.client.sync.producer import Producer
+    from penstock.client.sync.stream import Stream
+    from penstock.client.writing import WriteProgress
     from penstock.http.asgi.app import asgi
+
+plain_modules.choose()
 
 __version__ = "0.1.0"
 # The name to install; `penstock` on the package index is another project.
@@ -33,6 +40,7 @@ __all__ = [
     "AccessRequest",
     "AsyncClient",
     "AsyncProducer",
+    "AsyncStream",
     "Checkpoint",
     "Client",
     "FileCheckpoint",
@@ -41,7 +49,9 @@ __all__ = [
     "Producer",
     "Retry",
     "SqliteCheckpoint",
+    "Stream",
     "Timeouts",
+    "WriteProgress",
     "asgi",
 ]
 
@@ -50,6 +60,7 @@ _MODULES = {
     "AccessRequest": "penstock.access.grant",
     "AsyncClient": "penstock.client.aio.client",
     "AsyncProducer": "penstock.client.aio.producer",
+    "AsyncStream": "penstock.client.aio.stream",
     "Checkpoint": "penstock.client.checkpoint",
     "Client": "penstock.client.sync.client",
     "FileCheckpoint": "penstock.client.checkpoint",
@@ -58,7 +69,9 @@ _MODULES = {
     "Producer": "penstock.client.sync.producer",
     "Retry": "penstock.client.retry",
     "SqliteCheckpoint": "penstock.client.checkpoint",
+    "Stream": "penstock.client.sync.stream",
     "Timeouts": "penstock.client.http",
+    "WriteProgress": "penstock.client.writing",
     "asgi": "penstock.http.asgi.app",
 }
 

@@ -13,7 +13,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PIN = re.compile(r"^([a-z0-9.-]+)==([^ ;]+)", re.M)
 # Installed into .venv side by side; the S3 server of the tests has a folder of its own.
 ONE_ENVIRONMENT = ("requirements.lock", "requirements-dev.lock", "requirements-spark.lock")
-TOOLS = {"hypothesis", "import-linter", "mypy", "pytest", "pytest-xdist", "ruff", "uvicorn"}
+# mypy is more than a tool of the tests: mypyc, which compiles, is a part of it.
+TOOLS = {"hypothesis", "import-linter", "pytest", "pytest-xdist", "ruff", "uvicorn"}
 
 
 def pins(name: str) -> dict[str, str]:
