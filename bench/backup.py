@@ -1,0 +1,93 @@
+"""How much a running backup costs appends: the same load on one server, with and without.
+
+Rounds alternate. Every backup is a whole one, to an empty folder on the same disk, and lasts longer
+than its round.
+
+python -m bench.backup [--rounds N] [--rate BYTES] [--connections N ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import httpx2
+
+import penstock
+from bench.access import CONNECTIONS, RUN_S, STREAMS, Sample, Side, measure, prepare
+from tests.helpers.server import Server, running_server
+
+BODY = b"x" * (4 * 1024 * 1024)
+BYTES_PER_S = 32 * 1024 * 1024
+"""The default of `backup_bytes_per_s`."""
+
+
+def seed(server: Server, size: int) -> None:
+    """Append so much that a backup takes a while."""
+    with penstock.Client(server.url, timeout_s=120) as client:
+        stream = client.stream("seed")
+        stream.create(content_type="application/octet-stream")
+        for _ in range(size // len(BODY)):
+            stream.append(BODY)
+
+
+class Running:
+    """A backup that runs for as long as the context lasts."""
+
+    def __init__(self, server: Server, folder: Path, rate: int) -> None:
+        self._url = f"{server.url}/v1/backup"
+        self._wish = {"destination": str(folder), "rate": rate}
+
+    def __enter__(self) -> None:
+        httpx2.post(self._url, json=self._wish).raise_for_status()
+        while self._job()["phase"] in ("checkpoint", "catalog"):
+            time.sleep(0.01)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._job()["state"] == "running", "the backup ended before its round"
+        httpx2.delete(self._url).raise_for_status()
+        while self._job()["state"] == "running":
+            time.sleep(0.05)
+
+    def _job(self) -> dict[str, object]:
+        job: dict[str, object] = httpx2.get(self._url).json()
+        return job
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rate", type=int, default=BYTES_PER_S, metavar="BYTES")
+    parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        running_server(data_dir=Path(scratch, "data"), args=["--scrub-interval", "0"]) as server,
+    ):
+        prepare(server, None)
+        seed(server, int(options.rate * RUN_S * 2.5))
+        side = Side("open", server, "")
+        for connections in options.connections:
+            without: list[Sample] = []
+            beside: list[Sample] = []
+            for number in range(options.rounds + 1):
+                first = measure(side, connections)
+                with Running(server, Path(scratch, f"{connections}-{number}"), options.rate):
+                    second = measure(side, connections)
+                if number:  # the first round warms up
+                    without.append(first)
+                    beside.append(second)
+            rates = [statistics.median(x.appends_per_s for x in each) for each in (without, beside)]
+            costs = [statistics.median(x.cpu_us for x in each) for each in (without, beside)]
+            print(
+                f"{connections} connections, {STREAMS} streams: {rates[0]:,.0f} appends/s without, "
+                f"{rates[1]:,.0f} beside a backup ({rates[1] / rates[0]:.2f}); server "
+                f"{costs[0]:.1f} µs, {costs[1]:.1f} µs an append, the backup's work included"
+            )
+
+
+if __name__ == "__main__":
+    main()
