@@ -1,0 +1,74 @@
+"""`penstock cluster`: looks at a cluster through its database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from penstock.cli import Failure
+from penstock.cli.exits import FAILURE, USAGE
+from penstock.cli.options import SettingsCommand, resolved, setting_flags
+from penstock.cli.terminal import printable
+from penstock.cli.text import aligned, amount, size
+
+
+@click.group("cluster")
+def command() -> None:
+    """Look at a cluster: nodes over PostgreSQL."""
+
+
+@command.command("status", cls=SettingsCommand)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@setting_flags
+def status(as_json: bool, **options: Any) -> None:
+    """Show who owns the streams, which nodes live, and what PostgreSQL replicates.
+
+    It reads the tables of the database that --cluster names (or PENSTOCK_CLUSTER), and needs no
+    node. The exit code is 1 if no node that lives owns the streams.
+    """
+    settings = resolved(options).settings
+    if not settings.cluster:
+        raise Failure("Name the database: --cluster postgresql://…, or PENSTOCK_CLUSTER.", USAGE)
+    from penstock.log.cluster.status import read_status  # here: `--help` loads no store
+
+    state = asyncio.run(read_status(settings))
+    if as_json:
+        click.echo(json.dumps(state, indent=2))
+    else:
+        for line in _lines(state):
+            click.echo(printable(line))
+    living = {node["name"] for node in state["nodes"] if node["lives"]}
+    if any(shard["owner"] not in living for shard in state["shards"]):
+        raise Failure("No node that lives owns the streams.", FAILURE)
+
+
+def _lines(state: dict[str, Any]) -> list[str]:
+    standbys = ", ".join(f"{each['name']} ({each['sync']})" for each in state["standbys"])
+    lines = [
+        f"Cluster {state['cluster']}, PostgreSQL {state['postgresql']}",
+        f"Standbys: {standbys or 'none'}; "
+        f"synchronous_standby_names: {state['synchronous_standby_names'] or 'empty'}",
+    ]
+    lines += [
+        f"Shard {shard['shard']}: owned by {shard['owner'] or 'nobody'}, epoch {shard['epoch']}; "
+        f"{amount(shard['batches'], 'batch', 'batches')} ({size(shard['journal_bytes'])}) since "
+        f"checkpoint {shard['checkpoints']}"
+        for shard in state["shards"]
+    ]
+    lines.append(f"{amount(state['streams_at_checkpoint'], 'stream')} at the last checkpoint")
+    owners = {shard["owner"] for shard in state["shards"]}
+    rows = [("NODE", "URL", "ROLE", "LAST BEAT", "VERSION")]
+    rows += [
+        (
+            node["name"],
+            node["url"],
+            "owner" if node["name"] in owners else "standby",
+            f"{node['beat_age_s']:.1f} s ago" + ("" if node["lives"] else ", silent"),
+            node["version"],
+        )
+        for node in state["nodes"]
+    ]
+    return [*lines, *aligned(rows)]

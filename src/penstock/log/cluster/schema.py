@@ -1,0 +1,123 @@
+"""The tables of a cluster: made by its first node, and checked by every other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import ClusterRefused
+from penstock.log.cluster.database import Refused, Session
+
+FORMAT: Final = 1
+TABLES: Final = frozenset({"cluster", "node", "shard", "journal", "stream", "producer", "extent"})
+
+_MAKE: Final = """
+CREATE SCHEMA IF NOT EXISTS penstock;
+CREATE TABLE penstock.cluster (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
+  made_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE penstock.node (
+  name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
+  beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
+  primary_start timestamptz NOT NULL);
+CREATE TABLE penstock.shard (
+  shard int PRIMARY KEY, epoch bigint NOT NULL, node text, claimed_at timestamptz,
+  trimmed bigint NOT NULL, checkpoint_lsn bigint NOT NULL, checkpoints bigint NOT NULL,
+  next_id bigint NOT NULL, barriers bigint NOT NULL);
+CREATE TABLE penstock.journal (
+  shard int NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL, first_lsn bigint NOT NULL,
+  records int NOT NULL, body bytea, PRIMARY KEY (shard, seq));
+CREATE TABLE penstock.stream (
+  id bigint PRIMARY KEY, path text COLLATE "C" NOT NULL UNIQUE, content_type text NOT NULL,
+  ttl_s bigint, expires_at_us bigint, created_us bigint NOT NULL, touched_us bigint NOT NULL,
+  deadline_us bigint, earliest bigint NOT NULL, tail bigint NOT NULL, count bigint NOT NULL,
+  closed smallint NOT NULL, closed_by text, stream_seq text, producers bigint NOT NULL,
+  applied_lsn bigint NOT NULL, meta text, forked_from bigint, fork_path text,
+  fork_position bigint, fork_count bigint, soft_deleted smallint NOT NULL, forks bigint NOT NULL,
+  pinned bigint, earliest_ordinal bigint NOT NULL, crc bigint NOT NULL, inline bytea,
+  shard int NOT NULL DEFAULT 0);
+CREATE INDEX ON penstock.stream (deadline_us, id) WHERE deadline_us IS NOT NULL;
+CREATE INDEX ON penstock.stream (path) WHERE meta IS NOT NULL;
+CREATE INDEX ON penstock.stream (touched_us, id) WHERE tail > earliest AND soft_deleted = 0;
+CREATE INDEX ON penstock.stream (forked_from, path) WHERE forked_from IS NOT NULL;
+CREATE TABLE penstock.producer (
+  stream_id bigint NOT NULL, producer_id text COLLATE "C" NOT NULL, epoch bigint NOT NULL,
+  seq bigint NOT NULL, crc bigint NOT NULL, PRIMARY KEY (stream_id, producer_id));
+CREATE TABLE penstock.extent (
+  stream_id bigint NOT NULL, base bigint NOT NULL, length bigint NOT NULL,
+  first_ordinal bigint NOT NULL, open_ordinal bigint NOT NULL, open_time_us bigint NOT NULL,
+  open_crc bigint NOT NULL, body bytea NOT NULL, index bytea NOT NULL,
+  PRIMARY KEY (stream_id, base));
+ALTER TABLE penstock.journal ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE penstock.extent ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
+  autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+INSERT INTO penstock.shard VALUES (0, 0, NULL, NULL, 0, 0, 0, 1, 0);
+"""
+_NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
+_LOCK: Final = "SELECT pg_advisory_xact_lock(7368557)"
+"""Two first nodes may arrive at once: the number is that of nothing else."""
+_CLUSTER: Final = "SELECT format, name FROM penstock.cluster"
+_MAY_WRITE: Final = """SELECT bool_and(has_table_privilege(format('penstock.%I', tablename),
+'SELECT, INSERT, UPDATE, DELETE')) FROM pg_tables WHERE schemaname = 'penstock'"""
+
+
+async def prepare(session: Session, name: str) -> None:
+    """Make the tables of a cluster, or check those that are there.
+
+    ClusterRefused, in one line, if the schema `penstock` belongs to something else.
+    """
+    try:
+        async with session.transaction():
+            await session.fetch(_LOCK)
+            tables = {row[0] for row in await session.fetch(_NAMES)}
+            if not tables:
+                for statement in filter(str.strip, _MAKE.split(";\n")):
+                    await session.fetch(statement)
+                await session.fetch(
+                    "INSERT INTO penstock.cluster (format, name) VALUES ($1, $2)", FORMAT, name
+                )
+                return
+            await check(session, tables, name)
+    except Refused as error:
+        raise ClusterRefused(
+            f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
+            "user CREATE on the database, or let it own the schema penstock."
+        ) from None
+
+
+async def check(session: Session, tables: set[str], name: str | None) -> None:
+    """Raise ClusterRefused unless `tables` are those of the cluster `name`, of this format; with
+    None of any cluster."""
+    if "cluster" not in tables or not tables >= TABLES:
+        raise ClusterRefused(
+            "The schema penstock of the database has tables that are not those of a cluster. Use "
+            "another database."
+        )
+    rows = await session.fetch(_CLUSTER)
+    if len(rows) != 1:
+        raise ClusterRefused("The tables of the cluster are incomplete. Use another database.")
+    version, found = rows[0]
+    if version > FORMAT:
+        raise ClusterRefused(
+            f"The cluster has format {version}; this Penstock reads format {FORMAT}. Use the newer "
+            "Penstock that made it."
+        )
+    if version < FORMAT:
+        raise ClusterRefused(
+            f"The cluster has the older format {version}; this Penstock reads format {FORMAT}. "
+            "Export its streams with the Penstock that made it."
+        )
+    if name is not None and found != name:
+        raise ClusterRefused(
+            f"The database holds the cluster {found!r}, not {name!r}: a database holds one "
+            "cluster. Use another database, or set cluster_name."
+        )
+    if not (await session.fetch(_MAY_WRITE))[0][0]:
+        raise ClusterRefused(
+            "The user may not read and write the tables of the schema penstock. Grant it SELECT, "
+            "INSERT, UPDATE and DELETE on all of them."
+        )
+
+
+async def tables_of(session: Session) -> set[str]:
+    return {row[0] for row in await session.fetch(_NAMES)}

@@ -1,0 +1,148 @@
+"""The journal as slots that can be taken once, and the fence that follows from it.
+
+A batch is one row `(shard, seq)`, and so is a claim of the shard. Whoever has claimed last owns the
+shard: an older owner finds its next slot taken, or its epoch gone. Nothing here rests on a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from penstock.errors import ClusterRefused, ClusterUnavailable
+from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused, Session
+
+SHARD: Final = 0
+"""The one shard that there is so far."""
+
+APPEND: Final = """INSERT INTO penstock.journal (shard, seq, epoch, first_lsn, records, body)
+SELECT $1::int, $2::bigint, $3::bigint, $4::bigint, $5::int, $6::bytea
+WHERE EXISTS (SELECT FROM penstock.shard WHERE shard = $1 AND epoch = $3)
+ON CONFLICT DO NOTHING RETURNING seq"""
+SLOT: Final = "SELECT epoch FROM penstock.journal WHERE shard = $1 AND seq = $2"
+BARRIER: Final = """UPDATE penstock.shard SET barriers = barriers + 1
+WHERE shard = $1 AND epoch = $2 RETURNING barriers"""
+CLAIM_EPOCH: Final = """UPDATE penstock.shard SET epoch = epoch + 1, node = $3, claimed_at = now()
+WHERE shard = $1 AND epoch = $2 RETURNING epoch, trimmed"""
+CLAIM_LAST: Final = "SELECT coalesce(max(seq), 0) FROM penstock.journal WHERE shard = $1"
+CLAIM_SLOT: Final = """INSERT INTO penstock.journal (shard, seq, epoch, first_lsn, records)
+VALUES ($1, $2, $3, 0, 0) ON CONFLICT DO NOTHING RETURNING seq"""
+RELEASE: Final = """UPDATE penstock.shard SET node = NULL WHERE shard = $1 AND epoch = $2
+RETURNING epoch"""
+
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+
+
+class Claim(NamedTuple):
+    """A shard that was claimed, and the slot that the claim has taken."""
+
+    epoch: int
+    seq: int
+
+
+async def claim(session: Session, epoch: int, node: str) -> Claim | None:
+    """Claim the shard from whoever had it at `epoch`; None if somebody else was quicker.
+
+    In one transaction the epoch is compared and set, and the slot taken after all that are there: a
+    batch of the older owner that is on its way is waited for. When this returns, everything that
+    the shard has is where the claim is: replicated.
+    """
+    async with session.transaction():
+        rows = await session.fetch(CLAIM_EPOCH, SHARD, epoch, node)
+        if not rows:
+            return None
+        claimed, trimmed = rows[0]
+        last = (await session.fetch(CLAIM_LAST, SHARD))[0][0]
+        # Slots that were trimmed are never given out again: an older owner may still want one.
+        seq = max(last, trimmed) + 1
+        while not await session.fetch(CLAIM_SLOT, SHARD, seq, claimed):
+            seq += 1
+    return Claim(claimed, seq)
+
+
+async def barrier(session: Session, epoch: int) -> None:
+    """Return when everything that was committed before is replicated; Fenced if the shard is not
+    ours any more."""
+    if not await session.fetch(BARRIER, SHARD, epoch):
+        raise Fenced(f"epoch {epoch} has ended")
+
+
+class Batch(NamedTuple):
+    first_lsn: int
+    records: int
+    body: bytes
+
+
+class Journal:
+    """The journal of a shard, written by its owner, one batch at a time."""
+
+    def __init__(
+        self,
+        open_session: Callable[[], Awaitable[Session]],
+        claim: Claim,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._open = open_session
+        self._epoch = claim.epoch
+        self._seq = claim.seq + 1
+        self._session: Session | None = None
+        self._pause = pause
+        self.is_away = False
+        """Whether PostgreSQL did not answer the last time it was asked."""
+        self.is_ending = False
+        """Whether what is unknown may stay so: nobody waits for an answer any more."""
+
+    async def append(self, batch: Batch) -> None:
+        """Return when a batch is durable. Fenced if it is not, and never will be by this owner.
+
+        ClusterUnavailable only if nothing of it was sent. Once its outcome is unknown, this goes on
+        until it is known: what follows a batch rests on it.
+        """
+        is_doubtful = sent = False
+        wait_s = PAUSE_S
+        while True:
+            try:
+                session = self._session
+                if session is None or session.is_closed:
+                    session = self._session = await self._open()
+                sent, is_doubtful = is_doubtful, True
+                await self._take(session, batch)
+                break
+            except Refused as error:
+                if not sent:
+                    raise ClusterUnavailable(
+                        f"PostgreSQL refuses to store a batch: {error}", Retry_After="1"
+                    ) from None
+            except (OutcomeUnknown, ClusterRefused) as error:
+                self._drop()
+                if not is_doubtful or self.is_ending:
+                    raise ClusterUnavailable(
+                        f"PostgreSQL does not answer: {error}", Retry_After="1"
+                    ) from None
+            await self._pause(wait_s)
+            wait_s = min(2 * wait_s, PAUSE_MAX_S)
+        self.is_away = False
+        self._seq += 1
+
+    async def _take(self, session: Session, batch: Batch) -> None:
+        if await session.fetch(APPEND, SHARD, self._seq, self._epoch, *batch):
+            return
+        slot = await session.fetch(SLOT, SHARD, self._seq)
+        if not slot or slot[0][0] != self._epoch:
+            raise Fenced(f"slot {self._seq} or epoch {self._epoch} is another's")
+        # An earlier try of ours, which may be on one server only: a commit of our own follows it.
+        await barrier(session, self._epoch)
+
+    def _drop(self) -> None:
+        self.is_away = True
+        if self._session is not None:
+            self._session.abort()
+            self._session = None
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.abort()
+            self._session = None

@@ -1,0 +1,78 @@
+"""The state of a cluster, read from its tables: who owns the streams, which nodes live."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.config.settings import Settings
+from penstock.errors import ClusterRefused
+from penstock.log.cluster import schema
+from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session
+
+_CLUSTER: Final = """SELECT name, format, current_setting('server_version'),
+current_setting('synchronous_standby_names') FROM penstock.cluster"""
+_SHARD: Final = """SELECT shard, epoch, node, extract(epoch FROM now() - claimed_at)::float8,
+checkpoints, (SELECT count(*) FROM penstock.journal j
+  WHERE j.shard = s.shard AND body IS NOT NULL)::bigint,
+(SELECT coalesce(sum(octet_length(body)), 0) FROM penstock.journal j
+  WHERE j.shard = s.shard)::bigint FROM penstock.shard s ORDER BY shard"""
+_NODES: Final = """SELECT name, url, version,
+extract(epoch FROM clock_timestamp() - beat)::float8 FROM penstock.node ORDER BY name"""
+_STANDBYS: Final = """SELECT application_name, state, sync_state FROM pg_stat_replication
+ORDER BY application_name"""
+_STREAMS: Final = "SELECT count(*) FROM penstock.stream WHERE soft_deleted = 0"
+
+
+async def read_status(settings: Settings) -> dict[str, Any]:
+    """Return the state of the cluster as a document; ClusterRefused if there is none."""
+    database = Database(settings)
+    try:
+        session = await database.open()
+        try:
+            return await _read(session, settings)
+        finally:
+            session.abort()
+    except (OutcomeUnknown, Refused) as error:
+        raise ClusterRefused(f"The cluster cannot be looked at: {error}") from None
+
+
+async def _read(session: Session, settings: Settings) -> dict[str, Any]:
+    tables = await schema.tables_of(session)
+    if not tables:
+        raise ClusterRefused(
+            "The database holds no cluster. The first `penstock serve --cluster` makes one."
+        )
+    await schema.check(session, tables, None)
+    name, version, server, standbys = (await session.fetch(_CLUSTER))[0]
+    shards = [
+        dict(
+            zip(
+                ("shard", "epoch", "owner", "owned_s", "checkpoints", "batches", "journal_bytes"),
+                row,
+                strict=True,
+            )
+        )
+        for row in await session.fetch(_SHARD)
+    ]
+    return {
+        "cluster": name,
+        "format": version,
+        "postgresql": server,
+        "synchronous_standby_names": standbys,
+        "standbys": [
+            {"name": row[0], "state": row[1], "sync": row[2]}
+            for row in await session.fetch(_STANDBYS)
+        ],
+        "shards": shards,
+        "nodes": [
+            {
+                "name": row[0],
+                "url": row[1],
+                "version": row[2],
+                "beat_age_s": row[3],
+                "lives": row[3] <= settings.cluster_takeover_s,
+            }
+            for row in await session.fetch(_NODES)
+        ],
+        "streams_at_checkpoint": (await session.fetch(_STREAMS))[0][0],
+    }

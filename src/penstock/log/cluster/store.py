@@ -1,0 +1,483 @@
+"""The store of a cluster: journal, catalog and extents in PostgreSQL, behind the protocol `Store`.
+
+One node owns the streams; what another node writes is found out at the next write, and by the beat.
+Mutations, the committer, the schedule of checkpoints and the replay are those of the disk store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from penstock import __version__
+from penstock.clock import Clock
+from penstock.config.settings import Settings
+from penstock.errors import (
+    ClusterRefused,
+    ClusterUnavailable,
+    NotOwner,
+    Overloaded,
+    PenstockError,
+)
+from penstock.log.cluster.catalog import Catalog
+from penstock.log.cluster.checkpoint import ClusterCheckpointer
+from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused, Session, Sessions
+from penstock.log.cluster.extents import ExtentCache, ExtentMissing, ExtentReader
+from penstock.log.cluster.node import Node
+from penstock.log.cluster.recovery import Recovered, recover
+from penstock.log.cluster.slots import Batch, Claim, Journal
+from penstock.log.cluster.thread_session import ThreadLoop
+from penstock.log.disk.applying import answer_batch, apply_batch
+from penstock.log.disk.catalog_rows import Row, stream_from_row
+from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
+from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.files import Files, Lock
+from penstock.log.disk.listing import Listing
+from penstock.log.disk.reader import StreamReader
+from penstock.log.mutations import Entry, mutations_of
+from penstock.log.stats import StoreStats, Totals
+from penstock.log.store import Health, Observer, Sizes
+from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.protocol.producer import ProducerState
+
+T = TypeVar("T")
+
+log = logging.getLogger("penstock.log")
+
+SESSIONS: Final = 4
+"""Sessions for reads of the catalog and of extents."""
+FETCHED_MAX: Final = 10_000
+"""Rows that are at hand for streams that are not active, or not yet."""
+LOOK_UP_TIMEOUT_S: Final = 2.0
+"""How long the event loop waits for a stream that nobody has fetched."""
+CURRENT_TIMEOUT_S: Final = 30.0
+"""How long a node that has claimed the streams waits for its lease before it gives them up."""
+OWN_PREFIX: Final = "__"
+"""The server's own streams stay in memory: they are written without a fetch."""
+
+
+class SlotWriter:
+    """The journal as the committer writes it, on the commit thread."""
+
+    def __init__(self, open_session: Callable[[], Awaitable[Session]], claim: Claim) -> None:
+        self._loop = ThreadLoop()
+        self.journal = Journal(open_session, claim)
+
+    def write(self, first_lsn: int, parts: list[bytes]) -> None:
+        batch = Batch(first_lsn, len(parts), b"".join(parts))
+        try:
+            self._loop.run(lambda: self.journal.append(batch))
+        except Fenced as error:
+            raise NotOwner(f"Another node owns the streams: {error}", Retry_After="1") from None
+
+    def close(self) -> None:
+        async def end() -> None:
+            self.journal.close()
+            await asyncio.sleep(0)  # its transport is closed in the next turn
+
+        self._loop.run(end)
+        self._loop.close()
+
+
+class ClusterStore:
+    needs_fetch = True
+
+    def __init__(self, settings: Settings, *, clock: Clock, node: Node | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._own_node = node is None
+        self.node = node or Node(settings)
+        self.stats = StoreStats()
+        self.restore_generation = 0
+        self._unclean_since_us: int | None = None
+        self._lost: str | None = None
+        self._is_open = False
+        self._fetched: dict[str, Row | None] = {}
+        self._fetched_at = 0
+        self._no_producers: WeakKeyDictionary[Stream, set[str]] = WeakKeyDictionary()
+        self.on_lost: Callable[[str], None] | None = None
+        """Called when another node has claimed the streams."""
+
+    # -- opening and closing
+
+    async def open(self, observer: Observer) -> list[Stream]:
+        self._observer = observer
+        # The folder holds what can be made again, such as the index of state streams.
+        files, root = Files(), Path(self._settings.data_dir)
+        files.make_folder(root)
+        self._lock: Lock = files.lock(root / "LOCK")
+        try:
+            if self._own_node:
+                await self.node.join(__version__)
+            claim = self.node.claim or await self.node.claim_when_free(self._fenced)
+            recovered = await self._recover(claim)
+            # The replay may have taken longer than the lease that came with the claim.
+            await self.node.until_current(CURRENT_TIMEOUT_S)
+        except BaseException:
+            self.node.lose("it could not be opened")
+            if self._own_node:
+                await self.node.leave()
+            self._lock.close()
+            raise
+        if not self.node.was_released:
+            self._unclean_since_us = self._clock.now_us()
+        log.info("Replayed %d records of %d streams.", recovered.records, len(recovered.streams))
+        self.stats.replayed_records = recovered.records
+        self._start(claim, recovered)
+        return list(recovered.streams.values())
+
+    async def _recover(self, claim: Claim) -> Recovered:
+        """Read what the owners before have left, from a server that has the claim."""
+        while True:
+            try:
+                session = await self.node.open_session()
+                try:
+                    return await recover(session, claim)
+                finally:
+                    session.abort()
+            except Fenced:
+                raise self.node.not_owner() from None
+            except (OutcomeUnknown, Refused, ClusterRefused) as error:
+                log.warning("The journal cannot be read: %s", error)
+                await asyncio.sleep(0.2)
+
+    def _start(self, claim: Claim, recovered: Recovered) -> None:
+        settings = self._settings
+        self._writer = SlotWriter(self.node.open_session, claim)
+        self._committer: Committer[Entry] = Committer(
+            self._writer,
+            next_lsn=recovered.next_lsn,
+            batch_bytes_max=settings.journal_batch_bytes_max,
+            on_committed=self._on_committed,
+            on_failed=self._on_failed,
+        )
+        self._counters = StoreCounters(recovered.next_lsn - 1, recovered.next_id)
+        self._checkpointer = ClusterCheckpointer(
+            self.node.open_session,
+            claim.epoch,
+            recovered.checkpoints,
+            extent_bytes=settings.segment_bytes_max,
+        )
+        self._sessions = Sessions(self.node.open_session, size=SESSIONS)
+        self._catalog = Catalog(self._sessions, claim.epoch, lambda: self._checkpointer.checkpoints)
+        self._extents = ExtentCache(self._sessions, cache_bytes=settings.cluster_cache_bytes)
+        self._reader = StreamReader(ExtentReader(self._extents))
+        self._schedule = CheckpointSchedule(
+            self._checkpointer,
+            settings,
+            self._counters,
+            self.stats,
+            folder=None,
+            sweep=False,
+            on_broken=self._fenced,
+            on_trimmed=self._extents.forget_some,
+        )
+        self._listing = Listing(self._catalog, self._schedule)
+        self._look_ups = ThreadPoolExecutor(1, thread_name_prefix="penstock-look-up")
+        self._look_up_loop = ThreadLoop()
+        self._look_up_sessions = Sessions(self.node.open_session, size=1)
+        self._fetched |= {row.path: row for row in recovered.rows.values()}
+        for stream in recovered.streams.values():
+            self._schedule.changed(stream)
+        for stream in recovered.deleted.values():
+            self._schedule.deleted(stream)
+        self._schedule.wrote(sum(stream.memory.size for stream in recovered.streams.values()))
+        changed = recovered.streams.values()
+        self._changed = Totals(
+            sum(not each.soft_deleted for each in changed), sum(each.held_bytes for each in changed)
+        )
+        self._excluded = [*recovered.streams, *recovered.deleted]
+        self._is_open = True
+        self._committer.start()
+        self._schedule_task = asyncio.create_task(self._schedule.run())
+
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        is_whole = self._lost is None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._committer.drain()
+        except TimeoutError:
+            log.warning("PostgreSQL was too slow to finish the appends that were queued.")
+            is_whole = False
+        self._writer.journal.is_ending = True
+        await asyncio.to_thread(self._committer.stop)
+        self._schedule.stop()
+        if self._lost is not None:
+            self._schedule.abandon()
+        wait_s = None if deadline is None else max(deadline - loop.time(), 0.0)
+        _, running = await asyncio.wait((self._schedule_task,), timeout=wait_s)
+        if running:
+            if self._lost is None:
+                log.warning("The last checkpoint takes too long; the next owner replays the rest.")
+            self._schedule.abandon()
+            is_whole = False
+        await self._schedule_task
+        await asyncio.to_thread(self._writer.close)
+        await asyncio.to_thread(self._checkpointer.close)
+        self._reader.close()
+        self._sessions.close()
+        await loop.run_in_executor(self._look_ups, self._end_look_ups)
+        self._look_ups.shutdown()
+        if is_whole:
+            await self.node.release()
+        if self._own_node:
+            await self.node.leave()
+        self._lock.close()
+
+    async def count_opened(self) -> Totals | None:
+        try:
+            streams, size = await self._catalog.totals(self._excluded)
+        except PenstockError:
+            return None
+        return Totals(streams + self._changed.streams, size + self._changed.bytes)
+
+    # -- writing
+
+    def next_id(self) -> int:
+        self._counters.next_id += 1
+        return self._counters.next_id - 1
+
+    def admit(self, size: int) -> None:
+        if self._lost is not None:
+            raise self.node.not_owner()
+        if self._is_away():
+            raise ClusterUnavailable("PostgreSQL does not answer. Try again.", Retry_After="1")
+        queued = self._committer.queued_bytes
+        if queued and queued + size > self._settings.append_queue_bytes_max:
+            raise Overloaded(
+                "Too many bytes wait for PostgreSQL (append_queue_bytes_max). Try again.",
+                Retry_After="1",
+            )
+        if self._schedule.is_behind():
+            raise Overloaded(
+                "The checkpoint cannot keep up (tail_bytes_max). Try again.", Retry_After="1"
+            )
+
+    def submit(self, entry: Entry) -> None:
+        self._committer.submit(entry)
+
+    def _on_committed(self, batch: Committed[Entry]) -> None:
+        mutations = mutations_of(batch.entries)
+        self._counters.durable_lsn = apply_batch(
+            mutations, batch.first_lsn, self._schedule.changed, self._ended
+        )
+        self._schedule.wrote(batch.bytes)
+        stats = self.stats
+        stats.commits += 1
+        stats.commit_records.add(len(batch.entries))
+        stats.commit_seconds.add(batch.seconds)
+        stats.journal_bytes_written += batch.bytes
+        self._observer.committed(mutations)
+        answer_batch(batch.entries)
+
+    def _ended(self, stream: Stream) -> None:
+        self._schedule.deleted(stream)
+        self._extents.forget(stream.id)
+
+    def _on_failed(self, entries: list[Entry], error: PenstockError) -> None:
+        self.stats.commit_failures += 1
+        if isinstance(error, NotOwner):
+            self._fenced(error.detail)
+            error = self.node.not_owner()
+        self._observer.failed(mutations_of(entries), error)
+        for entry in entries:
+            future = entry.future
+            if future is not None and not future.done():
+                future.set_exception(type(error)(error.detail, Retry_After="1"))
+
+    def _fenced(self, reason: str) -> None:
+        if self._lost is None:
+            self._lost = reason
+            self.node.lose(reason)
+            if self._is_open:
+                self._schedule.abandon()
+            if self.on_lost is not None:
+                self.on_lost(reason)
+
+    def _is_away(self) -> bool:
+        """Whether PostgreSQL answers neither the journal nor the beat."""
+        return self._writer.journal.is_away and not self.node.is_current()
+
+    # -- loading
+
+    def _rows(self) -> dict[str, Row | None]:
+        """Return what was fetched, by path; None for a path without a stream. It is true until a
+        checkpoint is finished: before that no stream that has changed leaves memory."""
+        if self._fetched_at != self._schedule.checkpoints or len(self._fetched) > FETCHED_MAX:
+            self._fetched, self._fetched_at = {}, self._schedule.checkpoints
+        return self._fetched
+
+    async def fetch(self, path: str) -> None:
+        if self._lost is not None:
+            raise self.node.not_owner()
+        while path not in self._rows():
+            checkpoints = self._schedule.checkpoints
+            rows = await self._catalog.by_path(path)
+            if self._schedule.checkpoints == checkpoints:
+                self._keep(path, rows)
+
+    def _keep(self, path: str, rows: list[Row]) -> None:
+        fetched = self._rows()
+        fetched[path] = None
+        fetched.update((row.path, row) for row in rows)
+
+    def load(self, path: str) -> Stream | None:
+        if path not in self._rows():
+            self._keep(path, self._look_up(lambda catalog: catalog.by_path(path)))
+        row = self._fetched[path]
+        if row is None or self._schedule.is_gone(row.id):
+            if not self.node.is_current():
+                # Another node may have created it.
+                raise ClusterUnavailable(
+                    "This node cannot tell whether there is such a stream: PostgreSQL does not "
+                    "answer it. Try again.",
+                    Retry_After="1",
+                )
+            return None
+        return stream_from_row(row)
+
+    def _look_up(self, question: Callable[[Catalog], Awaitable[T]]) -> T:
+        """Ask the catalog while the event loop waits: for the server's own work, which looks at a
+        stream that nobody has fetched. Requests fetch theirs."""
+        if self._lost is not None or self.node.claim is None:
+            raise self.node.not_owner()
+        if self._is_away():
+            raise ClusterUnavailable("PostgreSQL does not answer. Try again.", Retry_After="1")
+        known, epoch = self._checkpointer.checkpoints, self.node.claim.epoch
+        catalog = Catalog(self._look_up_sessions, epoch, lambda: known)
+        work = self._look_ups.submit(self._look_up_loop.run, lambda: question(catalog))
+        try:
+            return work.result(LOOK_UP_TIMEOUT_S)
+        except TimeoutError:
+            raise ClusterUnavailable(
+                "PostgreSQL takes too long to answer. Try again.", Retry_After="1"
+            ) from None
+
+    def _end_look_ups(self) -> None:
+        async def end() -> None:
+            self._look_up_sessions.close()
+            await asyncio.sleep(0)  # their transports are closed in the next turn
+
+        self._look_up_loop.run(end)
+        self._look_up_loop.close()
+
+    async def fetch_producer(self, stream: Stream, producer_id: str) -> None:
+        state = await self._catalog.producer(stream.id, producer_id)
+        if state is None:
+            self._no_producers.setdefault(stream, set()).add(producer_id)
+        else:
+            stream.producers.setdefault(producer_id, state)
+
+    def load_producer(self, stream: Stream, producer_id: str) -> ProducerState | None:
+        if not stream.stored_producers or producer_id in self._no_producers.get(stream, ()):
+            return None
+        return self._look_up(lambda catalog: catalog.producer(stream.id, producer_id))
+
+    def touched(self, stream: Stream) -> None:
+        if stream.durable and not stream.deleted:
+            self._schedule.changed(stream)
+
+    def release(self, stream: Stream) -> bool:
+        is_own = stream.path.startswith(OWN_PREFIX)
+        return not (stream.is_dirty or stream.in_checkpoint or is_own)
+
+    # -- reading
+
+    def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
+        return self._reader.read_now(stream, start, end)
+
+    async def read(self, stream: Stream, start: int, end: int) -> bytes:
+        return await self._reader.read(stream, start, end)
+
+    async def _seek(self, question: Callable[[], T]) -> T:
+        """Ask the reader; the indexes that it lacks are read first."""
+        while True:
+            try:
+                return question()
+            except ExtentMissing as missing:
+                await self._extents.load(missing.stream_id, missing.info)
+
+    async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
+        return await self._seek(lambda: self._reader.seek_ordinal(stream, ordinal))
+
+    async def seek_position(self, stream: Stream, position: int) -> tuple[int, int]:
+        return await self._seek(lambda: self._reader.seek_position(stream, position))
+
+    async def seek_time(self, stream: Stream, time_us: int) -> int:
+        return await self._seek(lambda: self._reader.seek_time(stream, time_us))
+
+    async def time_after(self, stream: Stream, position: int) -> int:
+        return await self._seek(lambda: self._reader.time_after(stream, position))
+
+    # -- listing
+
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_streams(prefix, after, limit, filed=False)
+
+    async def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_streams(prefix, after, limit, filed=True)
+
+    async def list_forks(self, source: Stream, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_forks(source, after, limit)
+
+    async def list_producers(
+        self, stream: Stream, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        return await self._listing.list_producers(stream, after, limit)
+
+    async def sizes(self, after_id: int, limit: int) -> Sizes:
+        return await self._listing.sizes(after_id, limit)
+
+    async def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        return await self._listing.list_meta(name, after, limit)
+
+    async def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        return await self._catalog.untouched(since_us, after, limit)
+
+    async def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+        return await self._catalog.expired(now_us, after, limit)
+
+    # -- how it is
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether no other node is known to own the streams."""
+        return self._lost is None
+
+    def is_current(self) -> bool:
+        return self.node.is_current()
+
+    async def until_current(self, timeout_s: float) -> None:
+        await self.node.until_current(timeout_s)
+
+    def health(self) -> Health:
+        if self._lost is not None:
+            return Health(False, False, "Another node owns the streams.")
+        if self._is_away():
+            return Health(True, False, "PostgreSQL does not answer.")
+        return Health(True, True, None)
+
+    def grace_until_us(self, ttl_s: int) -> int:
+        if self._unclean_since_us is None:
+            return 0
+        seconds = min(ttl_s, self._settings.checkpoint_interval_s)
+        return self._unclean_since_us + int(seconds * 1_000_000)
+
+    async def checkpoint(self) -> bool:
+        """Run a checkpoint now; return whether it succeeded."""
+        return await self._schedule.checkpoint()
+
+    async def abandon(self) -> None:
+        """Let go as a killed process would: nothing is finished, nothing released."""
+        self._lost = self._lost or "abandoned"
+        self._writer.journal.is_ending = True
+        with contextlib.suppress(TimeoutError):
+            await self.close(timeout_s=0)

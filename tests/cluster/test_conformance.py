@@ -1,0 +1,33 @@
+"""The protocol's official suite against a node that owns the streams."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.workload import Cluster
+from tests.conformance.suite import run_suite
+from tests.conformance.test_server_conformance import LONG_POLL_TIMEOUT_S, TESTS
+from tests.helpers.postgres import needs_postgres, running_trio
+
+
+@needs_postgres
+@pytest.mark.soak
+@pytest.mark.xdist_group("cluster")
+def test_official_suite_passes_on_a_node_that_owns_the_streams(tmp_path: Path) -> None:
+    with running_trio() as trio, ExitStack() as stack:
+        cluster = Cluster(
+            stack,
+            trio.dsn,
+            *("--long-poll-timeout", str(LONG_POLL_TIMEOUT_S)),
+            *("--development", "--cors-origin", "*"),
+            *("--active-streams-max", "20"),  # most streams are fetched again and again
+        )
+        node = cluster.add()
+        assert cluster.owner() is node
+        report = run_suite(node.url, tmp_path)
+    assert not report.failed, report.summary
+    assert not report.skipped, report.summary
+    assert len(report.passed) == TESTS, report.summary

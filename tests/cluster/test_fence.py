@@ -1,0 +1,242 @@
+"""The fence: nothing that was acknowledged is lost, doubled or reordered, whatever the schedule.
+
+The code of `slots` and `catalog` runs on a stand-in for PostgreSQL. Each safeguard is taken away
+once, and has to be missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.errors import ClusterUnavailable
+from penstock.log.cluster import catalog, slots
+from penstock.log.cluster.catalog import Checkpoint, write_checkpoint
+from penstock.log.cluster.database import Fenced, OutcomeUnknown
+from penstock.log.cluster.slots import Batch, Claim, Journal
+from tests.cluster.stand_in import READ, StandIn, World
+
+SCHEDULES = 600
+OWNERS = 3
+BATCHES = 4
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Owner:
+    """A node that claims the shard, reads what there is, and appends until it is fenced."""
+
+    def __init__(self, world: World, name: str, acknowledged: list[bytes]) -> None:
+        self.world = world
+        self.name = name
+        self.acknowledged = acknowledged
+        self.history: list[bytes] = []
+        self.checkpoints = 0
+        self.written = 0
+
+    async def run(self) -> None:
+        for _ in range(20):
+            try:
+                claim = await self.claim()
+                if claim is not None:
+                    await self.append_all(claim)
+                    if self.written == BATCHES:
+                        return
+            except (OutcomeUnknown, Fenced):
+                pass
+
+    async def claim(self) -> Claim | None:
+        session = await self.world.session()
+        epoch = (await session.fetch(catalog.PROGRESS, 0))[0][0]
+        claim = await slots.claim(session, epoch, self.name)
+        if claim is None:
+            return None
+        before = len(self.acknowledged)
+        (trimmed, history), *rows = await session.fetch(READ)
+        progress = (await session.fetch(catalog.PROGRESS, 0))[0]
+        if progress[0] != claim.epoch:
+            raise Fenced("claimed again")
+        self.checkpoints = progress[1]
+        self.history = [*history]
+        for seq, slot in rows:
+            if trimmed < seq < claim.seq and slot.first_lsn > len(self.history):
+                if slot.first_lsn != len(self.history) + 1:
+                    raise Violation(f"a gap before {slot.body!r}")
+                self.history.append(slot.body)
+        check(self.history, self.acknowledged[:before])
+        return claim
+
+    async def append_all(self, claim: Claim) -> None:
+        journal = Journal(self.world.session, claim, pause=self.world.turn)
+        while self.written < BATCHES:
+            body = f"{self.name}-{claim.epoch}-{self.written}".encode()
+            batch = Batch(len(self.history) + 1, 1, body)
+            try:
+                await journal.append(batch)
+            except ClusterUnavailable:
+                continue  # nothing of it was sent
+            self.history.append(body)
+            self.written += 1
+            self.acknowledged.append(body)
+            if self.world.chance.random() < 0.4:
+                await self.checkpoint(claim)
+
+    async def checkpoint(self, claim: Claim) -> None:
+        session = await self.world.session()
+        session.known = self.history
+        lsn = len(self.history)
+        plan = Checkpoint(self.checkpoints, claim.epoch, lsn, 1, [], [], [], [], [])
+        try:
+            await write_checkpoint(session, plan)
+            self.checkpoints += 1
+        except OutcomeUnknown:
+            session = await self.world.session()
+            await slots.barrier(session, claim.epoch)
+            self.checkpoints = (await session.fetch(catalog.PROGRESS, 0))[0][1]
+
+
+def check(history: list[bytes], acknowledged: list[bytes]) -> None:
+    """Raise Violation unless everything that was acknowledged is there once, in its order."""
+    if len(set(history)) != len(history):
+        raise Violation(f"twice: {history}")
+    places = {body: place for place, body in enumerate(history)}
+    missing = [body for body in acknowledged if body not in places]
+    if missing:
+        raise Violation(f"lost: {missing} of {acknowledged}, there is {history}")
+    by_epoch: dict[bytes, list[int]] = {}
+    for body in acknowledged:
+        by_epoch.setdefault(body.rpartition(b"-")[0], []).append(places[body])
+    if any(order != sorted(order) for order in by_epoch.values()):
+        raise Violation(f"reordered: {history}")
+
+
+def run_schedule(seed: int, *, faults: float = 0.08) -> list[bytes]:
+    """Run one schedule; return what was acknowledged, after it was found to be there."""
+
+    async def run() -> list[bytes]:
+        world = World(seed, faults=faults)
+        acknowledged: list[bytes] = []
+        await world.run(*(Owner(world, f"n{n}", acknowledged).run() for n in range(OWNERS)))
+        world.faults = 0.0
+        world.fail_over()  # what is only on one server may go
+        last = Owner(world, "last", acknowledged)
+        last.written = BATCHES
+        await world.run(_claim_and_check(last))
+        return acknowledged
+
+    return asyncio.run(run())
+
+
+async def _claim_and_check(owner: Owner) -> None:
+    assert await owner.claim() is not None
+    check(owner.history, owner.acknowledged)
+
+
+def violations(seeds: range = range(SCHEDULES)) -> int:
+    count = 0
+    for seed in seeds:
+        try:
+            run_schedule(seed)
+        except Violation:
+            count += 1
+            break
+    return count
+
+
+def test_nothing_acknowledged_is_lost_in_hundreds_of_schedules() -> None:
+    acknowledged = sum(len(run_schedule(seed)) for seed in range(SCHEDULES))
+    assert acknowledged > SCHEDULES  # the schedules get somewhere
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(0, 200_000, 20_000))
+def test_nothing_acknowledged_is_lost_in_very_many_schedules(first: int) -> None:
+    for seed in range(first + 10_000_000, first + 10_020_000):
+        run_schedule(seed, faults=0.02 + seed % 10 / 50)
+
+
+# -- without each of the safeguards
+
+
+def test_without_the_barrier_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(session: StandIn, epoch: int) -> None:
+        pass
+
+    monkeypatch.setattr(slots, "barrier", none)
+    assert violations() == 1
+
+
+def test_without_the_slot_of_a_claim_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def claim(session: StandIn, epoch: int, node: str) -> Claim | None:
+        async with session.transaction():
+            rows = await session.fetch(slots.CLAIM_EPOCH, 0, epoch, node)
+            if not rows:
+                return None
+            last = (await session.fetch(slots.CLAIM_LAST, 0))[0][0]
+        # It begins behind what it has seen, and takes nothing.
+        return Claim(rows[0][0], max(last, rows[0][1]))
+
+    monkeypatch.setattr(slots, "claim", claim)
+    assert violations() == 1
+
+
+def test_without_claims_that_stay_and_the_epoch_an_append_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimming = "DELETE FROM penstock.journal WHERE first_lsn + records - 1 <= $2"
+    monkeypatch.setattr(catalog, "TRIM", trimming)  # claims go, too
+    monkeypatch.setattr(slots, "APPEND", without_epoch(slots.APPEND))
+    assert violations() == 1
+
+
+def test_without_the_epoch_a_checkpoint_of_an_older_owner_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unfenced = catalog.MARK.replace("AND epoch = $2 AND checkpoints = $5", "")
+    assert unfenced != catalog.MARK
+    monkeypatch.setattr(catalog, "MARK", unfenced)
+    assert violations() == 1
+
+
+def without_epoch(statement: str) -> str:
+    head, _, tail = statement.partition("WHERE EXISTS")
+    return head + tail.partition("epoch = $3)")[2]
+
+
+@pytest.mark.parametrize("checks_epoch", [True, False])
+def test_the_epoch_fences_an_owner_older_than_the_trim(
+    monkeypatch: pytest.MonkeyPatch, checks_epoch: bool
+) -> None:
+    """Where the row of the claim is gone, too, only the epoch is left."""
+    trimming = "DELETE FROM penstock.journal WHERE first_lsn + records - 1 <= $2"
+    monkeypatch.setattr(catalog, "TRIM", trimming)
+    if not checks_epoch:
+        monkeypatch.setattr(slots, "APPEND", without_epoch(slots.APPEND))
+
+    acknowledged: list[bytes] = []
+
+    async def scenario(world: World) -> None:
+        old, new = Owner(world, "old", acknowledged), Owner(world, "new", acknowledged)
+        claim = await old.claim()
+        assert claim is not None
+        journal = Journal(world.session, claim, pause=world.turn)
+        claim = await new.claim()
+        assert claim is not None
+        await new.append_all(claim)
+        await new.checkpoint(claim)
+        try:
+            await journal.append(Batch(1, 1, b"zombie"))
+        except Fenced:
+            return
+        acknowledged.append(b"zombie")
+
+    async def run() -> None:
+        world = World(1, faults=0.0)
+        await world.run(scenario(world))
+
+    asyncio.run(run())
+    assert len(acknowledged) >= BATCHES
+    assert (b"zombie" in acknowledged) is not checks_epoch

@@ -1,0 +1,209 @@
+"""The lease: nobody is told that they are up to date by a node that another has replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from penstock.config.settings import Settings
+from penstock.errors import ClusterRefused, ClusterUnavailable
+from penstock.log.cluster.database import OutcomeUnknown, Rows
+from penstock.log.cluster.node import Node, View
+from penstock.log.cluster.slots import Claim
+from tests.helpers.app import Client, with_app
+
+SETTINGS = Settings(cluster="postgresql://nowhere/none")
+JSON = "application/json"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+
+class BeatSession:
+    """Answers beats: each is executed `delay` after it was sent, and answered as long after."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.delay = 0.0
+        self.beat_at = 0.0
+        self.epoch = 7
+        self.is_closed = False
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    async def fetch(self, statement: str, *values: Any) -> Rows:
+        self.clock.now += self.delay
+        self.beat_at = self.clock.now
+        self.clock.now += self.delay
+        return [(self.epoch,)]
+
+    async def execute_many(self, statement: str, values: Any) -> None:
+        raise AssertionError(statement)
+
+    def transaction(self) -> Any:
+        return nullcontext()
+
+
+def owner(clock: Clock) -> tuple[Node, BeatSession]:
+    session = BeatSession(clock)
+
+    async def open_session() -> BeatSession:
+        return session
+
+    node = Node(SETTINGS, open_session=open_session, monotonic=lambda: clock.now)
+    node.claim = Claim(7, 1)
+    return node, session
+
+
+def is_ever_stale(rounds: int = 300) -> bool:
+    """Whether a node says that it is current at a time when another may have taken over."""
+    chance = random.Random(1)
+    for _ in range(rounds):
+        clock = Clock()
+        node, session = owner(clock)
+        session.delay = chance.choice([0.0, 0.1, 1.0, 1.45, 2.0])
+        asyncio.run(node.beat())
+        # Another node claims as soon as the beat, by the database's clock, is old enough.
+        age_s = SETTINGS.cluster_takeover_s + 0.001
+        view = View(7, node.name, "", age_s, True, True, False)
+        assert view.is_free(SETTINGS.cluster_takeover_s)
+        clock.now = max(clock.now, session.beat_at + age_s)
+        if node.is_current():
+            return True
+    return False
+
+
+def test_no_node_is_current_when_another_may_claim() -> None:
+    assert not is_ever_stale()
+
+
+def test_a_lease_that_counts_from_the_answer_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Node._extend
+    monkeypatch.setattr(Node, "_extend", lambda self, sent: real(self, self._now()))
+    assert is_ever_stale()
+
+
+def test_without_a_lease_a_frozen_node_is_current_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "is_current", lambda self: self.claim is not None)
+    assert is_ever_stale()
+
+
+def test_a_node_is_current_from_its_beat_until_the_lease_is_over() -> None:
+    clock = Clock()
+    node, _ = owner(clock)
+    assert not node.is_current()
+    asyncio.run(node.beat())
+    assert node.is_current()
+    clock.now += SETTINGS.cluster_lease_s - 0.01
+    assert node.is_current()
+    clock.now += 0.02
+    assert not node.is_current()
+
+
+def test_the_lease_ends_with_the_session_by_which_others_see_the_node() -> None:
+    node, session = owner(Clock())
+    asyncio.run(node.beat())
+    session.is_closed = True
+    assert not node.is_current()
+
+
+def test_a_beat_that_finds_another_epoch_ends_the_ownership() -> None:
+    node, session = owner(Clock())
+    reasons: list[str] = []
+    node._on_lost = reasons.append
+    session.epoch = 8
+    asyncio.run(node.beat())
+    assert node.claim is None
+    assert len(reasons) == 1
+
+
+def test_a_beat_sent_before_a_claim_says_nothing_about_it() -> None:
+    node, session = owner(Clock())
+    claim, node.claim = node.claim, None
+
+    async def run() -> None:
+        beat = session.fetch
+
+        async def fetch(statement: str, *values: Any) -> Rows:
+            node.claim = claim  # meanwhile
+            session.epoch = 6
+            return await beat(statement, *values)
+
+        session.fetch = fetch  # type: ignore[method-assign]
+        await node.beat()
+
+    asyncio.run(run())
+    assert node.claim is claim
+
+
+@pytest.mark.parametrize(
+    ("view", "is_free"),
+    [
+        (View(1, None, None, None, None, False, False), True),
+        (View(1, "a", "", 0.1, True, True, False), False),
+        (View(1, "a", "", 0.1, True, False, False), True),
+        (View(1, "a", "", 0.1, False, False, False), False),
+        (View(1, "a", "", 9.0, False, False, False), True),
+        (View(1, "a", "", 9.0, True, True, False), True),
+        (View(1, "a", "", 9.0, True, True, True), False),
+    ],
+    ids=["released", "lives", "gone", "other primary", "silent", "frozen", "waits for a standby"],
+)
+def test_when_the_streams_may_be_claimed(view: View, is_free: bool) -> None:
+    assert view.is_free(3.0) is is_free
+
+
+def test_times_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ClusterRefused, match="cluster_beat_s"):
+        Node(Settings(cluster="postgresql://nowhere/none", cluster_lease_s=5.0))
+
+
+def test_a_node_without_a_session_is_not_current() -> None:
+    async def open_session() -> Any:
+        raise OutcomeUnknown("away")
+
+    node = Node(SETTINGS, open_session=open_session, monotonic=lambda: 0.0)
+    node.claim = Claim(7, 1)
+    with pytest.raises(OutcomeUnknown):
+        asyncio.run(node.beat())
+    assert not node.is_current()
+
+
+# -- what readers are told
+
+
+@with_app(long_poll_timeout_s=0.01)
+async def test_a_reader_is_told_to_be_up_to_date_only_while_that_is_known(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    held: list[float] = []
+
+    async def until_current(timeout_s: float) -> None:
+        held.append(timeout_s)
+        raise ClusterUnavailable("away", Retry_After="1")
+
+    store = client.engine.store
+    first = await client.get("a")
+    assert first.headers["stream-up-to-date"] == "true"
+    store.is_current, store.until_current = lambda: False, until_current
+    second = await client.get("a")
+    assert second.body == first.body
+    assert "stream-up-to-date" not in second.headers
+    assert "stream-up-to-date" not in (await client.get("a", "offset=now")).headers
+    poll = await client.get("a", f"offset={first.offset}&live=long-poll")
+    assert (poll.status, poll.headers["retry-after"]) == (503, "1")
+    assert held == [0.01]
+    sink = await client.sse("a")
+    await sink.until(lambda each: bool(each.frames))
+    assert b'"upToDate"' not in b"".join(sink.frames)
+    # The end of a closed stream is the end, whoever owns it.
+    store.is_current = lambda: True
+    await client.post("a", stream_closed="true")
+    store.is_current = lambda: False
+    assert (await client.get("a")).headers["stream-up-to-date"] == "true"
