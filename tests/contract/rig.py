@@ -18,12 +18,15 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.errors import PenstockError
+from penstock.log.cluster.store import ClusterStore
 from penstock.log.disk.store import DiskStore
+from penstock.log.held_stream import HeldStream
 from penstock.log.mutations import (
     AppendMutation,
     Barrier,
     CreateMutation,
     DeleteMutation,
+    Entry,
     MetaMutation,
     Mutation,
 )
@@ -31,11 +34,13 @@ from penstock.log.store import Store
 from penstock.log.stream import Stream
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
+from tests.helpers import postgres
 from tests.helpers.log import abandon, open_store, shrink_blocks
 
 JSON = StreamConfig("application/json", None, None)
 BYTES = StreamConfig("application/octet-stream", None, None)
-STORES = ("disk", "memory")
+STORES = ("disk", "memory", "cold", "cluster")
+"""`cold` is a disk store whose every checkpoint is followed by a move of all that can be moved."""
 
 Test = Callable[["Rig"], Awaitable[None]]
 
@@ -70,6 +75,8 @@ class Rig:
         self.folder = folder
         self.clock = ManualClock()
         self._options = options
+        if kind == "cluster":
+            options |= {"cluster": postgres.shared().fresh_database(), "data_dir": folder}
 
     async def open(self) -> None:
         self.observer = Recorder()
@@ -87,13 +94,16 @@ class Rig:
         await self.open()
 
     async def crash(self) -> None:
-        await abandon(self.disk)
+        if isinstance(self.store, ClusterStore):
+            await self.store.abandon()
+        else:
+            await abandon(self.disk)
         await self.open()
 
     async def settle(self) -> None:
         """Checkpoint where there is such a thing: what follows reads what is kept, not memory."""
-        if self.kind == "disk":
-            assert await self.disk.checkpoint()
+        if isinstance(self.store, DiskStore | ClusterStore):
+            assert await self.store.checkpoint()
 
     def find(self, path: str) -> Stream:
         """The stream that is active after opening, else the one that is kept."""
@@ -107,10 +117,10 @@ class Rig:
 
     # -- mutations
 
-    def submit(self, mutation: Mutation) -> asyncio.Future[Any]:
-        mutation.future = asyncio.get_running_loop().create_future()
-        self.store.submit(mutation)
-        return mutation.future
+    def submit(self, entry: Entry) -> asyncio.Future[Any]:
+        entry.future = asyncio.get_running_loop().create_future()
+        self.store.submit(entry)
+        return entry.future
 
     def make_create(
         self,
@@ -121,7 +131,7 @@ class Rig:
         closed: bool = False,
         replaces: Stream | None = None,
     ) -> CreateMutation:
-        stream = Stream(self.store.next_id(), path, config, self.clock.now_us())
+        stream = HeldStream(self.store.next_id(), path, config, self.clock.now_us())
         payload = wire(messages) if stream.is_json else b"".join(messages)
         return CreateMutation(
             stream,
@@ -179,15 +189,15 @@ class Rig:
     async def content(self, stream: Stream) -> bytes:
         return await self.store.read(stream, stream.earliest, stream.tail)
 
-    def paths(self, prefix: str = "", after: str = "", limit: int = 100) -> list[str]:
-        return [info.path for info in self.store.list_streams(prefix, after, limit)]
+    async def paths(self, prefix: str = "", after: str = "", limit: int = 100) -> list[str]:
+        return [info.path for info in await self.store.list_streams(prefix, after, limit)]
 
 
 def on_stores(kinds: Sequence[str] = STORES, **options: Any) -> Callable[[Test], Any]:
     """Run an async test on a fresh store of each kind."""
 
     def decorate(test: Test) -> Callable[..., None]:
-        @pytest.mark.parametrize("kind", kinds)
+        @pytest.mark.parametrize("kind", [_parameter(kind) for kind in kinds])
         def run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             shrink_blocks(monkeypatch)
             asyncio.run(_run(test, Rig(kind, tmp_path, **options)))
@@ -199,8 +209,12 @@ def on_stores(kinds: Sequence[str] = STORES, **options: Any) -> Callable[[Test],
     return decorate
 
 
+def _parameter(kind: str) -> Any:
+    return pytest.param(kind, marks=postgres.ON_POSTGRES if kind == "cluster" else ())
+
+
 def on_disk(**options: Any) -> Callable[[Test], Any]:
-    return on_stores(("disk",), **options)
+    return on_stores(("disk", "cold"), **options)
 
 
 async def _run(test: Test, rig: Rig) -> None:

@@ -117,7 +117,7 @@ async def test_forks_and_their_sources_survive(rig: Rig) -> None:
         assert await rig.content(stream) == wire([b"1", b"2", b"3"])
         source = linked(rig, "a")
         assert (source.soft_deleted, source.forks, source.pinned) == (True, 1, 0)
-        assert rig.paths() == ["b"]
+        assert await rig.paths() == ["b"]
         await rig.reopen()
 
 
@@ -211,6 +211,37 @@ async def test_streams_with_a_meta_value_are_listed(rig: Rig) -> None:
     await rig.set_meta(streams["a"], "other", b"x")
     await rig.settle()
     await rig.set_meta(streams["c"], "retention", b"x")
-    assert rig.store.list_meta("retention", "", 10) == ["b", "c", "d"]
-    assert rig.store.list_meta("retention", "b", 1) == ["c"]
-    assert rig.store.list_meta("retention", "d", 1) == []
+    assert await rig.store.list_meta("retention", "", 10) == ["b", "c", "d"]
+    assert await rig.store.list_meta("retention", "b", 1) == ["c"]
+    assert await rig.store.list_meta("retention", "d", 1) == []
+
+
+async def forks_of(rig: Rig, source: Stream, after: str = "", limit: int = 100) -> list[str]:
+    return [info.path for info in await rig.store.list_forks(source, after, limit)]
+
+
+@on_stores()
+async def test_forks_are_listed_by_path_and_page_by_page(rig: Rig) -> None:
+    source = await rig.create("a", [b"1"])
+    forks = [await fork(rig, path, source, [b"2"]) for path in ("d", "b", "e", "c")]
+    await fork(rig, "b/below", forks[1], [])
+    assert await forks_of(rig, source) == ["b", "c", "d", "e"]
+    assert await forks_of(rig, source, "b", 2) == ["c", "d"]
+    await delete_fork(rig, forks[2], cascade=False)
+    assert await forks_of(rig, source) == ["b", "c", "d"]
+
+
+@on_disk()
+async def test_forks_are_listed_from_the_catalog_and_from_memory_alike(rig: Rig) -> None:
+    source = await rig.create("a", [b"1"])
+    for path in ("b", "c", "e", "f"):
+        await fork(rig, path, source, [b"2"])
+    await rig.settle()
+    await rig.reopen()
+    source = rig.find("a")
+    await fork(rig, "d", source, [])
+    await rig.append(linked(rig, "c"), [b"3"])
+    await delete_fork(rig, linked(rig, "e"), cascade=False)
+    assert await forks_of(rig, source) == ["b", "c", "d", "f"]
+    assert await forks_of(rig, source, limit=2) == ["b", "c"]
+    assert await forks_of(rig, source, "c", 1) == ["d"]

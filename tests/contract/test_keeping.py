@@ -26,7 +26,7 @@ async def test_no_stream_is_reported_expired_before_its_deadline(rig: Rig) -> No
     await rig.create("at", config=JSON._replace(expires_at_us=now + 10 * SECOND))
     await rig.create("never")
     await rig.settle()
-    assert rig.store.expired(now + 10 * SECOND - 1, (-1, -1), 9) == []
+    assert await rig.store.expired(now + 10 * SECOND - 1, (-1, -1), 9) == []
 
 
 @on_disk()
@@ -36,10 +36,10 @@ async def test_stored_streams_are_reported_expired_from_their_deadline_on(rig: R
     second = await rig.create("at", config=JSON._replace(expires_at_us=now + 20 * SECOND))
     await rig.create("never")
     await rig.settle()
-    assert rig.store.expired(now + 10 * SECOND, (-1, -1), 9) == [
+    assert await rig.store.expired(now + 10 * SECOND, (-1, -1), 9) == [
         (now + 10 * SECOND, first.id, "ttl")
     ]
-    assert rig.store.expired(now + 99 * SECOND, (-1, -1), 9) == [
+    assert await rig.store.expired(now + 99 * SECOND, (-1, -1), 9) == [
         (now + 10 * SECOND, first.id, "ttl"),
         (now + 20 * SECOND, second.id, "at"),
     ]
@@ -51,7 +51,7 @@ async def test_expired_streams_are_paged_even_when_they_end_together(rig: Rig) -
     await rig.settle()
     ids: list[int] = []
     after = (-1, -1)
-    while page := rig.store.expired(rig.clock.now_us() + 10 * SECOND, after, 3):
+    while page := await rig.store.expired(rig.clock.now_us() + 10 * SECOND, after, 3):
         assert len(page) <= 3
         ids += [deadline.id for deadline in page]
         after = (page[-1].time_us, page[-1].id)
@@ -67,7 +67,7 @@ async def test_a_touch_is_kept_by_the_next_checkpoint(rig: Rig) -> None:
     rig.store.touched(stream)
     assert not rig.store.release(stream)
     await rig.settle()
-    assert rig.store.expired(rig.clock.now_us() + 5 * SECOND, (-1, -1), 9) == []
+    assert await rig.store.expired(rig.clock.now_us() + 5 * SECOND, (-1, -1), 9) == []
     await rig.reopen()
     assert rig.find("a").touched_us == rig.clock.now_us()
 
@@ -92,7 +92,7 @@ async def test_a_deleted_stream_is_not_touched_back_to_life(rig: Rig) -> None:
     rig.store.touched(stream)
     await rig.settle()
     assert rig.store.load("a") is None
-    assert rig.paths() == []
+    assert await rig.paths() == []
 
 
 @on_stores()
@@ -202,3 +202,23 @@ async def test_a_path_never_created_is_not_loaded(rig: Rig) -> None:
     await rig.settle()
     assert rig.store.load("b") is None
     assert rig.store.load("") is None
+
+
+@on_stores()
+async def test_producers_are_listed_by_id_wherever_they_are(rig: Rig) -> None:
+    stream = await rig.create("a")
+    for id in ("c", "a", "d"):
+        await rig.append(stream, [b"1"], producer=Producer(id, 1, 0))
+    await rig.settle()
+    if rig.kind == "disk":
+        await rig.reopen()
+        stream = rig.find("a")
+    await rig.append(stream, [b"1"], producer=Producer("b", 0, 0))
+    await rig.append(stream, [b"1"], producer=Producer("c", 2, 5))
+    producers = await rig.store.list_producers(stream, "", 3)
+    assert producers == [
+        ("a", ProducerState(1, 0)),
+        ("b", ProducerState(0, 0)),
+        ("c", ProducerState(2, 5)),
+    ]
+    assert await rig.store.list_producers(stream, "c", 3) == [("d", ProducerState(1, 0))]

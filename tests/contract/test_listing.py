@@ -20,19 +20,19 @@ async def make(rig: Rig, *paths: str) -> None:
 async def test_streams_are_listed_in_byte_order_of_their_paths(rig: Rig) -> None:
     await make(rig, "b", "a/b", "a", "B", "a0", "a%20", "~", "a/b/c")
     expected = ["B", "a", "a%20", "a/b", "a/b/c", "a0", "b", "~"]
-    assert rig.paths() == expected
+    assert await rig.paths() == expected
     await rig.settle()
-    assert rig.paths() == expected
+    assert await rig.paths() == expected
 
 
 @on_stores()
 async def test_a_prefix_is_text_not_a_folder(rig: Rig) -> None:
     await make(rig, "a", "a/b", "a0", "a~", "b")
     for _ in range(2):
-        assert rig.paths("a") == ["a", "a/b", "a0", "a~"]
-        assert rig.paths("a/") == ["a/b"]
-        assert rig.paths("a~") == ["a~"]
-        assert rig.paths("c") == []
+        assert await rig.paths("a") == ["a", "a/b", "a0", "a~"]
+        assert await rig.paths("a/") == ["a/b"]
+        assert await rig.paths("a~") == ["a~"]
+        assert await rig.paths("c") == []
         await rig.settle()
 
 
@@ -44,7 +44,7 @@ async def test_pages_follow_each_other_without_gap_or_repeat(rig: Rig) -> None:
     await make(rig, "other", *paths[1::2])
     for limit in (1, 2, 3, 5, 16, 17, 18):
         listed: list[str] = []
-        while page := rig.paths("s/", listed[-1] if listed else "", limit):
+        while page := await rig.paths("s/", listed[-1] if listed else "", limit):
             assert len(page) <= limit
             listed += page
         assert listed == paths
@@ -55,9 +55,9 @@ async def test_a_page_starts_after_a_path_that_need_not_exist(rig: Rig) -> None:
     await make(rig, "a", "c")
     await rig.settle()
     await make(rig, "b", "d")
-    assert rig.paths(after="bb") == ["c", "d"]
-    assert rig.paths(after="c") == ["d"]
-    assert rig.paths(after="d") == []
+    assert await rig.paths(after="bb") == ["c", "d"]
+    assert await rig.paths(after="c") == ["d"]
+    assert await rig.paths(after="d") == []
 
 
 @on_stores()
@@ -69,7 +69,7 @@ async def test_what_is_listed_is_the_newest_durable_state(rig: Rig) -> None:
     await rig.append(stream, [b"2"], closes=True)
     created = rig.clock.now_us() - 5_000_000
     for _ in range(2):
-        (info,) = rig.store.list_streams("", "", 9)
+        (info,) = await rig.store.list_streams("", "", 9)
         assert (info.path, info.id, info.content_type) == ("a", stream.id, "application/json")
         assert (info.tail, info.messages, info.closed) == (6, 2, True)
         assert (info.created_us, info.touched_us) == (created, rig.clock.now_us())
@@ -83,9 +83,9 @@ async def test_deleted_streams_leave_no_hole_in_a_page(rig: Rig) -> None:
     await rig.settle()
     for path in ("a", "b", "d"):
         await rig.delete(rig.find(path))
-    assert rig.paths(limit=2) == ["c", "e"]
+    assert await rig.paths(limit=2) == ["c", "e"]
     await rig.settle()
-    assert rig.paths(limit=2) == ["c", "e"]
+    assert await rig.paths(limit=2) == ["c", "e"]
 
 
 @on_disk()
@@ -96,14 +96,14 @@ async def test_a_list_made_while_a_checkpoint_runs_is_complete(rig: Rig) -> None
     await make(rig, "b")
     lists: list[list[tuple[str, int]]] = []
 
-    def look() -> None:
-        lists.append([(info.path, info.tail) for info in rig.store.list_streams("", "", 9)])
+    async def look() -> None:
+        lists.append([(info.path, info.tail) for info in await rig.store.list_streams("", "", 9)])
 
     checkpoint = asyncio.create_task(rig.disk.checkpoint())
     while not checkpoint.done():
-        look()
+        await look()
         await asyncio.sleep(0)
-    look()
+    await look()
     assert len(lists) > 1
     assert all(listed == [("a", 3), ("b", 0), ("c", 0)] for listed in lists)
 
@@ -121,7 +121,7 @@ async def test_a_page_describes_no_other_streams_than_its_own(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stream, "info", counted)
         listed: list[str] = []
-        while page := rig.paths("s/", listed[-1] if listed else "", 10):
+        while page := await rig.paths("s/", listed[-1] if listed else "", 10):
             listed += page
     assert listed == described == [f"s/{number:03d}" for number in range(200)]
 
@@ -145,5 +145,5 @@ async def test_pages_are_right_however_streams_come_and_go_between_them(rig: Rig
                 pass
         after = f"s/{random.randrange(60):02d}"
         expected = sorted(each for each in existing if each > after)
-        assert rig.paths("s/", after, 7) == expected[:7]
-        assert rig.paths("s/", "", 100) == sorted(existing)
+        assert await rig.paths("s/", after, 7) == expected[:7]
+        assert await rig.paths("s/", "", 100) == sorted(existing)

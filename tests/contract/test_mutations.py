@@ -29,7 +29,7 @@ async def test_a_created_stream_is_durable_with_its_first_bytes(rig: Rig) -> Non
 async def test_a_stream_can_be_created_closed(rig: Rig) -> None:
     stream = await rig.create("a", [b"1"], closed=True)
     assert stream.closed
-    assert rig.store.list_streams("", "", 1)[0].closed
+    assert (await rig.store.list_streams("", "", 1))[0].closed
 
 
 @on_stores()
@@ -85,10 +85,10 @@ async def test_a_deleted_stream_is_neither_loaded_nor_listed(rig: Rig) -> None:
     assert await rig.submit(rig.make_delete(stream)) == "deleted"
     assert stream.deleted
     assert rig.store.load("a") is None
-    assert rig.paths() == []
+    assert await rig.paths() == []
     await rig.settle()
     assert rig.store.load("a") is None
-    assert rig.paths() == []
+    assert await rig.paths() == []
 
 
 @on_stores()
@@ -99,7 +99,9 @@ async def test_a_path_can_be_used_again_and_gets_a_later_generation(rig: Rig) ->
     new = await rig.create("a", [b"2"])
     assert new.id > old.id
     await rig.settle()
-    assert [(info.path, info.id) for info in rig.store.list_streams("", "", 9)] == [("a", new.id)]
+    assert [(info.path, info.id) for info in await rig.store.list_streams("", "", 9)] == [
+        ("a", new.id)
+    ]
     assert await rig.content(new) == wire([b"2"])
 
 
@@ -110,7 +112,7 @@ async def test_delete_and_create_in_one_turn_leave_the_new_stream(rig: Rig) -> N
     rig.submit(rig.make_delete(old))
     await rig.submit(create)
     assert old.deleted
-    infos = rig.store.list_streams("", "", 9)
+    infos = await rig.store.list_streams("", "", 9)
     assert [(info.id, info.tail) for info in infos] == [(create.stream.id, 3)]
 
 
@@ -122,7 +124,7 @@ async def test_a_creation_can_replace_an_expired_stream_in_one_step(rig: Rig) ->
     assert old.deleted
     assert not new.deleted
     await rig.settle()
-    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    assert [info.id for info in await rig.store.list_streams("", "", 9)] == [new.id]
 
 
 @on_stores()
@@ -130,9 +132,9 @@ async def test_a_late_end_of_a_replaced_stream_leaves_its_successor_alone(rig: R
     old = await rig.create("a", [b"1"])
     new = await rig.create("a", [b"2"], replaces=old)
     await rig.delete(old)
-    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    assert [info.id for info in await rig.store.list_streams("", "", 9)] == [new.id]
     await rig.settle()
-    assert [info.id for info in rig.store.list_streams("", "", 9)] == [new.id]
+    assert [info.id for info in await rig.store.list_streams("", "", 9)] == [new.id]
     assert await rig.content(rig.find("a")) == wire([b"2"])
 
 
@@ -143,9 +145,9 @@ async def test_mutations_of_one_turn_are_told_as_one_batch_in_their_order(rig: R
     barrier = Barrier("passed")
     delete = rig.make_delete(b.stream)
     submitted = [a, b, append, barrier, delete]
-    futures = [rig.submit(mutation) for mutation in submitted]
+    futures = [rig.submit(entry) for entry in submitted]
     await asyncio.gather(*futures)
-    assert rig.observer.batches == [submitted]
+    assert rig.observer.batches == [[a, b, append, delete]]
 
 
 @on_stores()
@@ -212,7 +214,7 @@ async def test_a_caller_who_gives_up_does_not_disturb_the_rest_of_the_batch(rig:
     rig.submit(first).cancel()
     assert await rig.submit(second) == "created b"
     assert first.stream.durable
-    assert rig.paths() == ["a", "b"]
+    assert await rig.paths() == ["a", "b"]
 
 
 @on_stores()

@@ -26,7 +26,7 @@ async def long_stream(rig: Rig) -> tuple[Stream, list[bytes]]:
     return stream, numbered(0, 300)
 
 
-@on_stores()
+@on_stores(tier_cache_bytes_max=20_000)
 async def test_every_range_reads_the_bytes_that_were_appended(rig: Rig) -> None:
     stream, messages = await long_stream(rig)
     data = wire(messages)
@@ -37,6 +37,8 @@ async def test_every_range_reads_the_bytes_that_were_appended(rig: Rig) -> None:
         {place + d for place in borders for d in (-1, 0, 1) if 0 <= place + d <= len(data)}
         | set(range(0, len(data), BLOCK_BYTES))
     )
+    if rig.kind == "cold":
+        places = places[::2]  # each read takes several turns of the loop
     for start in places:
         for end in places:
             if start <= end:

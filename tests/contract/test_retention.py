@@ -113,7 +113,7 @@ def test_every_look_trims_what_a_look_at_everything_would(tmp_path: Path, seed: 
         earliest = []
         for each in (one, other):
             await each.retention.enforce()
-            infos = each.store.list_streams("", "", 100)
+            infos = await each.store.list_streams("", "", 100)
             earliest.append([(info.path, info.earliest, info.tail) for info in infos])
         assert earliest[0] == earliest[1]
 

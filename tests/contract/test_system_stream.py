@@ -18,6 +18,7 @@ from penstock.log import open_engine
 from penstock.log.engine import Engine
 from penstock.log.stream import Stream
 from penstock.log.system_stream import Event, SystemStream
+from penstock.protocol.json_mode import SLICE_BYTES
 from penstock.protocol.lifecycle import StreamConfig
 from tests.crash.engines import small_settings, start
 from tests.crash.faults import Fault, FaultFiles, FaultStore
@@ -235,6 +236,32 @@ async def test_a_write_that_is_refused_leaves_memory_as_it_was(engine: Engine) -
     await memory.put("a", 3)
     assert await values(memory.stream) == [1, 3]
     assert memory.undone == [2]
+
+
+@on_stores()
+async def test_a_write_that_is_refused_is_undone_before_the_next_one(engine: Engine) -> None:
+    """Also while others are on their way, when a client is refused only after those."""
+    memory = Memory(engine)
+    await memory.stream.ensure()
+    first = memory.put("a", 1)
+    admit = engine.store.admit
+    engine.store.admit = _full  # type: ignore[method-assign] # a full disk
+    refused = memory.put("a", 2)
+    assert (memory.values, memory.undone) == ({"a": 1}, [2])
+    engine.store.admit = admit  # type: ignore[method-assign] # there is room again
+    await memory.put("a", 3)
+    await first
+    assert isinstance(refused.exception(), DiskFull)
+    assert await values(memory.stream) == [1, 3]
+
+
+@on_stores()
+async def test_a_long_write_is_decided_at_once_too(engine: Engine) -> None:
+    stream = SystemStream(engine, PATH)
+    await stream.ensure()
+    long = stream.write([{**event("k", 1), "text": "x" * 2 * SLICE_BYTES}])
+    assert engine.pending(stream.find()).tail > SLICE_BYTES
+    await long
 
 
 @on_stores()

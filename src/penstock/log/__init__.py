@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.settings import Settings
+from penstock.errors import StoreError
 from penstock.log.engine import Engine
 from penstock.log.pubsub import StreamEvent, Subscription
 from penstock.log.requests import Append
@@ -20,9 +21,19 @@ def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:
     """Return an engine on the store that the settings name; `start()` opens it."""
     store: Store
     if settings.memory:
+        if settings.cluster:
+            raise StoreError("Streams are in memory or in a cluster: leave out memory or cluster.")
+        if settings.tier_url:
+            raise StoreError("Streams in memory have no segments to move: leave out tier_url.")
         from penstock.log.memory import MemoryStore
 
         store = MemoryStore(settings)
+    elif settings.cluster:
+        if settings.tier_url:
+            raise StoreError("A cluster keeps old messages in PostgreSQL: leave out tier_url.")
+        from penstock.log.cluster.store import ClusterStore
+
+        store = ClusterStore(settings, clock=clock)
     else:
         from penstock.log.disk.store import DiskStore
 

@@ -61,6 +61,24 @@ class ActiveStreams:
         """Return the stream at `path` if it is in memory."""
         return self._by_path.get(path)
 
+    async def fetch(self, path: str) -> None:
+        """Make a stream active that may only be in the store. Once this returns, `pending` answers
+        without waiting, in a store that needs it: until then it cannot."""
+        if path not in self._by_path and path not in self._evicted:
+            await self._store.fetch(path)
+
+    def is_at_hand(self, path: str, producer_id: str | None) -> bool:
+        """Whether a stream, and one of its producers, can be looked at without a fetch."""
+        stream = self._by_path.get(path)
+        if stream is None:
+            return False
+        return (
+            producer_id is None
+            or not stream.stored_producers
+            or producer_id in stream.producers
+            or producer_id in stream.pending_producers
+        )
+
     def _load(self, path: str) -> Stream | None:
         stream = self._evicted.pop(path, None)
         if stream is None or stream.deleted:
@@ -210,11 +228,11 @@ class ActiveStreams:
 
     # -- listing
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         now = self._clock.now_us()
         infos: list[StreamInfo] = []
         while len(infos) < limit:
-            page = self._store.list_streams(prefix, after, limit)
+            page = await self._store.list_streams(prefix, after, limit)
             infos += [info for info in page if not self._is_info_expired(info, now)]
             if len(page) < limit:
                 break

@@ -36,6 +36,7 @@ from penstock.log.store import Health, Store
 from penstock.log.stream import Stream, StreamInfo, Watcher
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from penstock.protocol.offsets import START
+from penstock.protocol.producer import ProducerState
 
 PIECE_BYTES = 256 * 1024
 """Bytes that a store reads at a time."""
@@ -90,12 +91,16 @@ class Engine:
         self._retention_task = asyncio.create_task(
             self.retention.run(self._settings.retention_interval_s)
         )
+        self._totals_task = asyncio.create_task(self._count_opened())
         self._count_task: asyncio.Task[None] | None = None
         if self.quotas is not None:
             self._commits.listen(self.quotas.committed)
             self._commits.listen_to_failures(self.quotas.failed)
             self._count_task = asyncio.create_task(self.quotas.count(self.store))
         self._reap_task = asyncio.create_task(reaper.run(self._settings.reap_interval_s))
+
+    async def _count_opened(self) -> None:
+        self.stats.opened = await self.store.count_opened()
 
     def drain(self) -> None:
         """Prepare to stop: refuse appends that wait for a check, which may take long, and finish
@@ -110,10 +115,17 @@ class Engine:
         self._context.stop()
         self._reap_task.cancel()
         self._retention_task.cancel()
+        self._totals_task.cancel()
         if self._count_task is not None:
             self._count_task.cancel()
         await self._pubsub.close()
         await self.store.close(timeout_s=timeout_s)
+
+    @property
+    def restore_generation(self) -> int:
+        """The generation of the last restore from a backup: that of what was appended since to
+        streams that were there before. 0 if there was none."""
+        return self.store.restore_generation
 
     def health(self) -> Health:
         return self.store.health()
@@ -197,6 +209,36 @@ class Engine:
 
     # -- reading
 
+    @property
+    def needs_fetch(self) -> bool:
+        """Whether streams that are not active have to be fetched before they are used."""
+        return self.store.needs_fetch
+
+    def is_at_hand(self, path: str, producer_id: str | None = None) -> bool:
+        """Whether a stream, and one of its producers, can be used without a fetch."""
+        return self._streams.is_at_hand(path, producer_id)
+
+    async def fetch(self, path: str, producer_id: str | None = None) -> None:
+        """Bring a stream that is not active next to the event loop, with its sources and one of
+        its producers, so that nothing that is decided about it has to wait. Does nothing, and
+        never waits, where the store is on this machine."""
+        if not self.store.needs_fetch:
+            return
+        await self._streams.fetch(path)
+        if producer_id is not None and not self._streams.is_at_hand(path, producer_id):
+            stream = self._streams.pending(path)
+            if stream is not None:
+                await self.store.fetch_producer(stream, producer_id)
+
+    def is_current(self) -> bool:
+        """Whether the durable tail of a stream is known to be its last: false on a node of a
+        cluster that may have been replaced."""
+        return self.store.is_current()
+
+    async def until_current(self, timeout_s: float) -> None:
+        """Return when `is_current`; an error of 503 if that takes too long."""
+        await self.store.until_current(timeout_s)
+
     def find(self, path: str, *, touch: bool) -> Stream:
         """Return the stream at `path` as readers see it."""
         now = self._clock.now_us()
@@ -254,6 +296,19 @@ class Engine:
         """Return where message `ordinal` (from 0) of a JSON stream starts."""
         return await self._ranges.seek(stream, ordinal)
 
+    async def at_time(self, stream: Stream, time_us: int) -> int:
+        """Return a position from which a read has every message appended at or after a time, and
+        as few earlier ones as the log can tell apart."""
+        return await self._ranges.at_time(stream, time_us)
+
+    async def last_messages(self, stream: Stream, count: int) -> int:
+        """Return where the last messages of a JSON stream start."""
+        return await self._ranges.last_messages(stream, count)
+
+    async def last_lines(self, stream: Stream, count: int, *, bytes_max: int) -> int | None:
+        """Return where the last lines of text start; None if they are longer than `bytes_max`."""
+        return await self._ranges.last_lines(stream, count, bytes_max=bytes_max)
+
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         data = self.store.read_now(stream, start, end)
         if data is not None:
@@ -283,8 +338,23 @@ class Engine:
         """Return the streams in memory; after a start, those that the journal has changes of."""
         return self._streams.all_active()
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        return self._streams.list_streams(prefix, after, limit)
+    async def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        """Return the paths of streams that have the meta value `name`, in path order."""
+        return await self.store.list_meta(name, after, limit)
+
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self._streams.list_streams(prefix, after, limit)
+
+    async def list_forks(self, stream: Stream, after: str, limit: int) -> list[StreamInfo]:
+        """Return the forks that were made of a stream, by the order of their paths."""
+        # Most streams have none, and then nothing is looked up.
+        return await self.store.list_forks(stream, after, limit) if stream.forks else []
+
+    async def list_producers(
+        self, stream: Stream, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        """Return the producers that a stream remembers, by the order of their ids."""
+        return await self.store.list_producers(stream, after, limit)
 
     # -- waiting
 

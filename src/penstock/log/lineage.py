@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.errors import StreamTrimmed
-from penstock.log.stream import Stream
+from penstock.limits import OFFSET_PART_MAX
+from penstock.log.stream import Stream, StreamInfo
 
 
 def source_of(stream: Stream) -> Stream:
@@ -32,7 +33,8 @@ def owner_of_ordinal(stream: Stream, ordinal: int) -> Stream:
 
 
 def owner_at_time(stream: Stream, time_us: int) -> tuple[Stream, int]:
-    """Return the stream that holds appends from `time_us` on, and where it ends for `stream`."""
+    """Return the stream that holds the first append from `time_us` on, and where it ends for
+    `stream`."""
     bound = stream.tail
     while stream.fork is not None and time_us <= stream.created_us:
         bound = min(bound, stream.own_start)
@@ -62,22 +64,40 @@ def ancestors(stream: Stream) -> Iterator[Stream]:
 
 
 def inherited(stream: Stream) -> dict[int, int]:
-    """Return the generations that a fork inherits from, each with the position where it ends for
-    the fork."""
-    generations: dict[int, int] = {}
+    """Return the generations that a stream inherits from, each with the position where it ends for
+    the stream: those of the sources of a fork, and those before and after a restore."""
+    generations = {generation: OFFSET_PART_MAX for _, generation in stream.renewals}
     end = stream.own_start
     while stream.fork is not None:
         stream = source_of(stream)
         generations[stream.id] = end
+        generations.update((generation, end) for _, generation in stream.renewals)
         end = min(end, stream.own_start)
     return generations
+
+
+def generation_at(stream: Stream | StreamInfo, position: int) -> int:
+    """Return the generation of a position of this stream itself: its id, unless the store was
+    restored and the position is of the time afterwards."""
+    generation = stream.id
+    for start, renewal in stream.renewals:
+        if position > start:
+            generation = renewal
+    return generation
+
+
+def is_generation(stream: Stream, generation: int) -> bool:
+    """Whether positions of this stream itself are, or were, spelled with a generation."""
+    return generation == stream.id or any(generation == each for _, each in stream.renewals)
 
 
 def token(stream: Stream, position: int) -> str:
     """Return the offset that clients see for a position of this stream."""
     while position < stream.own_start:
         stream = source_of(stream)
-    return f"{stream.id:016d}_{position:016d}"
+    if stream.renewals:
+        return f"{generation_at(stream, position):016d}_{position:016d}"
+    return stream.offset_prefix + str(position).zfill(16)
 
 
 def spellings(stream: Stream, position: int) -> list[str]:
@@ -86,7 +106,7 @@ def spellings(stream: Stream, position: int) -> list[str]:
     offsets = [token(stream, position)]
     while stream.fork is not None and position == stream.own_start:
         stream = source_of(stream)
-        offsets.append(f"{stream.id:016d}_{position:016d}")
+        offsets.append(f"{generation_at(stream, position):016d}_{position:016d}")
     return offsets
 
 

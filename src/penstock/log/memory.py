@@ -14,21 +14,24 @@ from penstock.config.settings import Settings
 from penstock.errors import Overloaded
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
 from penstock.log.memory_tail import Chunk
-from penstock.log.mutations import Mutation
-from penstock.log.stats import StoreStats
+from penstock.log.mutations import Entry, mutations_of
+from penstock.log.stats import StoreStats, Totals
 from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.protocol.producer import ProducerState
 
 
 class MemoryStore:
+    needs_fetch = False
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.stats = StoreStats()
         self._streams: dict[str, Stream] = {}
-        self._queue: list[Mutation] = []
+        self._queue: list[Entry] = []
         self._queued_bytes = 0
         self._next_id = 1
+        self.restore_generation = 0
         self._lsn = 0
 
     async def open(self, observer: Observer) -> list[Stream]:
@@ -39,9 +42,18 @@ class MemoryStore:
     async def close(self, *, timeout_s: float | None = None) -> None:
         self._flush()
 
+    async def count_opened(self) -> Totals:
+        return Totals(0, 0)
+
     def next_id(self) -> int:
         self._next_id += 1
         return self._next_id - 1
+
+    async def fetch(self, path: str) -> None:
+        pass
+
+    async def fetch_producer(self, stream: Stream, producer_id: str) -> None:
+        pass
 
     def load(self, path: str) -> Stream | None:
         return self._streams.get(path)
@@ -56,23 +68,21 @@ class MemoryStore:
                 "Too many bytes are queued (append_queue_bytes_max). Try again.", Retry_After="1"
             )
 
-    def submit(self, mutation: Mutation) -> None:
+    def submit(self, entry: Entry) -> None:
         if not self._queue:
             self._loop.call_soon(self._flush)
-        self._queue.append(mutation)
-        self._queued_bytes += len(mutation.record)
+        self._queue.append(entry)
+        self._queued_bytes += len(entry.record)
 
     def _flush(self) -> None:
         batch, self._queue = self._queue, []
         if not batch:
             return
-        for mutation in batch:
-            if not mutation.record:
-                continue
+        mutations = mutations_of(batch)
+        for mutation in mutations:
             self._lsn += 1
             mutation.apply(self._lsn)
             stream = mutation.stream
-            assert stream is not None
             stream.dirty_producers.clear()
             if mutation.creates:
                 self._streams[stream.path] = stream
@@ -86,10 +96,10 @@ class MemoryStore:
         self.stats.commits += 1
         self.stats.commit_records.add(len(batch))
         self._queued_bytes = 0
-        self._observer.committed(batch)
-        for mutation in batch:
-            if mutation.future is not None and not mutation.future.done():
-                mutation.future.set_result(mutation.result)
+        self._observer.committed(mutations)
+        for entry in batch:
+            if entry.future is not None and not entry.future.done():
+                entry.future.set_result(entry.result)
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes:
         if start >= end:
@@ -125,7 +135,7 @@ class MemoryStore:
         chunk = chunks[max(bisect_left(chunks, value, key=key) - 1, 0)]
         return chunk.start, chunk.ordinal
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         paths = heapq.nsmallest(
             limit,
             [
@@ -136,24 +146,40 @@ class MemoryStore:
         )
         return [self._streams[path].info() for path in paths]
 
-    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        return self.list_streams(prefix, after, limit)
+    async def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self.list_streams(prefix, after, limit)
 
-    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+    async def list_forks(self, source: Stream, after: str, limit: int) -> list[StreamInfo]:
+        forks = (
+            stream.info()
+            for path, stream in self._streams.items()
+            if path > after
+            and stream.fork is not None
+            and stream.fork.source_id == source.id
+            and not stream.soft_deleted
+        )
+        return heapq.nsmallest(limit, forks)
+
+    async def list_producers(
+        self, stream: Stream, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        return sorted(item for item in stream.producers.items() if item[0] > after)[:limit]
+
+    async def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         return []
 
     async def time_after(self, stream: Stream, position: int) -> int:
         return 0
 
-    def sizes(self, after_id: int, limit: int) -> Sizes:
+    async def sizes(self, after_id: int, limit: int) -> Sizes:
         streams = (stream for stream in self._streams.values() if stream.id > after_id)
         return Sizes([(stream.path, stream.held_bytes) for stream in streams], None)
 
-    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+    async def list_meta(self, name: str, after: str, limit: int) -> list[str]:
         paths = (path for path, stream in self._streams.items() if name in stream.meta)
         return sorted(path for path in paths if path > after)[:limit]
 
-    def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+    async def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         return []
 
     def touched(self, stream: Stream) -> None:
@@ -161,6 +187,12 @@ class MemoryStore:
 
     def release(self, stream: Stream) -> bool:
         return False
+
+    def is_current(self) -> bool:
+        return True
+
+    async def until_current(self, timeout_s: float) -> None:
+        pass
 
     def health(self) -> Health:
         return Health(True, True, None)

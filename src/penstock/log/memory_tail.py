@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES_MAX = 16 * 1024
 """Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
+GATHERED_BYTES_MAX = 2 * CHUNK_BYTES_MAX
+"""A chunk of more than one append has fewer bytes than this."""
 
 
 class Chunk:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.log import records
+from penstock.log.append_record import encode_append
 from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.headers import Producer
 
@@ -19,14 +20,38 @@ if TYPE_CHECKING:
     from penstock.log.stats import EngineStats
 
 
-class Mutation:
-    """A change on its way to the journal.
+class Entry:
+    """What a store takes in order. `record` is empty if nothing is to be written."""
+
+    __slots__ = ("future", "record", "result")
+
+    def __init__(self, record: bytes, result: Any) -> None:
+        self.record = record
+        self.result = result
+        self.future: asyncio.Future[Any] | None = None
+
+
+class Barrier(Entry):
+    """Changes nothing; done when everything before it is durable."""
+
+    __slots__ = ()
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__(b"", result)
+
+
+class Mutation(Entry):
+    """A change of a stream on its way to the journal.
 
     The class attributes say what a kind of change does, so that stores and observers need not know
     the kinds.
     """
 
-    __slots__ = ("future", "record", "result", "stream")
+    __slots__ = ("growth", "stream")
+    stream: Stream
+    growth: int
+    """The bytes that the streams hold more than before, once this is applied. An append has none of
+    these: they are its payload."""
 
     creates: ClassVar[bool] = False
     """Whether `stream` is new."""
@@ -43,26 +68,27 @@ class Mutation:
         """The streams and the bytes of payload that quotas were asked for."""
         return 0, 0
 
-    def __init__(self, stream: Stream | None, record: bytes, result: Any) -> None:
+    def __init__(self, stream: Stream, record: bytes, result: Any) -> None:
+        super().__init__(record, result)
         self.stream = stream
-        self.record = record
-        self.result = result
-        self.future: asyncio.Future[Any] | None = None
 
     def apply(self, lsn: int) -> None:
         """Make the durable half of the stream what this mutation says."""
 
     def committed(self, stats: EngineStats) -> None:
         """Count the mutation, and release what its decision had reserved: it is durable."""
-        if self.stream is not None:
-            self.stream.landed()
+        self.stream.landed()
 
     def undo(self, streams: ActiveStreams) -> None:
         """Take the decision back: the mutation never became durable."""
-        if self.stream is not None:
-            _reset(self.stream)
+        _reset(self.stream)
         for stream in (*self.ended, *self.related):
             _reset(stream)
+
+
+def mutations_of(entries: Sequence[Entry]) -> list[Mutation]:
+    """Return the entries of a batch that change something."""
+    return [entry for entry in entries if isinstance(entry, Mutation)]
 
 
 def _reset(stream: Stream) -> None:
@@ -70,20 +96,16 @@ def _reset(stream: Stream) -> None:
         stream.reset_pending()
 
 
-class Barrier(Mutation):
-    """Changes nothing; done when everything before it is durable."""
-
-    __slots__ = ()
-
-    def __init__(self, result: Any = None) -> None:
-        super().__init__(None, b"", result)
+def _held(mutation: Mutation) -> int:
+    """Return the bytes that are held for the streams of a mutation."""
+    streams = {mutation.stream, *mutation.ended, *mutation.related}
+    return sum([each.held_bytes for each in streams if each.durable and not each.deleted])
 
 
 class TailMutation(Mutation):
     """A change that adds `payload`, `count` messages, at the tail; `start` is where it was."""
 
     __slots__ = ("count", "payload", "start", "time_us")
-    stream: Stream
     start: int
     count: int
     time_us: int
@@ -119,7 +141,7 @@ class AppendMutation(TailMutation):
         self.closes = closes
         self.producer = producer
         self.stream_seq = stream_seq
-        self.record = records.encode_append(
+        self.record = encode_append(
             stream.id,
             start,
             count,
@@ -149,7 +171,6 @@ class CreateMutation(Mutation):
     `source` the stream that it is a fork of."""
 
     __slots__ = ("ended", "meta", "payload", "related", "replaces", "source")
-    stream: Stream
     creates = True
 
     def __init__(
@@ -187,14 +208,18 @@ class CreateMutation(Mutation):
         return int(self.replaces is None), len(self.payload)
 
     def apply(self, lsn: int) -> None:
+        before = _held(self)
         if self.replaces is not None:
             self.replaces.deleted = True
         apply_create(self.stream, self.meta, self.payload, lsn)
         if self.source is not None:
             apply_forked(self.source, self.meta, lsn)
+        self.growth = _held(self) - before
 
     def committed(self, stats: EngineStats) -> None:
         stats.creates += 1
+        stats.added_streams += self.replaces is None
+        stats.added_bytes += self.growth
         stats.forks += self.source is not None
         self.stream.previous = None
         self.stream.landed()
@@ -209,7 +234,6 @@ class DeleteMutation(Mutation):
     with it, the soft-deleted streams whose last fork it was, and `released` has one fork less."""
 
     __slots__ = ("cascade", "ended", "expired", "related", "released", "soft")
-    stream: Stream
 
     def __init__(
         self,
@@ -239,17 +263,22 @@ class DeleteMutation(Mutation):
         super().__init__(stream, record, result)
 
     def apply(self, lsn: int) -> None:
+        self.growth = 0
         if self.soft:
             apply_soft_delete(self.stream, lsn)
             return
+        before = _held(self)
         for each in self.ended:
             each.deleted = True
             each.applied_lsn = lsn
         if self.released is not None:
             apply_released(self.released, lsn)
+        self.growth = _held(self) - before
 
     def committed(self, stats: EngineStats) -> None:
         stats.deletes += 1
+        stats.added_streams -= 1
+        stats.added_bytes += self.growth
         stats.expired += self.expired
         for each in self.ended:
             each.landed()
@@ -259,7 +288,6 @@ class TrimMutation(Mutation):
     """Nothing before `position` is retained any more."""
 
     __slots__ = ("ordinal", "position")
-    stream: Stream
     trims = True
 
     def __init__(
@@ -270,10 +298,13 @@ class TrimMutation(Mutation):
         super().__init__(stream, records.encode_trim(stream.id, position, ordinal, time_us), result)
 
     def apply(self, lsn: int) -> None:
+        before = _held(self)
         apply_trim(self.stream, self, lsn)
+        self.growth = _held(self) - before
 
     def committed(self, stats: EngineStats) -> None:
         stats.trims += 1
+        stats.added_bytes += self.growth
         self.stream.landed()
 
 
@@ -303,10 +334,13 @@ class SnapshotMutation(TailMutation):
         super().__init__(stream, record, result)
 
     def apply(self, lsn: int) -> None:
+        before = _held(self)
         apply_snapshot(self.stream, self, lsn)
+        self.growth = _held(self) - before
 
     def committed(self, stats: EngineStats) -> None:
         stats.compactions += 1
+        stats.added_bytes += self.growth
         self.stream.landed()
 
 
@@ -314,7 +348,6 @@ class MetaMutation(Mutation):
     """A named value of the stream; None removes it."""
 
     __slots__ = ("name", "value")
-    stream: Stream
 
     def __init__(self, stream: Stream, result: Any, *, name: str, value: bytes | None) -> None:
         self.name = name

@@ -186,6 +186,7 @@ class PubSub:
 
     async def subscribe(self, path: str, callback: Callback, offset: str) -> Subscription:
         engine = self.engine
+        await engine.fetch(path)
         stream = engine.find(path, touch=True)
         position = await engine.read_start(stream, offset)
         # The stream may have been evicted meanwhile, or another one may be at its path.

@@ -122,16 +122,15 @@ class Quotas:
         """Count what a batch has changed, in place of what was reserved for it."""
         self.failed(batch)
         for mutation in batch:
-            if mutation.stream is not None:
-                self._settle(mutation.stream)
-                for stream in (*mutation.ended, *mutation.related):
-                    self._settle(stream)
+            self._settle(mutation.stream)
+            for stream in (*mutation.ended, *mutation.related):
+                self._settle(stream)
 
     def failed(self, batch: Sequence[Mutation]) -> None:
         """Release what was reserved for a batch."""
         for mutation in batch:
             streams, size = mutation.reserved
-            if mutation.stream is not None and (streams or size):
+            if streams or size:
                 for usage in self._usages(mutation.stream.path):
                     usage.reserve(-streams, -size)
 
@@ -152,7 +151,7 @@ class Quotas:
         while not self.is_ready:
             started = time.perf_counter()
             try:
-                self._count_page(store)
+                await self._count_page(store)
             except PenstockError as error:
                 log.error(
                     "Cannot count the streams for the quotas, which have no effect: %s", error
@@ -160,8 +159,8 @@ class Quotas:
                 return
             await asyncio.sleep((time.perf_counter() - started) * REST)
 
-    def _count_page(self, store: Store) -> None:
-        page = store.sizes(int(self._counted_id), PAGE)
+    async def _count_page(self, store: Store) -> None:
+        page = await store.sizes(int(self._counted_id), PAGE)
         for path, size in page.sizes:
             # Not `_usages`: paths that are not in use would push out those that are.
             if not self._is_exempt(path):

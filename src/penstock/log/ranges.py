@@ -14,7 +14,8 @@ from penstock.errors import (
     OffsetNotAligned,
     StreamRecreated,
 )
-from penstock.log.lineage import ancestors, token, trimmed
+from penstock.log.append_times import UNKNOWN
+from penstock.log.lineage import ancestors, is_generation, owner_at_time, token, trimmed
 from penstock.log.store import Store
 from penstock.log.stream import Stream
 from penstock.protocol.offsets import NOW, START, Offset, parse_offset
@@ -168,6 +169,40 @@ class Ranges:
             return position
         return await self._after_messages(stream, position, stream.tail, ordinal - at)
 
+    async def at_time(self, stream: Stream, time_us: int) -> int:
+        """Return a boundary before which everything was appended before `time_us`: the last one
+        that the times in memory and the index of the log can tell, the tail for a later time."""
+        holder, bound = owner_at_time(stream, time_us)
+        times, time_ms = holder.times, time_us // 1000
+        if times.last_ms != UNKNOWN and time_ms > times.last_ms:
+            return max(bound, stream.earliest)
+        position = await self.boundary_from(stream, await self._store.seek_time(stream, time_us))
+        # What was marked is the start of an append, and so a boundary.
+        marked = min(times.seek(time_ms) or 0, bound)
+        return max(position, marked, stream.earliest)
+
+    async def last_messages(self, stream: Stream, count: int) -> int:
+        """Return where the last `count` messages of a JSON stream start, of those retained."""
+        return await self.seek(stream, max(stream.count - count, stream.earliest_ordinal))
+
+    async def last_lines(self, stream: Stream, count: int, *, bytes_max: int) -> int | None:
+        """Return where the last `count` lines of text start, of those retained; None if they are
+        longer than `bytes_max`. A line feed ends a line; what follows the last one is a line."""
+        end, first = stream.tail, max(stream.earliest, stream.tail - bytes_max)
+        if count and end > first and await self._window(stream, end - 1, end) == b"\n":
+            end -= 1
+        while count and end > first:
+            begin = max(first, end - WINDOW_BYTES)
+            window = await self._window(stream, begin, end)
+            lines = window.count(b"\n")
+            if lines >= count:
+                return begin + _nth_line_end(window, lines - count + 1)
+            count -= lines
+            end = begin
+        if not count:
+            return stream.tail
+        return stream.earliest if first == stream.earliest else None
+
     async def ordinal(self, stream: Stream, position: int) -> int:
         """Return the ordinal of the message that starts at `position` of a JSON stream."""
         (ordinal,) = await self.ordinals(stream, [position])
@@ -208,11 +243,13 @@ def check_generation(stream: Stream, offset: Offset) -> None:
     A fork accepts inherited positions with its own generation too: parallel readers know their
     position in a fork, but not where it left its source.
     """
-    if offset.generation == stream.id:
+    if is_generation(stream, offset.generation):
+        _check_renewals(stream, offset)
         return
     bound = None
     for each in ancestors(stream):
-        if offset.generation == each.id:
+        if is_generation(each, offset.generation):
+            _check_renewals(each, offset)
             if bound is not None and offset.position > bound:
                 raise InvalidOffset(
                     f"{offset.token} is after the point where this fork left its source, "
@@ -231,6 +268,17 @@ def check_generation(stream: Stream, offset: Offset) -> None:
     raise InvalidOffset(
         f"{offset.token} is not an offset of this stream. Use offsets as the server returned them."
     )
+
+
+def _check_renewals(stream: Stream, offset: Offset) -> None:
+    """Refuse an offset that was handed out after the backup that the store was restored from."""
+    for position, generation in stream.renewals:
+        if offset.generation < generation and offset.position > position:
+            raise StreamRecreated(
+                f"{offset.token} is of data that is lost: the server was restored from a backup, "
+                f"and the stream went on after {token(stream, position)}. Start again from -1, or "
+                "read on from there."
+            )
 
 
 def _nth_line_end(window: bytes, count: int) -> int:

@@ -38,23 +38,23 @@ class Reaper:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                self.reap()
+                await self.reap()
             except PenstockError as error:
                 log.error("Cannot look for expired streams: %s", error)
             self._streams.evict()
 
-    def reap(self) -> int:
+    async def reap(self) -> int:
         """End what has expired, up to a limit; return the number of streams."""
         now = self._clock.now_us()
         expired = self._streams.take_expired(now, REAP_MAX)
         for stream in expired:
             self._expire(stream)
-        return len(expired) + self._reap_stored(now, REAP_MAX - len(expired))
+        return len(expired) + await self._reap_stored(now, REAP_MAX - len(expired))
 
-    def _reap_stored(self, now_us: int, limit: int) -> int:
+    async def _reap_stored(self, now_us: int, limit: int) -> int:
         """End streams that are not in memory, in the order of their deadlines: one page per round,
         because each has to be loaded, and many may have grace or be deleted but not yet purged."""
-        page = self._store.expired(now_us, self._after, REAP_MAX)
+        page = await self._store.expired(now_us, self._after, REAP_MAX)
         reaped, after = 0, self._after
         for time_us, stream_id, path in page:
             if reaped == limit:
@@ -62,6 +62,8 @@ class Reaper:
             after = (time_us, stream_id)
             if self._streams.active(path) is not None:
                 continue
+            if self._store.needs_fetch:
+                await self._streams.fetch(path)
             stream = self._streams.pending(path)
             if (
                 stream is not None

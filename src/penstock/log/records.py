@@ -1,7 +1,7 @@
 """Journal records: mutations as bytes.
 
 A record is ``length u32 · kind u8 · flags u8 · reserved u16 · stream id u64 · body``. Kind 8 is
-reserved for bodies in a side file.
+reserved for bodies in a side file. `append_record` encodes appends.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from penstock.log.append_record import (
+    APPEND,
+    APPEND_HEAD,
+    CLOSES,
+    HAS_PRODUCER,
+    HAS_SEQ,
+    PRODUCER_HEAD,
+    RECORD_HEAD,
+    SHORT,
+)
 from penstock.log.stream import ForkPoint
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig
 
-CREATE, APPEND, DELETE, FORK, TRIM, META, SNAPSHOT = 1, 2, 3, 5, 6, 7, 9
+CREATE, DELETE, FORK, TRIM, META, SNAPSHOT = 1, 3, 5, 6, 7, 9
 RESERVED_KINDS = {8: "indirect"}
 
-CLOSES, HAS_PRODUCER, HAS_SEQ = 1, 2, 4
 EXPIRED, SOFT, RELEASES = 1, 2, 4
 REMOVES = 1
 
-_HEAD = struct.Struct("<IBBHQ")
-_APPEND = struct.Struct("<QIQ")
-_PRODUCER = struct.Struct("<HQQ")
-_SHORT = struct.Struct("<H")
 _LONG = struct.Struct("<I")
 _RELEASES = struct.Struct("<QH")
 _TRIM = struct.Struct("<QQQ")
@@ -156,41 +161,9 @@ def encode_create(stream_id: int, meta: CreateMeta, payload: bytes) -> bytes:
     text = _encode_meta(meta)
     # A kind of its own, so that a Penstock without forks refuses it instead of losing the source.
     kind = CREATE if meta.source_id is None else FORK
-    length = _HEAD.size + _LONG.size + len(text) + len(payload)
+    length = RECORD_HEAD.size + _LONG.size + len(text) + len(payload)
     return b"".join(
-        (_HEAD.pack(length, kind, 0, 0, stream_id), _LONG.pack(len(text)), text, payload)
-    )
-
-
-def encode_append(
-    stream_id: int,
-    start: int,
-    count: int,
-    time_us: int,
-    payload: bytes,
-    *,
-    closes: bool,
-    producer: Producer | None,
-    stream_seq: str | None,
-) -> bytes:
-    flags = CLOSES if closes else 0
-    extra = b""
-    if producer is not None:
-        flags |= HAS_PRODUCER
-        name = producer.id.encode()
-        extra = _PRODUCER.pack(len(name), producer.epoch, producer.seq) + name
-    if stream_seq is not None:
-        flags |= HAS_SEQ
-        text = stream_seq.encode()
-        extra += _SHORT.pack(len(text)) + text
-    length = _HEAD.size + _APPEND.size + len(extra) + len(payload)
-    return b"".join(
-        (
-            _HEAD.pack(length, APPEND, flags, 0, stream_id),
-            _APPEND.pack(start, count, time_us),
-            extra,
-            payload,
-        )
+        (RECORD_HEAD.pack(length, kind, 0, 0, stream_id), _LONG.pack(len(text)), text, payload)
     )
 
 
@@ -208,28 +181,28 @@ def encode_delete(
     if released or cascade:
         flags |= RELEASES
         extra = _RELEASES.pack(released, len(cascade)) + struct.pack(f"<{len(cascade)}Q", *cascade)
-    head = _HEAD.pack(_HEAD.size + 8 + len(extra), DELETE, flags, 0, stream_id)
+    head = RECORD_HEAD.pack(RECORD_HEAD.size + 8 + len(extra), DELETE, flags, 0, stream_id)
     return head + time_us.to_bytes(8, "little") + extra
 
 
 def encode_trim(stream_id: int, position: int, ordinal: int, time_us: int) -> bytes:
-    head = _HEAD.pack(_HEAD.size + _TRIM.size, TRIM, 0, 0, stream_id)
+    head = RECORD_HEAD.pack(RECORD_HEAD.size + _TRIM.size, TRIM, 0, 0, stream_id)
     return head + _TRIM.pack(position, ordinal, time_us)
 
 
 def encode_snapshot(
     stream_id: int, start: int, count: int, time_us: int, ordinal: int, payload: bytes
 ) -> bytes:
-    length = _HEAD.size + _SNAPSHOT.size + len(payload)
-    head = _HEAD.pack(length, SNAPSHOT, 0, 0, stream_id)
+    length = RECORD_HEAD.size + _SNAPSHOT.size + len(payload)
+    head = RECORD_HEAD.pack(length, SNAPSHOT, 0, 0, stream_id)
     return b"".join((head, _SNAPSHOT.pack(start, count, time_us, ordinal), payload))
 
 
 def encode_meta(stream_id: int, name: str, value: bytes | None) -> bytes:
     text = name.encode()
-    length = _HEAD.size + _SHORT.size + len(text) + len(value or b"")
-    head = _HEAD.pack(length, META, REMOVES if value is None else 0, 0, stream_id)
-    return b"".join((head, _SHORT.pack(len(text)), text, value or b""))
+    length = RECORD_HEAD.size + SHORT.size + len(text) + len(value or b"")
+    head = RECORD_HEAD.pack(length, META, REMOVES if value is None else 0, 0, stream_id)
+    return b"".join((head, SHORT.pack(len(text)), text, value or b""))
 
 
 def decode_records(body: bytes) -> Iterator[Record]:
@@ -243,10 +216,10 @@ def decode_records(body: bytes) -> Iterator[Record]:
 def _decode_records(body: bytes) -> Iterator[Record]:
     position = 0
     while position < len(body):
-        length, kind, flags, _, stream_id = _HEAD.unpack_from(body, position)
-        if length < _HEAD.size or position + length > len(body):
+        length, kind, flags, _, stream_id = RECORD_HEAD.unpack_from(body, position)
+        if length < RECORD_HEAD.size or position + length > len(body):
             raise ValueError(f"record at {position} claims {length} bytes")
-        start, end = position + _HEAD.size, position + length
+        start, end = position + RECORD_HEAD.size, position + length
         if kind == APPEND:
             yield _decode_append(body, stream_id, flags, start, end)
         elif kind in (CREATE, FORK):
@@ -263,8 +236,8 @@ def _decode_records(body: bytes) -> Iterator[Record]:
             payload = body[start + _SNAPSHOT.size : end]
             yield SnapshotRecord(stream_id, first, count, time_us, ordinal, payload)
         elif kind == META:
-            (size,) = _SHORT.unpack_from(body, start)
-            start += _SHORT.size
+            (size,) = SHORT.unpack_from(body, start)
+            start += SHORT.size
             value = None if flags & REMOVES else body[start + size : end]
             yield MetaRecord(stream_id, body[start : start + size].decode(), value)
         else:
@@ -284,18 +257,18 @@ def _decode_delete(body: bytes, stream_id: int, flags: int, start: int) -> Delet
 
 
 def _decode_append(body: bytes, stream_id: int, flags: int, at: int, end: int) -> AppendRecord:
-    start, count, time_us = _APPEND.unpack_from(body, at)
-    at += _APPEND.size
+    start, count, time_us = APPEND_HEAD.unpack_from(body, at)
+    at += APPEND_HEAD.size
     producer = None
     if flags & HAS_PRODUCER:
-        size, epoch, seq = _PRODUCER.unpack_from(body, at)
-        at += _PRODUCER.size
+        size, epoch, seq = PRODUCER_HEAD.unpack_from(body, at)
+        at += PRODUCER_HEAD.size
         producer = Producer(body[at : at + size].decode(), epoch, seq)
         at += size
     stream_seq = None
     if flags & HAS_SEQ:
-        (size,) = _SHORT.unpack_from(body, at)
-        at += _SHORT.size
+        (size,) = SHORT.unpack_from(body, at)
+        at += SHORT.size
         stream_seq = body[at : at + size].decode()
         at += size
     return AppendRecord(

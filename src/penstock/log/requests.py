@@ -24,7 +24,8 @@ class Writer(Enum):
 
 class Append(NamedTuple):
     """A request to append, to close, or both. `expected` is the tail that the writer requires;
-    `writer` is what checks learn of its author, however long the append waits."""
+    `writer` is what checks learn of its author, however long the append waits. One that is
+    `at_once` never waits: if it is refused, the call raises."""
 
     body: bytes
     content_type: str | None
@@ -33,6 +34,7 @@ class Append(NamedTuple):
     stream_seq: str | None = None
     expected: str | None = None
     writer: Writer = Writer.ANYBODY
+    at_once: bool = False
 
 
 class Appended(NamedTuple):

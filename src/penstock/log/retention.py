@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -122,7 +122,7 @@ class Retention:
     async def enforce(self) -> int:
         """Trim every stream that is over its limits; return their number."""
         trimmed, started = 0, time.perf_counter()
-        for page in self._pages():
+        async for page in self._pages():
             for path in page:
                 try:
                     trimmed += await self._enforce_limits(path)
@@ -134,17 +134,17 @@ class Retention:
         self._due.forget(self._clock.now_us())
         return trimmed
 
-    def _pages(self) -> Iterator[list[str]]:
+    async def _pages(self) -> AsyncIterator[list[str]]:
         """Yield the paths of streams that may be over a limit, page by page."""
         after = ""
-        while paths := self._store.list_meta(META, after, PAGE):
+        while paths := await self._store.list_meta(META, after, PAGE):
             yield paths
             after = paths[-1]
         for rule, keep in self._rules:
             after, prefix = "", literal_prefix(rule)
             all_count = self._counts_small(keep)
             listed = self._store.list_streams if all_count else self._store.list_filed
-            while infos := listed(prefix, after, PAGE):
+            while infos := await listed(prefix, after, PAGE):
                 now = self._clock.now_us()
                 yield [
                     info.path
@@ -152,9 +152,10 @@ class Retention:
                     if applies(rule, info.path) and self._may_be_over(info, keep, now)
                 ]
                 after = infos[-1].path
-        yield from self._untouched()
+        async for page in self._untouched():
+            yield page
 
-    def _untouched(self) -> Iterator[list[str]]:
+    async def _untouched(self) -> AsyncIterator[list[str]]:
         """Yield streams of which everything is too old: small ones have no other way to be."""
         ages = [keep.age_s for _, keep in self._rules if keep.age_s is not None]
         if not ages:
@@ -162,7 +163,9 @@ class Retention:
         after = (-1, -1)
         while True:
             now = self._clock.now_us()
-            streams = self._store.untouched(now - min(ages) * 1_000_000, after, UNTOUCHED_PAGE)
+            streams = await self._store.untouched(
+                now - min(ages) * 1_000_000, after, UNTOUCHED_PAGE
+            )
             if not streams:
                 return
             after = (streams[-1].time_us, streams[-1].id)
@@ -192,6 +195,8 @@ class Retention:
         return keep.bytes is not None and keep.bytes < self._small_bytes
 
     async def _enforce_limits(self, path: str) -> bool:
+        if self._store.needs_fetch:
+            await self._streams.fetch(path)
         stream = self._streams.durable(path)
         if stream is None or stream.is_gone or stream.deleting:
             return False

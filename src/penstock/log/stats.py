@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -19,6 +20,27 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+
+class TierStats:
+    """Counters of tiered storage."""
+
+    def __init__(self) -> None:
+        self.local_bytes = 0
+        self.cold_bytes = 0
+        self.cold_segments = 0
+        self.uploads = 0
+        self.upload_bytes = 0
+        self.upload_failures = 0
+        self.removals = 0
+        self.removal_failures = 0
+        self.fetches = 0
+        self.fetched_bytes = 0
+        self.fetch_failures = 0
+        self.damaged_objects = 0
+        self.cache_hits = 0
+        self.cache_misses = 0
+        self.cache_bytes = 0
 
 
 class StoreStats:
@@ -40,12 +62,24 @@ class StoreStats:
         self.catalog_repairs = 0
         self.journal_cut_bytes = 0
         self.journal_files_set_aside = 0
+        self.disk_free_bytes: int | None = None  # None in memory, and before it is known
+        self.tier: TierStats | None = None  # with an object store for cold segments
+
+
+class Totals(NamedTuple):
+    """All streams of a store, and the bytes that it holds for them."""
+
+    streams: int
+    bytes: int
 
 
 class EngineStats:
     """Counters of the engine."""
 
     def __init__(self) -> None:
+        self.opened: Totals | None = None  # what there was at the start, once that is counted
+        self.added_streams = 0
+        self.added_bytes = 0  # by everything but appends, which have `append_bytes`
         self.creates = 0
         self.appends = 0
         self.append_messages = 0
@@ -62,3 +96,14 @@ class EngineStats:
         self.watchers = 0
         self.active_streams = 0
         self.loaded = 0
+
+    @property
+    def totals(self) -> Totals | None:
+        """What there is now; None while that is not known."""
+        opened = self.opened
+        if opened is None:
+            return None
+        return Totals(
+            opened.streams + self.added_streams,
+            opened.bytes + self.append_bytes + self.added_bytes,
+        )

@@ -6,9 +6,12 @@ store advances the durable half, and no other code writes to either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mypy_extensions import mypyc_attr
+
+from penstock.log.append_times import AppendTimes
 from penstock.log.memory_tail import MemoryTail
 from penstock.protocol.headers import Producer, is_json, is_text
 from penstock.protocol.lifecycle import StreamConfig
@@ -16,6 +19,12 @@ from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
     from penstock.log.disk.segment import SegmentInfo
+
+Renewals = tuple[tuple[int, int], ...]
+"""(position, generation): after each position offsets are spelled with the generation."""
+
+RENEWALS = "renewals"
+"""The name of the meta value that holds a stream's renewals in the catalog."""
 
 SUCCESSOR = "successor"
 """The name of the meta value that holds the location of the stream's successor."""
@@ -45,6 +54,7 @@ class StreamInfo(NamedTuple):
     earliest: int = 0
     earliest_ordinal: int = 0
     forked_from: str | None = None
+    renewals: Renewals = ()
 
 
 class ForkPoint(NamedTuple):
@@ -57,6 +67,17 @@ class ForkPoint(NamedTuple):
     """Of a JSON stream: messages before `position`."""
 
 
+def renewed(meta: dict[str, bytes], position: int, generation: int) -> dict[str, bytes]:
+    """Return the stored meta values of a stream that goes on at `position` under a new
+    generation."""
+    renewals = [*decode_renewals(meta.get(RENEWALS)), (position, generation)]
+    return {**meta, RENEWALS: json.dumps(renewals).encode()}
+
+
+def decode_renewals(value: bytes | None) -> Renewals:
+    return () if value is None else tuple((at, generation) for at, generation in json.loads(value))
+
+
 class Deadline(NamedTuple):
     """When a stored stream expires, or was last touched."""
 
@@ -65,7 +86,7 @@ class Deadline(NamedTuple):
     path: str
 
 
-@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
+@mypyc_attr(allow_interpreted_subclasses=True)  # of `HeldStream`
 class Stream:
     """One stream in memory, in two halves.
 
@@ -74,6 +95,62 @@ class Stream:
     `check_invariants` checks what the comments below say of the fields.
     """
 
+    __slots__ = (
+        "applied_lsn",
+        "checked_producers",
+        "closed",
+        "closed_by",
+        "config",
+        "count",
+        "counted_bytes",
+        "created_us",
+        "deleted",
+        "deleting",
+        "dirty_producers",
+        "durable",
+        "earliest",
+        "earliest_ordinal",
+        "fork",
+        "forks",
+        "hot",
+        "id",
+        "in_checkpoint",
+        "in_flight",
+        "is_dirty",
+        "is_json",
+        "is_text",
+        "memory",
+        "meta",
+        "offset_prefix",
+        "own_start",
+        "path",
+        "pending_closed",
+        "pending_closed_by",
+        "pending_count",
+        "pending_earliest",
+        "pending_earliest_ordinal",
+        "pending_forks",
+        "pending_meta",
+        "pending_producers",
+        "pending_seq",
+        "pending_soft_deleted",
+        "pending_tail",
+        "pinned",
+        "previous",
+        "producer_total",
+        "producers",
+        "renewals",
+        "segments",
+        "soft_deleted",
+        "source",
+        "stored_producers",
+        "stream_seq",
+        "tail",
+        "times",
+        "touched_us",
+        "watchers",
+    )
+
     # -- what never changes
 
     id: int
@@ -81,45 +158,50 @@ class Stream:
     path: str
     config: StreamConfig
     created_us: int
-    fork: ForkPoint | None = field(default=None, kw_only=True)
+    fork: ForkPoint | None
     """Where a fork left its source, None for any other stream."""
-    is_json: bool = field(init=False)
-    is_text: bool = field(init=False)
-    own_start: int = field(init=False)
+    offset_prefix: str
+    """What all offsets of the stream's own positions begin with: its generation."""
+    is_json: bool
+    is_text: bool
+    own_start: int
     """Position where a fork's own bytes begin; those before it are its source's. Else 0."""
+    renewals: Renewals
+    """Where the stream went on after the store was restored from a backup: what clients have of the
+    time after the backup is of another generation."""
 
     # -- the durable half, advanced by `Mutation.apply` alone
     #    0 <= earliest <= tail, own_start <= tail, 0 <= earliest_ordinal <= count
 
-    durable: bool = field(default=False, init=False)
+    durable: bool
     """Whether the creation is durable. Nothing else of this half means anything before."""
-    deleted: bool = field(default=False, init=False)
+    deleted: bool
     """Whether the stream is gone for good. Nothing else means anything afterwards."""
-    soft_deleted: bool = field(default=False, init=False)
+    soft_deleted: bool
     """Whether it was deleted, and is kept for its forks: forks > 0."""
-    forks: int = field(default=0, init=False)
+    forks: int
     """Number of forks that read from this stream."""
-    pinned: int | None = field(default=None, init=False)
+    pinned: int | None
     """Position from which forks may read, whatever was trimmed; None if and only if forks == 0."""
-    earliest: int = field(default=0, init=False)
+    earliest: int
     """Position of the first byte that readers may have: what was trimmed is before it."""
-    earliest_ordinal: int = field(default=0, init=False)
+    earliest_ordinal: int
     """Ordinal of the message at `earliest`; 0 in a stream of bytes."""
-    tail: int = field(init=False)
+    tail: int
     """Position after the last byte."""
-    count: int = field(init=False)
+    count: int
     """Number of messages ever appended (of appends in a stream of bytes), the trimmed and the
     inherited ones included: the ordinal of the next one."""
-    closed: bool = field(default=False, init=False)
-    closed_by: Producer | None = field(default=None, init=False)
+    closed: bool
+    closed_by: Producer | None
     """The producer and sequence that closed the stream, if they are known."""
-    stream_seq: str | None = field(default=None, init=False)
+    stream_seq: str | None
     """The last Stream-Seq."""
-    meta: dict[str, bytes] = field(default_factory=dict, init=False)
+    meta: dict[str, bytes]
     """Named values. Replaced and never changed, because a checkpoint may hold the dict."""
-    touched_us: int = field(init=False)
+    touched_us: int
     """Time of the last use, from which a TTL counts. Slides in memory between checkpoints."""
-    applied_lsn: int = field(default=0, init=False)
+    applied_lsn: int
     """LSN of the last record that this half has; replay skips those up to it."""
 
     # -- the pending half, the engine's alone
@@ -127,67 +209,105 @@ class Stream:
     #    equal to the durable half when in_flight == 0 (but for forks, which belong to a mutation of
     #    the fork)
 
-    in_flight: int = field(default=0, init=False)
+    in_flight: int
     """Number of mutations that were submitted and are neither durable nor failed."""
-    deleting: bool = field(default=False, init=False)
+    deleting: bool
     """Whether the end of the stream was decided: it takes no more changes."""
-    pending_soft_deleted: bool = field(default=False, init=False)
-    pending_forks: int = field(default=0, init=False)
-    pending_earliest: int = field(default=0, init=False)
-    pending_earliest_ordinal: int = field(default=0, init=False)
-    pending_tail: int = field(init=False)
-    pending_count: int = field(init=False)
-    pending_closed: bool = field(default=False, init=False)
-    pending_closed_by: Producer | None = field(default=None, init=False)
-    pending_seq: str | None = field(default=None, init=False)
-    pending_meta: dict[str, bytes] = field(init=False)
-    pending_producers: dict[str, ProducerState] = field(default_factory=dict, init=False)
+    pending_soft_deleted: bool
+    pending_forks: int
+    pending_earliest: int
+    pending_earliest_ordinal: int
+    pending_tail: int
+    pending_count: int
+    pending_closed: bool
+    pending_closed_by: Producer | None
+    pending_seq: str | None
+    pending_meta: dict[str, bytes]
+    pending_producers: dict[str, ProducerState]
     """The producers that mutations in flight have changed; the others are in `producers`."""
-    previous: Stream | None = field(default=None, init=False)
+    previous: Stream | None
     """What was at the path before, until the creation is durable: readers still see that."""
 
     # -- producers
 
-    producers: dict[str, ProducerState] = field(default_factory=dict, init=False)
+    producers: dict[str, ProducerState]
     """The durable states that are in memory; the catalog may have more."""
-    dirty_producers: set[str] = field(default_factory=set, init=False)
+    dirty_producers: set[str]
     """Those of `producers` that the catalog does not have as they are."""
-    producer_total: int = field(default=0, init=False)
+    producer_total: int
     """Number of durable producers, in memory or not: len(producers) <= producer_total."""
-    stored_producers: bool = field(default=False, init=False)
+    stored_producers: bool
     """Whether the catalog has any producer of this stream."""
-    checked_producers: bool = field(default=False, init=False)
+    checked_producers: bool
     """Whether the checksums of all producers in the catalog were seen to match."""
 
     # -- where the bytes are: segments, then memory, without a gap
     #    segments[-1].end == memory.start, if there are segments; memory.end == tail
 
-    segments: tuple[SegmentInfo, ...] = field(default=(), init=False)
-    memory: MemoryTail = field(init=False)
-    source: Stream | None = field(default=None, init=False)
+    segments: tuple[SegmentInfo, ...]
+    memory: MemoryTail
+    times: AppendTimes
+    source: Stream | None
     """The stream that a fork reads inherited bytes from, set while the fork is active."""
 
     # -- who uses it
 
-    is_dirty: bool = field(default=False, init=False)
+    is_dirty: bool
     """Whether its catalog row is behind the durable half."""
-    in_checkpoint: bool = field(default=False, init=False)
+    in_checkpoint: bool
     """Whether a checkpoint that runs writes its row."""
-    hot: bool = field(default=True, init=False)
+    hot: bool
     """Whether it was used since the last round of eviction."""
-    watchers: dict[Watcher, None] = field(default_factory=dict, init=False)
-    counted_bytes: int | None = field(default=None, init=False)
+    watchers: dict[Watcher, None]
+    counted_bytes: int | None
     """The bytes that quotas have counted for it; None before it is counted, and when it is gone."""
 
-    def __post_init__(self) -> None:
-        self.is_json = is_json(self.config.content_type)
-        self.is_text = is_text(self.config.content_type)
-        fork = self.fork
+    def __init__(
+        self,
+        id: int,
+        path: str,
+        config: StreamConfig,
+        created_us: int,
+        *,
+        fork: ForkPoint | None = None,
+    ) -> None:
+        self.id = id
+        self.path = path
+        self.config = config
+        self.created_us = created_us
+        self.fork = fork
+        self.offset_prefix = f"{id:016d}_"
+        self.is_json = is_json(config.content_type)
+        self.is_text = is_text(config.content_type)
         self.own_start = self.tail = self.pending_tail = 0 if fork is None else fork.position
         self.count = self.pending_count = 0 if fork is None else fork.ordinal
-        self.touched_us = self.created_us
-        self.pending_meta = self.meta
+        self.touched_us = created_us
+        self.renewals = ()
+        self.durable = self.deleted = self.soft_deleted = False
+        self.forks = self.pending_forks = 0
+        self.pinned = None
+        self.earliest = self.pending_earliest = 0
+        self.earliest_ordinal = self.pending_earliest_ordinal = 0
+        self.closed = self.pending_closed = False
+        self.closed_by = self.pending_closed_by = None
+        self.stream_seq = self.pending_seq = None
+        self.meta = self.pending_meta = {}
+        self.applied_lsn = 0
+        self.in_flight = 0
+        self.deleting = self.pending_soft_deleted = False
+        self.previous = self.source = None
+        self.producers = {}
+        self.pending_producers = {}
+        self.dirty_producers = set()
+        self.producer_total = 0
+        self.stored_producers = self.checked_producers = False
+        self.segments = ()
         self.memory = MemoryTail(self.own_start)
+        self.times = AppendTimes(created_us // 1000)
+        self.is_dirty = self.in_checkpoint = False
+        self.hot = True
+        self.watchers = {}
+        self.counted_bytes = None
 
     def info(self) -> StreamInfo:
         return StreamInfo(
@@ -204,6 +324,7 @@ class Stream:
             self.earliest,
             self.earliest_ordinal,
             None if self.fork is None else self.fork.source_path,
+            self.renewals,
         )
 
     @property
@@ -256,12 +377,16 @@ class Stream:
 
     def add_bytes(self, data: bytes, count: int, time_us: int) -> None:
         """Advance the tail by bytes that have become durable, and keep them in memory."""
-        if data:
-            self.memory.add(self.tail, data, self.count, time_us)
-            self.tail += len(data)
-            self.count += count
         if time_us > self.touched_us:
             self.touched_us = time_us
+        if data:
+            # Times never go back, whatever the clock does: they are searched by bisection.
+            time_ms = self.touched_us // 1000
+            if time_ms > self.times.last_ms:
+                self.times.add(time_ms, self.tail)
+            self.memory.add(self.tail, data, self.count, self.touched_us)
+            self.tail += len(data)
+            self.count += count
 
     def set_producer(self, producer: Producer) -> None:
         if producer.id not in self.producers:

@@ -124,7 +124,8 @@ class SystemStream:
 
         Cancelling it does not take the events back.
         """
-        request = Append(msgspec.json.encode(events), _JSON, False, None, None, None, Writer.SERVER)
+        # At once: whoever writes next rests on memory, which a late refusal would have to change.
+        request = Append(msgspec.json.encode(events), _JSON, writer=Writer.SERVER, at_once=True)
         self._engine.listen_to_failures(self._undo_failed)
         try:
             appended = self._last = self._engine.append(self.path, request)
@@ -157,14 +158,14 @@ class SystemStream:
 
     def _undo_failed(self, batch: Sequence[Mutation]) -> None:
         for mutation in reversed(batch):
-            if mutation.stream is not None and mutation.stream.path == self.path:
+            if mutation.stream.path == self.path:
                 self.failed += 1
             if mutation.future is not None:
                 self._undo(mutation.future)
 
     def _settle(self, appended: asyncio.Future[Appended]) -> None:
         if _has_failed(appended):
-            self._undo(appended)  # It failed before it was part of a batch.
+            self._undo(appended)  # It was cancelled.
         else:
             self._undos.pop(appended, None)
 

@@ -218,7 +218,7 @@ async def test_a_stream_is_gone_while_the_checkpoint_that_removes_it_runs(bench:
     checkpoint = asyncio.create_task(bench.store.checkpoint())
     await commit.reached()
     assert bench.store.load("a") is None
-    assert bench.store.list_streams("", "", 9) == []
+    assert await bench.store.list_streams("", "", 9) == []
     assert bench.store._segments._open == {}, "its files are closed"
     commit.open.set()
     assert await checkpoint

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import DiskFull, PenstockError, StoreReadOnly
-from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.committer import ALONE_BATCHES, Committed, Committer
 from penstock.log.disk.journal import JournalBroken
 
 
@@ -25,8 +25,10 @@ class Gate:
         self.errors: list[Exception | None] = []
         self.begun = threading.Semaphore(0)
         self.open = threading.Semaphore(0)
+        self.threads: list[threading.Thread] = []
 
     def write(self, first_lsn: int, parts: list[bytes]) -> None:
+        self.threads.append(threading.current_thread())
         self.begun.release()
         assert self.open.acquire(timeout=10)
         error = self.errors.pop(0) if self.errors else None
@@ -40,7 +42,7 @@ class Gate:
 
 
 class Bench:
-    def __init__(self, batch_bytes_max: int = 1000) -> None:
+    def __init__(self, batch_bytes_max: int = 1000, in_place_s_max: float = 0.0) -> None:
         self.gate = Gate()
         self.calls: list[tuple[str, list[Item]]] = []
         self.committed: list[Committed[Item]] = []
@@ -52,6 +54,7 @@ class Bench:
             batch_bytes_max=batch_bytes_max,
             on_committed=self._on_committed,
             on_failed=self._on_failed,
+            in_place_s_max=in_place_s_max,
         )
         self.committer.start()
 
@@ -79,11 +82,12 @@ class Bench:
 
 def with_bench(
     batch_bytes_max: int = 1000,
+    in_place_s_max: float = 0.0,
 ) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[[], None]]:
     def decorate(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
         def run() -> None:
             async def main() -> None:
-                bench = Bench(batch_bytes_max)
+                bench = Bench(batch_bytes_max, in_place_s_max)
                 try:
                     await test(bench)
                 finally:
@@ -267,6 +271,76 @@ def test_a_thread_that_was_stopped_is_gone() -> None:
     async def main() -> None:
         bench = Bench()
         bench.committer.stop()
-        assert not bench.committer._thread.is_alive()
+        assert not bench.committer._committing.is_alive()
 
     asyncio.run(main())
+
+
+async def alone(bench: Bench) -> None:
+    """Commit entries one by one until the next one would be written in place."""
+    for number in range(ALONE_BATCHES):
+        bench.gate.open.release()
+        bench.submit(b"alone")
+        await bench.until_told(number + 1)
+
+
+@with_bench(in_place_s_max=60.0)
+async def test_a_lone_writer_needs_no_thread(bench: Bench) -> None:
+    await alone(bench)
+    bench.gate.open.release()
+    items = bench.submit(b"in place")
+    await bench.until_told(ALONE_BATCHES + 1)
+    here = threading.current_thread()
+    assert [thread is here for thread in bench.gate.threads] == [False] * ALONE_BATCHES + [True]
+    assert bench.calls[-1] == ("committed", items)
+    assert bench.gate.batches[-1] == (100 + ALONE_BATCHES, [b"in place"])
+    assert bench.committer.idle
+    assert bench.committer.queued_bytes == 0
+
+
+@with_bench(in_place_s_max=60.0)
+async def test_several_writers_go_to_the_thread_again(bench: Bench) -> None:
+    await alone(bench)
+    bench.gate.open.release()
+    bench.submit(b"1", b"2")
+    await bench.until_told(ALONE_BATCHES + 1)
+    bench.gate.open.release()
+    bench.submit(b"3")
+    await bench.until_told(ALONE_BATCHES + 2)
+    assert threading.current_thread() not in bench.gate.threads
+
+
+@with_bench(in_place_s_max=60.0)
+async def test_a_slow_disk_sends_a_lone_writer_back_to_the_thread(bench: Bench) -> None:
+    await alone(bench)
+    bench.committer._in_place_s_max = -1.0  # everything is slow now
+    for number in range(3):
+        bench.gate.open.release()
+        bench.submit(b"slow")
+        await bench.until_told(ALONE_BATCHES + number + 1)
+    here = threading.current_thread()
+    assert [thread is here for thread in bench.gate.threads[ALONE_BATCHES:]] == [True, False, False]
+
+
+@with_bench(in_place_s_max=60.0)
+async def test_a_failure_in_place_takes_what_is_queued_along(bench: Bench) -> None:
+    await alone(bench)
+    bench.gate.errors.append(OSError(errno.ENOSPC, "full"))
+    bench.gate.open.release()
+    items = bench.submit(b"in place")
+    await bench.until_told(ALONE_BATCHES + 1)
+    assert bench.calls[-1] == ("failed", items)
+    assert isinstance(bench.failures[0], DiskFull)
+    bench.gate.open.release()
+    bench.submit(b"again")
+    await bench.until_told(ALONE_BATCHES + 2)
+    assert bench.gate.batches[-1] == (100 + ALONE_BATCHES, [b"again"])
+
+
+@with_bench()
+async def test_without_the_setting_every_batch_goes_to_the_thread(bench: Bench) -> None:
+    await alone(bench)
+    bench.gate.open.release()
+    bench.submit(b"next")
+    await bench.until_told(ALONE_BATCHES + 1)
+    assert threading.current_thread() not in bench.gate.threads

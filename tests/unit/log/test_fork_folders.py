@@ -147,7 +147,7 @@ def test_a_folder_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
             await engine.create("a", StreamConfig(JSON, None, None), b"[1]", closed=False)
         else:
             await fork(engine, "b", "a")
-        paths = [info.path for info in engine.list_streams("", "", 9)]
+        paths = [info.path for info in await engine.list_streams("", "", 9)]
         await engine.stop()
         return paths
 

@@ -79,7 +79,7 @@ class Random:
                     engine.stop_recording(recording)
             case "expire":
                 self.clock.advance(11)
-                engine.reap()
+                await engine.reap()
                 await committed(engine)
             case "read":
                 stream = engine.find(path, touch=True)

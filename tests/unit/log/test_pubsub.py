@@ -190,7 +190,7 @@ async def test_an_expired_stream_and_a_source_that_is_kept_for_forks_are_deleted
     inbox = Inbox()
     subscription = await room.engine.subscribe("a", inbox)
     room.clock.advance(2)
-    room.engine.reap()
+    await room.engine.reap()
     await end(subscription)
     assert inbox.kinds == ["deleted"]
     await room.create("source", b"[1]")

@@ -15,7 +15,7 @@ async def listed(bench: Bench) -> list[str]:
     """What the store still has, after what was decided is durable."""
     await bench.create("settled")
     await bench.engine.delete("settled")
-    return [info.path for info in bench.store.list_streams("", "", 100)]
+    return [info.path for info in await bench.store.list_streams("", "", 100)]
 
 
 @with_bench()
@@ -25,12 +25,12 @@ async def test_an_active_stream_is_ended_at_its_deadline_not_before(bench: Bench
     await bench.create("at", config=at)
     await bench.create("never")
     bench.clock.advance(9.999999)
-    assert bench.engine.reap() == 0
+    assert await bench.engine.reap() == 0
     bench.clock.advance(0.000001)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
     assert await listed(bench) == ["at", "never"]
     bench.clock.advance(10)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
     assert await listed(bench) == ["never"]
     assert bench.engine.stats.expired == 2
 
@@ -41,7 +41,7 @@ async def test_a_stream_that_is_only_on_disk_is_ended_too(bench: Bench) -> None:
     await bench.checkpoint()
     await bench.push_out("a")
     bench.clock.advance(10)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
     assert "a" not in await listed(bench)
 
 
@@ -56,10 +56,10 @@ async def test_a_read_or_write_puts_the_deadline_off(bench: Bench) -> None:
     await bench.append("written", b"1")
     bench.engine.find("looked-at", touch=False)
     bench.clock.advance(9)
-    bench.engine.reap()
+    await bench.engine.reap()
     assert await listed(bench) == ["read", "written"]
     bench.clock.advance(1)
-    bench.engine.reap()
+    await bench.engine.reap()
     assert await listed(bench) == []
 
 
@@ -72,10 +72,10 @@ async def test_a_stream_touched_and_then_let_go_keeps_its_new_deadline(bench: Be
     await bench.checkpoint()
     await bench.push_out("a")
     bench.clock.advance(5)
-    assert bench.engine.reap() == 0
+    assert await bench.engine.reap() == 0
     assert "a" in await listed(bench)
     bench.clock.advance(5)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
 
 
 @with_bench()
@@ -84,13 +84,13 @@ async def test_a_stream_with_a_live_reader_lives_until_the_reader_has_gone(bench
     stream, watcher = bench.engine.find("a", touch=False), Recorder()
     bench.engine.watch(stream, watcher)
     bench.clock.advance(1000)
-    bench.engine.reap()
+    await bench.engine.reap()
     bench.engine.unwatch(stream, watcher)
     bench.clock.advance(9)
-    bench.engine.reap()
+    await bench.engine.reap()
     assert await listed(bench) == ["a"]
     bench.clock.advance(1)
-    bench.engine.reap()
+    await bench.engine.reap()
     assert await listed(bench) == []
 
 
@@ -101,7 +101,7 @@ async def test_an_absolute_deadline_ends_live_readers(bench: Bench) -> None:
     watcher = Recorder()
     bench.engine.watch(bench.engine.find("a", touch=False), watcher)
     bench.clock.advance(1)
-    bench.engine.reap()
+    await bench.engine.reap()
     assert await listed(bench) == []
     assert watcher.seen == ["ended"]
 
@@ -110,7 +110,7 @@ async def test_an_absolute_deadline_ends_live_readers(bench: Bench) -> None:
 async def test_an_expired_stream_is_not_served_before_it_is_reaped(bench: Bench) -> None:
     await bench.create("a", b"[1]", TTL)
     bench.clock.advance(10)
-    assert bench.engine.list_streams("", "", 9) == []
+    assert await bench.engine.list_streams("", "", 9) == []
     with pytest.raises(StreamNotFound):
         bench.engine.find("a", touch=True)
     with pytest.raises(StreamNotFound):
@@ -128,12 +128,12 @@ async def test_after_an_unclean_stop_every_ttl_gets_its_grace(bench: Bench) -> N
     bench.clock.advance(1000)
     await bench.crash()
     bench.clock.advance(9)
-    assert bench.engine.reap() == 0
+    assert await bench.engine.reap() == 0
     bench.clock.advance(1)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
     assert await listed(bench) == ["long"]
     bench.clock.advance(50)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_many_expiring_at_once_are_ended_in_portions(bench: Bench) -> None
     bench.clock.advance(10)
     ended = []
     for _ in range(12):
-        ended.append(bench.engine.reap())
+        ended.append(await bench.engine.reap())
         await listed(bench)
     assert max(ended) == 4
     assert sum(ended) == 11
@@ -168,10 +168,10 @@ async def test_a_look_at_many_streams_with_grace_is_a_short_one(bench: Bench) ->
     await bench.crash()
     bench.clock.advance(9)
     for looks in range(1, 6):
-        assert bench.engine.reap() == 0
+        assert await bench.engine.reap() == 0
         assert bench.engine.stats.loaded <= 4 * looks
     bench.clock.advance(1)
-    ended = [bench.engine.reap() for _ in range(12)]
+    ended = [await bench.engine.reap() for _ in range(12)]
     assert sum(ended) == 20
 
 
@@ -179,7 +179,7 @@ async def test_a_look_at_many_streams_with_grace_is_a_short_one(bench: Bench) ->
 async def test_an_expiry_is_logged_and_is_not_decided_again_at_replay(bench: Bench) -> None:
     await bench.create("a", b"[1]", TTL)
     bench.clock.advance(10)
-    assert bench.engine.reap() == 1
+    assert await bench.engine.reap() == 1
     await listed(bench)
     await bench.crash()
-    assert bench.store.list_streams("", "", 9) == []
+    assert await bench.store.list_streams("", "", 9) == []

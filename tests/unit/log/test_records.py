@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from penstock.log.append_record import encode_append
 from penstock.log.records import (
     AppendRecord,
     CreateMeta,
@@ -15,7 +16,6 @@ from penstock.log.records import (
     SnapshotRecord,
     TrimRecord,
     decode_records,
-    encode_append,
     encode_create,
     encode_delete,
     encode_meta,

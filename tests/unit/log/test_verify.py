@@ -322,7 +322,7 @@ def test_a_format_file_that_is_gone_or_unreadable_is_found(
 
 
 def test_a_newer_format_is_refused(clean: Path) -> None:
-    (clean / "PENSTOCK").write_text('{"format": 3}')
+    (clean / "PENSTOCK").write_text('{"format": 4}')
     with pytest.raises(StoreTooNew):
         verify(clean)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.append_record import encode_append
 from penstock.log.disk import journal
 from penstock.log.disk.files import Files
 from penstock.log.disk.journal_mark import encode_mark, read_mark
 from penstock.log.records import (
     CreateMeta,
-    encode_append,
     encode_create,
     encode_delete,
     encode_snapshot,

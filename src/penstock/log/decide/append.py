@@ -81,9 +81,9 @@ class Appends:
     def _decide(
         self, stream: Stream, request: Append, notes: Notes, now_us: int
     ) -> asyncio.Future[Appended]:
-        if stream.deleting:
-            return self._context.refuse(stream, gone(stream))
         try:
+            if stream.deleting:
+                raise gone(stream)
             producer, state, takes_producers = request.producer, None, True
             if producer is not None:
                 state = self._producer_state(stream, producer)
@@ -101,6 +101,8 @@ class Appends:
                 return self._accept(stream, request, state, notes, now_us)
             return self._answer(stream, outcome, state, now_us)
         except PenstockError as error:
+            if request.at_once:
+                raise
             return self._context.refuse(stream, error)
 
     def _answer(
@@ -133,7 +135,7 @@ class Appends:
         if request.expected is not None:
             _check_expected(stream, request.expected)
         context.admit(len(body))
-        if is_large(body, is_json=stream.is_json):
+        if is_large(body, is_json=stream.is_json) and not request.at_once:
             payload, count = self._framed(body, notes)
         else:
             payload, count = context.frame(body, is_json=stream.is_json, allow_empty=False)
@@ -205,7 +207,9 @@ def _check_expected(stream: Stream, expected: str) -> None:
     tail = token(stream, stream.pending_tail)
     if expected == BEGINNING and not stream.pending_tail:
         return
-    if expected not in ("*", tail, *spellings(stream, stream.pending_tail)):
+    if expected in ("*", tail):
+        return
+    if expected not in spellings(stream, stream.pending_tail):
         raise TailMoved(
             f"The tail is {tail}, not {expected}. Read on from there, then try again.",
             Stream_Next_Offset=tail,

@@ -93,5 +93,4 @@ def check_invariants(batch: Sequence[Mutation]) -> None:
     """Raise AssertionError if a stream that the batch concerns contradicts itself."""
     for mutation in batch:
         for stream in (mutation.stream, *mutation.ended, *mutation.related):
-            if stream is not None:
-                stream.check_invariants()
+            stream.check_invariants()

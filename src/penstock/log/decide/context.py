@@ -32,9 +32,9 @@ class Context:
     """The collaborators of all decisions. Belongs to the event loop that made it."""
 
     __slots__ = (
+        "_framing",
         "_message_bytes_max",
         "_tasks",
-        "_thread",
         "clock",
         "is_stopping",
         "loop",
@@ -71,13 +71,13 @@ class Context:
         self._message_bytes_max = settings.message_bytes_max
         self._tasks: set[asyncio.Task[object]] = set()
         # One thread: with more of them the event loop would have to compete for the interpreter.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-frame")
+        self._framing = ThreadPoolExecutor(1, thread_name_prefix="penstock-frame")
 
     def stop(self) -> None:
         """Take no new changes from now on; those that are queued are finished."""
         self.is_stopping = True
         self.waiting.end()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._framing.shutdown(wait=False, cancel_futures=True)
 
     def check_running(self) -> None:
         """Raise ShuttingDown if the server is stopping."""
@@ -104,7 +104,7 @@ class Context:
         if self.is_stopping:
             raise shutting_down()
         job = partial(self.frame, body, is_json=True, allow_empty=allow_empty)
-        return await self.loop.run_in_executor(self._thread, job)
+        return await self.loop.run_in_executor(self._framing, job)
 
     def run(self, decision: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a decision that has to read the log first."""
@@ -119,15 +119,21 @@ class Context:
         """Hand a decided mutation to the store; the future has its result once it is durable."""
         future: asyncio.Future[T] = self.loop.create_future()
         mutation.future = future
-        if mutation.stream is not None:
-            mutation.stream.in_flight += 1
+        mutation.stream.in_flight += 1
         self.store.submit(mutation)
+        return future
+
+    def _await_turn(self, barrier: Barrier) -> asyncio.Future[T]:
+        """Let a barrier have its turn behind everything that was submitted before."""
+        future: asyncio.Future[T] = self.loop.create_future()
+        barrier.future = future
+        self.store.submit(barrier)
         return future
 
     def answer(self, stream: Stream, result: T) -> asyncio.Future[T]:
         """Answer without a change, as soon as the pending state of `stream` is durable."""
         if stream.in_flight:
-            return self.submit(Barrier(result))
+            return self._await_turn(Barrier(result))
         future: asyncio.Future[T] = self.loop.create_future()
         future.set_result(result)
         return future
@@ -143,7 +149,7 @@ class Context:
             if not refusal.done():
                 refusal.set_exception(barrier.exception() or error)
 
-        barrier: asyncio.Future[None] = self.submit(Barrier())
+        barrier: asyncio.Future[None] = self._await_turn(Barrier())
         barrier.add_done_callback(refuse)
         return refusal
 

@@ -7,6 +7,7 @@ import asyncio
 from penstock.errors import PathBlocked, PenstockError, StreamExists
 from penstock.log.decide.context import Context, is_large
 from penstock.log.decide.delete import expire_stream
+from penstock.log.held_stream import HeldStream
 from penstock.log.lineage import token
 from penstock.log.mutations import CreateMutation
 from penstock.log.requests import Created
@@ -45,7 +46,7 @@ def create_stream(
     payload, count = framed or context.frame(body, is_json=json, allow_empty=True)
     if context.quotas is not None:
         context.quotas.admit(path, streams=int(replaces is None), size=len(payload))
-    stream = Stream(context.store.next_id(), path, config, now_us)
+    stream = HeldStream(context.store.next_id(), path, config, now_us)
     stream.pending_tail, stream.pending_count = len(payload), count
     stream.pending_closed = closed
     stream.previous = existing

@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.log.decide.context import Context, gone, is_large
 from penstock.log.decide.create import answer_existing, path_blocked
 from penstock.log.decide.delete import expire_stream
+from penstock.log.held_stream import HeldStream
 from penstock.log.lineage import ancestors, source_of, token, trimmed
 from penstock.log.mutations import CreateMutation
 from penstock.log.ranges import check_generation
@@ -179,7 +180,7 @@ def _new_fork(
         context.quotas.admit(request.path, streams=1, size=len(payload))
     ordinal = position.ordinal if source.is_json else 0
     point = ForkPoint(source.id, source.path, position.position, ordinal)
-    stream = Stream(context.store.next_id(), request.path, config, now_us, fork=point)
+    stream = HeldStream(context.store.next_id(), request.path, config, now_us, fork=point)
     stream.source = source
     stream.pending_earliest = source.pending_earliest
     stream.pending_earliest_ordinal = source.pending_earliest_ordinal

@@ -10,12 +10,15 @@ import json
 import sqlite3
 import time
 import zlib
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import Damaged
+from penstock.log.disk import catalog_cold
+from penstock.log.disk.catalog_cold import Cold, ColdChanges, LocalSegment, Totals
 from penstock.log.disk.catalog_rows import (
     COLUMNS,
     PRODUCER_TOTAL,
@@ -25,8 +28,8 @@ from penstock.log.disk.catalog_rows import (
     decode,
     encode,
 )
-from penstock.log.disk.segment import SegmentInfo
-from penstock.log.stream import Deadline, StreamInfo
+from penstock.log.disk.segment import ColdSegment, SegmentInfo
+from penstock.log.stream import Deadline, Renewals, StreamInfo, decode_renewals
 from penstock.protocol.producer import ProducerState
 
 SCHEMA = """
@@ -45,6 +48,8 @@ CREATE INDEX IF NOT EXISTS streams_touched ON streams
   WHERE tail > earliest AND NOT soft_deleted;
 CREATE INDEX IF NOT EXISTS streams_filed ON streams (path)
   WHERE tail > earliest AND NOT soft_deleted AND (inline IS NULL OR forked_from IS NOT NULL);
+CREATE INDEX IF NOT EXISTS streams_forked ON streams (forked_from, path)
+  WHERE forked_from IS NOT NULL;
 CREATE TABLE IF NOT EXISTS segments (
   stream_id INTEGER NOT NULL, base INTEGER NOT NULL, length INTEGER NOT NULL,
   first_ordinal INTEGER NOT NULL, open_ordinal INTEGER NOT NULL, open_time_us INTEGER NOT NULL,
@@ -67,8 +72,11 @@ ADDED = {
 
 _INFO = (
     "path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s, expires_at_us, "
-    "earliest, earliest_ordinal, fork_path"
+    "earliest, earliest_ordinal, fork_path, "
+    "CASE WHEN meta IS NULL THEN NULL ELSE meta->>'renewals' END"
 )
+
+_HELD = "tail - max(min(earliest, ifnull(pinned, earliest)), ifnull(fork_position, 0))"
 
 # One statement for all rows: a call per row would take and give the interpreter lock per row.
 _PUT_STREAMS = f"""INSERT OR REPLACE INTO streams ({COLUMNS}, crc, inline)
@@ -85,7 +93,7 @@ _DROP_SEGMENTS = """DELETE FROM segments WHERE (stream_id, base) IN
 (SELECT value->>0, value->>1 FROM json_each(?))"""
 _OWNED = (("streams", "id"), ("segments", "stream_id"), ("producers", "stream_id"))
 _META_CRC = "crc"
-_ROWS = f"SELECT {COLUMNS}, crc, inline FROM streams"
+ROWS = f"SELECT {COLUMNS}, crc, inline FROM streams"
 _CACHE, _CHECK_CACHE = -8192, -65536
 """Page caches in KiB; a check jumps between a table and its indexes."""
 ROWS_A_STATEMENT = 5000
@@ -123,6 +131,7 @@ class Changes(NamedTuple):
     meta: dict[str, int | str]
     dropped: Sequence[tuple[int, int]] = ()
     """(stream id, base) of segments that were trimmed away."""
+    tiered: ColdChanges | None = None
 
 
 class CatalogCheck(NamedTuple):
@@ -151,12 +160,12 @@ class Catalog:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """`read_only` is for a database without a WAL that no process writes to: SQLite then makes
         no file of its own and takes no lock."""
-        self._path = path
+        self.path = path
         uri = path.absolute().as_uri()
         if read_only:
-            self._reader = self._writer = _connect(f"{uri}?mode=ro&immutable=1")
+            self._reader = self._writer = connect(f"{uri}?mode=ro&immutable=1")
             return
-        self._reader, self._writer = _connect(f"{uri}?mode=rwc"), _connect(f"{uri}?mode=rwc")
+        self._reader, self._writer = connect(f"{uri}?mode=rwc"), connect(f"{uri}?mode=rwc")
         for connection in (self._reader, self._writer):
             connection.executescript(
                 f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size={_CACHE};"
@@ -185,7 +194,7 @@ class Catalog:
         # One transaction: a checkpoint may commit between the row and its segments.
         self._reader.execute("BEGIN")
         try:
-            row = self._reader.execute(f"{_ROWS} WHERE {column} = ?", (value,)).fetchone()
+            row = self._reader.execute(f"{ROWS} WHERE {column} = ?", (value,)).fetchone()
             if row is None:
                 return None
             inline = row[WIDTH + 1]
@@ -194,7 +203,7 @@ class Catalog:
         finally:
             self._reader.execute("COMMIT")
         # An altered index leads to the row of another path.
-        if not _is_sound(row, segments) or (column == "path" and row[1] != value):
+        if not is_row_sound(row, segments) or (column == "path" and row[1] != value):
             raise Damaged(
                 f"The catalog row of stream {row[1]!r} does not match its checksum. "
                 "Run `penstock verify` and restore from a backup."
@@ -202,7 +211,7 @@ class Catalog:
         return decode(row[:WIDTH], inline, segments)
 
     def _segments(self, stream_id: int) -> tuple[SegmentInfo, ...]:
-        return _segments(self._reader, stream_id)
+        return segments_of(self._reader, stream_id)
 
     def producer(self, stream_id: int, producer_id: str) -> ProducerState | None:
         row = self._reader.execute(
@@ -218,6 +227,17 @@ class Catalog:
                 "its checksum. Run `penstock verify` and restore from a backup."
             )
         return ProducerState(epoch, seq)
+
+    def list_producers(
+        self, stream_id: int, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        """Return producers of a stream in the order of their ids."""
+        rows = self._reader.execute(
+            "SELECT producer_id, epoch, seq FROM producers "
+            "WHERE stream_id = ? AND producer_id > ? ORDER BY producer_id LIMIT ?",
+            (stream_id, after, limit),
+        )
+        return [(id, ProducerState(epoch, seq)) for id, epoch, seq in rows]
 
     def check_producers(self, stream_id: int) -> None:
         """Raise Damaged unless all producers of a stream are there, each as it was written: one
@@ -257,16 +277,28 @@ class Catalog:
             f"SELECT {_INFO} FROM streams WHERE {' AND '.join(clauses)} ORDER BY path LIMIT ?",
             (*values, limit),
         )
-        return [StreamInfo._make((*row[:5], bool(row[5]), *row[6:])) for row in rows]
+        return list(map(info_from, rows))
+
+    def list_forks(self, source_id: int, after: str, limit: int) -> list[StreamInfo]:
+        """Return the forks of a stream in the order of their paths."""
+        rows = self._reader.execute(
+            f"SELECT {_INFO} FROM streams "
+            "WHERE forked_from = ? AND path > ? AND NOT soft_deleted ORDER BY path LIMIT ?",
+            (source_id, after, limit),
+        )
+        return list(map(info_from, rows))
 
     def sizes(self, after_id: int, limit: int) -> list[tuple[int, str, int]]:
         """Return (id, path, own bytes that are held) of all streams after an id, in that order."""
         rows = self._reader.execute(
-            "SELECT id, path, tail - max(min(earliest, ifnull(pinned, earliest)), "
-            "ifnull(fork_position, 0)) FROM streams WHERE id > ?1 ORDER BY id LIMIT ?2",
+            f"SELECT id, path, {_HELD} FROM streams WHERE id > ?1 ORDER BY id LIMIT ?2",
             (after_id, limit),
         )
         return rows.fetchall()
+
+    def totals_query(self) -> TotalsQuery:
+        """Return a query for the totals of the catalog as it is now, whatever follows."""
+        return TotalsQuery(f"{self.path.absolute().as_uri()}?mode=ro")
 
     def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
         """Return (id, path) of streams that have the meta value `name`, in path order."""
@@ -298,8 +330,9 @@ class Catalog:
         return [Deadline(*row) for row in rows]
 
     def is_current(self) -> bool:
-        """Whether the database has every column that this version uses."""
-        return not _missing(self._reader)
+        """Whether the database has every table and column that this version uses."""
+        tables = {name for (name,) in self._reader.execute("SELECT name FROM sqlite_schema")}
+        return not _missing(self._reader) and tables.issuperset(catalog_cold.TABLES)
 
     def ids(self) -> Iterable[int]:
         for (stream_id,) in self._reader.execute("SELECT id FROM streams ORDER BY id"):
@@ -310,10 +343,41 @@ class Catalog:
         # a read, before the last commit, and files in use would look like strays.
         return set(self._writer.execute("SELECT stream_id, base FROM segments"))
 
+    def cold(self, stream_id: int, base: int) -> Cold | None:
+        """Return where the object store has a segment; None if the segment has a file."""
+        row = self._reader.execute(catalog_cold.ONE, (stream_id, base)).fetchone()
+        return None if row is None else catalog_cold.decode_one(row)
+
+    def cold_segments(self) -> list[ColdSegment]:
+        """Return all cold segments whose row is sound. Checkpoint thread only, like
+        `segment_names`."""
+        rows = self._writer.execute(catalog_cold.ALL)
+        return [catalog_cold.decode(row) for row in rows if catalog_cold.is_sound(row)]
+
+    def cold_totals(self) -> Totals:
+        return catalog_cold.decode_totals(self._reader.execute(catalog_cold.TOTALS).fetchone())
+
+    def doomed(self, limit: int) -> list[str]:
+        """Return objects that no segment needs."""
+        rows = self._reader.execute("SELECT object FROM doomed LIMIT ?", (limit,))
+        return [name for (name,) in rows]
+
+    @contextmanager
+    def survey(self) -> Iterator[tuple[Totals, Iterator[LocalSegment]]]:
+        """Provide the totals, and the segments with a file that never changes again, oldest first.
+        It has a connection of its own, for any thread."""
+        connection = connect(f"{self.path.absolute().as_uri()}?mode=ro")
+        try:
+            totals = connection.execute(catalog_cold.TOTALS).fetchone()
+            local = connection.execute(catalog_cold.LOCAL)
+            yield catalog_cold.decode_totals(totals), catalog_cold.decode_local(local)
+        finally:
+            connection.close()
+
     def integrity(self) -> list[str]:
         """Return what is wrong with the database: its pages, or an index that does not agree with
         its table."""
-        return _integrity(self._reader)
+        return integrity_faults(self._reader)
 
     def check(self, *, timeout_s: float) -> CatalogCheck:
         """Check the database, and build its indexes again if nothing else is damaged; a database
@@ -322,7 +386,7 @@ class Catalog:
         writer.execute(f"PRAGMA cache_size={_CHECK_CACHE}")
         writer.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
         try:
-            faults = _integrity(writer)
+            faults = integrity_faults(writer)
         except sqlite3.OperationalError:
             if time.monotonic() <= deadline:
                 raise
@@ -339,7 +403,7 @@ class Catalog:
         writer.execute("BEGIN IMMEDIATE")
         try:
             writer.execute("REINDEX")
-            is_sound = not _integrity(writer) and _are_rows_sound(writer)
+            is_sound = not integrity_faults(writer) and _are_rows_sound(writer)
         except CATALOG_ERRORS:
             is_sound = False
         if writer.in_transaction:
@@ -364,12 +428,17 @@ class Catalog:
                     f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))",
                     (deleted,),
                 )
+            catalog_cold.forget_streams(write, deleted)
             if changes.dropped:
-                write(_DROP_SEGMENTS, (json.dumps(list(changes.dropped)),))
+                dropped = json.dumps(list(changes.dropped))
+                write(_DROP_SEGMENTS, (dropped,))
+                catalog_cold.forget_segments(write, dropped)
             for start in range(0, len(changes.rows), ROWS_A_STATEMENT):
                 write(_PUT_STREAMS, encode(changes.rows[start : start + ROWS_A_STATEMENT]))
             write(_PUT_SEGMENTS, (json.dumps([[i, *info] for i, info in changes.segments]),))
             write(_PUT_PRODUCERS, (json.dumps([*map(_producer_values, changes.producers)]),))
+            if changes.tiered is not None:
+                catalog_cold.write(write, changes.tiered)
             write(_PUT_META, (json.dumps(list(changes.meta.items())),))
             meta = write("SELECT key, value FROM meta WHERE key != ?", (_META_CRC,)).fetchall()
             write(_PUT_META, (json.dumps([[_META_CRC, _meta_crc(meta)]]),))
@@ -379,20 +448,63 @@ class Catalog:
                 write("ROLLBACK")
             raise
 
+    def forget_cold(self) -> None:
+        """Forget where an object store has segments, because files have all of them."""
+        self._writer.executescript("BEGIN; DELETE FROM cold; DELETE FROM doomed; COMMIT")
+
     def close(self) -> None:
         if self._writer is not self._reader:
             self._writer.close()
         self._reader.close()
 
 
-def _integrity(connection: sqlite3.Connection) -> list[str]:
+def info_from(row: Sequence[Any]) -> StreamInfo:
+    """Return a result of `_INFO`."""
+    renewals: Renewals = () if row[-1] is None else decode_renewals(b64decode(row[-1]))
+    return StreamInfo._make((*row[:5], bool(row[5]), *row[6:-1], renewals))
+
+
+def integrity_faults(connection: sqlite3.Connection) -> list[str]:
     # Not quick_check: it does not compare an index with its table, and most flipped bits of an
     # index are found in no other way.
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check")]
     return [] if rows == ["ok"] else rows
 
 
-def _segments(connection: sqlite3.Connection, stream_id: int) -> tuple[SegmentInfo, ...]:
+class TotalsQuery:
+    """Counts the streams of a catalog, and the bytes they hold, in the snapshot that was current
+    when it was made. `run` is for a thread: it reads every row. `stop` ends it."""
+
+    def __init__(self, uri: str) -> None:
+        self._is_stopped = False
+        self._connection = connect(uri)
+        self._connection.execute("BEGIN")
+        self._connection.execute("SELECT 1 FROM meta").fetchone()  # takes the snapshot
+
+    def run(self, excluded: Iterable[int]) -> tuple[int, int] | None:
+        """Return the streams that were not deleted, and the bytes of all, without those whose ids
+        are excluded; None if it was stopped or failed."""
+        try:
+            if self._is_stopped:
+                return None
+            row = self._connection.execute(
+                f"SELECT count(*) FILTER (WHERE NOT soft_deleted), ifnull(sum({_HELD}), 0) "
+                "FROM streams WHERE id NOT IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(excluded)),),
+            ).fetchone()
+        except CATALOG_ERRORS:
+            return None
+        finally:
+            self._connection.close()
+        return row[0], row[1]
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        with suppress(sqlite3.ProgrammingError):  # it has ended
+            self._connection.interrupt()
+
+
+def segments_of(connection: sqlite3.Connection, stream_id: int) -> tuple[SegmentInfo, ...]:
     rows = connection.execute(
         "SELECT base, length, first_ordinal, open_ordinal, open_time_us, open_crc "
         "FROM segments WHERE stream_id = ? ORDER BY base",
@@ -401,8 +513,8 @@ def _segments(connection: sqlite3.Connection, stream_id: int) -> tuple[SegmentIn
     return tuple(SegmentInfo(*row) for row in rows)
 
 
-def _is_sound(row: Sequence[Any], segments: tuple[SegmentInfo, ...]) -> bool:
-    """Whether a result of `_ROWS` matches its checksum."""
+def is_row_sound(row: Sequence[Any], segments: tuple[SegmentInfo, ...]) -> bool:
+    """Whether a result of `ROWS` matches its checksum."""
     values, crc, inline = row[:WIDTH], row[WIDTH], row[WIDTH + 1]
     return isinstance(inline, bytes | None) and checksum(values, inline, segments) == crc
 
@@ -410,19 +522,19 @@ def _is_sound(row: Sequence[Any], segments: tuple[SegmentInfo, ...]) -> bool:
 def _are_rows_sound(connection: sqlite3.Connection) -> bool:
     """Whether all rows are there, each as it was written."""
     producers = 0
-    for row in connection.execute(f"{_ROWS} NOT INDEXED"):
-        segments = _segments(connection, row[0]) if row[WIDTH + 1] is None else ()
-        if not _is_sound(row, segments):
+    for row in connection.execute(f"{ROWS} NOT INDEXED"):
+        segments = segments_of(connection, row[0]) if row[WIDTH + 1] is None else ()
+        if not is_row_sound(row, segments):
             return False
         producers += row[PRODUCER_TOTAL]
     for row in connection.execute("SELECT stream_id, producer_id, epoch, seq, crc FROM producers"):
         if producer_checksum(*row[:4]) != row[4]:
             return False
         producers -= 1
-    return producers == 0
+    return producers == 0 and all(map(catalog_cold.is_sound, connection.execute(catalog_cold.ALL)))
 
 
-def _connect(uri: str) -> sqlite3.Connection:
+def connect(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None, timeout=30)
 
 
@@ -432,7 +544,7 @@ def _missing(connection: sqlite3.Connection) -> list[tuple[str, str]]:
         table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
         for table in ("streams", "producers")
     }
-    # A table that is not there at all is not of an earlier version: the first query fails.
+    # Another table that is not there is not of an earlier version: the first query fails.
     return [
         (table, column)
         for table, column in ADDED
@@ -441,7 +553,7 @@ def _missing(connection: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    connection.executescript(SCHEMA)
+    connection.executescript(SCHEMA + catalog_cold.SCHEMA)
     missing = _missing(connection)
     if not missing:
         return
@@ -465,7 +577,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 def settle(path: Path) -> None:
     """Move the WAL into the database file, and create missing tables and columns."""
-    connection = _connect(path.absolute().as_uri())
+    connection = connect(path.absolute().as_uri())
     try:
         connection.execute("PRAGMA journal_mode=DELETE")
         _make_tables(connection)

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import Damaged
+from penstock.log.append_times import UNKNOWN, AppendTimes
 from penstock.log.disk.segment import SegmentInfo
+from penstock.log.held_stream import HeldStream
 from penstock.log.memory_tail import MemoryTail
-from penstock.log.stream import ForkPoint, Stream
+from penstock.log.stream import RENEWALS, ForkPoint, Stream, decode_renewals
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import StreamConfig, expires_at_us
 
@@ -83,9 +85,11 @@ class Row(NamedTuple):
 def stream_from_row(row: Row) -> Stream:
     """Return the stream that a row describes; Damaged if some of its bytes are nowhere."""
     _check_extent(row)
-    stream = Stream(row.id, row.path, row.config, row.created_us, fork=row.fork)
+    stream = HeldStream(row.id, row.path, row.config, row.created_us, fork=row.fork)
     stream.durable = True
     stream.touched_us = row.touched_us
+    # A snapshot is later than the last touch, and trims what is before it.
+    stream.times = AppendTimes(UNKNOWN if row.earliest else row.touched_us // 1000)
     stream.soft_deleted, stream.forks, stream.pinned = row.soft_deleted, row.forks, row.pinned
     stream.earliest, stream.earliest_ordinal = row.earliest, row.earliest_ordinal
     stream.tail, stream.count = row.tail, row.messages
@@ -94,6 +98,9 @@ def stream_from_row(row: Row) -> Stream:
     stream.producer_total = row.producer_total
     stream.stored_producers = row.producer_total > 0
     stream.meta = row.meta
+    if RENEWALS in row.meta:
+        stream.renewals = decode_renewals(row.meta[RENEWALS])
+        stream.meta = {name: value for name, value in row.meta.items() if name != RENEWALS}
     stream.applied_lsn = row.applied_lsn
     stream.segments = row.segments
     inline = row.inline or b""
@@ -123,7 +130,7 @@ def row_from_stream(stream: Stream, inline: bytes | None, segments: tuple[Segmen
         stream.stream_seq,
         stream.producer_total,
         stream.applied_lsn,
-        stream.meta,
+        _stored_meta(stream),
         inline,
         segments,
         stream.fork,
@@ -132,6 +139,12 @@ def row_from_stream(stream: Stream, inline: bytes | None, segments: tuple[Segmen
         stream.pinned,
         stream.earliest_ordinal,
     )
+
+
+def _stored_meta(stream: Stream) -> dict[str, bytes]:
+    if not stream.renewals:
+        return stream.meta
+    return {**stream.meta, RENEWALS: json.dumps(stream.renewals).encode()}
 
 
 def _check_extent(row: Row) -> None:

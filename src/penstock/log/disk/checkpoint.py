@@ -8,15 +8,16 @@ released, files of deleted streams removed. Nothing is trusted before the transa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
-from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.catalog import Catalog, CatalogError, Changes, is_catalog_full
 from penstock.log.disk.catalog_rows import Row, row_from_stream
-from penstock.log.disk.files import File, Files
-from penstock.log.disk.journal import JournalWriter
+from penstock.log.disk.catalog_snapshot import CatalogSnapshot
+from penstock.log.disk.files import File, Files, is_disk_full
+from penstock.log.disk.journal import JournalBroken, JournalWriter
 from penstock.log.disk.segment import SegmentFolder, SegmentInfo, SegmentWriter
 from penstock.log.memory_tail import Chunk
 from penstock.log.stream import Stream
@@ -81,6 +82,8 @@ def plan_stream(stream: Stream, *, inline_bytes_max: int) -> StreamPlan:
 
 
 class Checkpointer:
+    errors: ClassVar[tuple[type[Exception], ...]] = (OSError, CatalogError, JournalBroken)
+
     def __init__(
         self,
         files: Files,
@@ -98,6 +101,12 @@ class Checkpointer:
         self._journal = journal
         self._segment_bytes_max = segment_bytes_max
         self._abandoned = threading.Event()
+        self._is_held = False
+        self._held: list[Path] = []
+
+    def passes(self, error: Exception) -> bool:
+        """Whether the disk was full: room may be made."""
+        return is_disk_full(error) if isinstance(error, OSError) else is_catalog_full(error)
 
     def abandon(self) -> None:
         """Let `run` raise Abandoned as soon as it can. Called from the event loop."""
@@ -149,16 +158,48 @@ class Checkpointer:
         """Take the space of the next journal file; OSError if the disk is still full."""
         self._journal.make_spare()
 
+    def snapshot(self) -> CatalogSnapshot:
+        """Return the catalog as the last checkpoint has left it."""
+        return CatalogSnapshot(self._catalog.path)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody copies segments."""
+        return self._is_held
+
+    def hold(self) -> None:
+        """Leave the files of segments where they are until `release`: somebody copies them. Called
+        while no checkpoint runs, as `release` is."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Remove what was held back, as far as possible: a sweep finds the rest."""
+        self._is_held = False
+        held, self._held = self._held, []
+        for path in held:
+            self._files.remove(path)
+
     def _clear(self, plan: Plan) -> None:
         """Remove files that are not needed any more."""
         self._journal.release(plan.release_lsn)
         trimmed = [(item.row.id, item.dropped) for item in plan.streams if item.dropped]
         for stream_id, infos in (*plan.deleted, *trimmed):
             for info in infos:
-                self._files.remove(self._folder.data_path(stream_id, info.base))
-                self._files.remove(self._folder.index_path(stream_id, info.base))
+                self._remove(self._folder.data_path(stream_id, info.base))
+                self._remove(self._folder.index_path(stream_id, info.base))
         if plan.sweep:
             self._sweep()
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Remove files that no row names as files any more. Checkpoint thread only."""
+        for path in paths:
+            self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        if self._is_held:
+            self._held.append(path)
+        else:
+            self._files.remove(path)
 
     def _write_segments(self, plans: list[StreamPlan]) -> dict[int, tuple[SegmentInfo, ...]]:
         touched: list[File] = []
@@ -207,13 +248,17 @@ class Checkpointer:
         return result
 
     def _sweep(self) -> None:
-        """Remove segment files that no row names: a crash between write and commit leaves them."""
+        """Remove segment files that no row names, and those of cold segments: a crash between write
+        and commit, or commit and removal, leaves them."""
         existing = self._catalog.segment_names()
+        cold = {(each.stream_id, each.base) for each in self._catalog.cold_segments()}
         for shard in self._files.list_folder(self._folder.folder):
             for name in self._files.list_folder(self._folder.folder / shard):
                 parsed = self._folder.parse_name(name)
-                if parsed is not None and parsed not in existing:
-                    self._files.remove(self._folder.folder / shard / name)
+                if parsed is None:
+                    continue
+                if parsed not in existing or (parsed in cold and name.endswith(".segment")):
+                    self._remove(self._folder.folder / shard / name)
 
 
 def _new_segments(row: Row, segments: tuple[SegmentInfo, ...]) -> list[tuple[int, SegmentInfo]]:

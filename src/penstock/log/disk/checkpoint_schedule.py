@@ -10,17 +10,18 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 from penstock.config.settings import Settings
-from penstock.log.disk.catalog import CatalogError, is_catalog_full
-from penstock.log.disk.checkpoint import Abandoned, Checkpointer, Plan, Result, plan_stream
-from penstock.log.disk.files import Files, Lock, is_disk_full
-from penstock.log.disk.journal import JournalBroken
+from penstock.errors import StoreReadOnly
+from penstock.log.disk.catalog_snapshot import CatalogSnapshot
+from penstock.log.disk.checkpoint import Abandoned, Plan, Result, plan_stream
+from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.segment import SegmentInfo
 from penstock.log.stats import StoreStats
 from penstock.log.stream import Stream
@@ -46,17 +47,66 @@ class StoreCounters:
         self.next_id = next_id
 
 
+class Checkpoints(Protocol):
+    """What runs checkpoints, on a thread of its own."""
+
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """What `run` raises when a checkpoint has failed; the old one is in force then."""
+
+    def passes(self, error: Exception) -> bool:
+        """Whether a checkpoint that failed for this reason may succeed later."""
+
+    def run(self, plan: Plan) -> Result: ...
+
+    def abandon(self) -> None: ...
+
+    def make_room(self) -> None: ...
+
+    def snapshot(self) -> CatalogSnapshot: ...
+
+    @property
+    def is_held(self) -> bool: ...
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def remove(self, paths: Iterable[Path]) -> None: ...
+
+
+class FolderWatch:
+    """The data folder of a store: whether it is still there, and how much room its disk has."""
+
+    def __init__(self, files: Files, root: Path, lock: Lock) -> None:
+        self._files = files
+        self._root = root
+        self._lock = lock
+
+    def fault(self) -> str | None:
+        """Return why nothing may be written any more: another server may have the folder's name."""
+        if self._lock.is_current():
+            return None
+        return (
+            f"The data folder {self._root} was moved, removed or replaced while the server "
+            "uses it. Put it back and restart the server."
+        )
+
+    def free_bytes(self) -> int | None:
+        try:
+            return self._files.free_bytes(self._root)
+        except OSError:
+            return None  # unknown; a write on a full disk fails anyway
+
+
 class CheckpointSchedule:
     def __init__(
         self,
-        checkpointer: Checkpointer,
+        checkpointer: Checkpoints,
         settings: Settings,
         counters: StoreCounters,
         stats: StoreStats,
         *,
-        files: Files,
-        root: Path,
-        lock: Lock,
+        folder: FolderWatch | None,
         sweep: bool,
         on_broken: Callable[[str], None],
         on_trimmed: Callable[[int, tuple[SegmentInfo, ...]], None],
@@ -65,9 +115,7 @@ class CheckpointSchedule:
         self._settings = settings
         self._counters = counters
         self._stats = stats
-        self._files = files
-        self._root = root
-        self._lock = lock
+        self._folder = folder
         self._sweep = sweep
         self._on_broken = on_broken
         self._on_trimmed = on_trimmed
@@ -84,10 +132,13 @@ class CheckpointSchedule:
         self._due = asyncio.Event()
         self._running = asyncio.Lock()
         self._is_stopping = False
+        self._is_stopped = False
         self._is_broken = False
+        self.checkpoints = 0
+        """The checkpoints that were finished."""
         self.is_disk_full = False
         self._is_journal_full = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
 
     # -- reports of the store
 
@@ -125,6 +176,11 @@ class CheckpointSchedule:
     def is_gone(self, stream_id: int) -> bool:
         """Whether a stream was deleted, though its row may still be in the catalog."""
         return stream_id in self._deleted or stream_id in self._in_purge
+
+    @property
+    def gone_count(self) -> int:
+        """Number of deleted streams whose rows may still be in the catalog."""
+        return len(self._deleted) + len(self._in_purge)
 
     def fresh(self) -> dict[int, Stream]:
         """Return the streams, by id, whose catalog row is behind or missing."""
@@ -176,6 +232,7 @@ class CheckpointSchedule:
     async def run(self) -> None:
         """Run checkpoints by size and by age until `stop`, then a last one."""
         last = time.monotonic()
+        self._check_space()
         while not self._is_stopping:
             try:
                 await asyncio.wait_for(self._due.wait(), CHECK_INTERVAL_S)
@@ -192,7 +249,9 @@ class CheckpointSchedule:
                 await self.checkpoint()
                 last = time.monotonic()
         await self.checkpoint()
-        self._thread.shutdown()
+        await self.release_cut()
+        self._is_stopped = True
+        self._executor.shutdown()
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -206,32 +265,88 @@ class CheckpointSchedule:
     async def checkpoint(self) -> bool:
         """Run one checkpoint now. Return False if it failed: the old one is still in force."""
         async with self._running:
-            if self._is_broken:
-                return False
-            started = time.perf_counter()
-            plan = await self._plan()
+            return await self._checkpoint()
+
+    async def _checkpoint(self, *, at_once: bool = False) -> bool:
+        if self._is_broken:
+            return False
+        started = time.perf_counter()
+        plan = await self._plan(at_once=at_once)
+        loop = asyncio.get_running_loop()
+        try:
+            result = await loop.run_in_executor(self._executor, self._checkpointer.run, plan)
+        except self._checkpointer.errors as error:
+            self._failed(error)
+            return False
+        except Abandoned:
+            return False
+        self._done(plan, result)
+        self._stats.checkpoints += 1
+        self._stats.checkpoint_seconds.add(time.perf_counter() - started)
+        return True
+
+    async def cut(self) -> CatalogSnapshot | None:
+        """Return the catalog with everything that is durable now: all streams at one LSN. The files
+        of its segments stay until `release_cut`. None if a checkpoint failed."""
+        # The first checkpoint does the work; the second has few streams, and is planned at once.
+        if not await self.checkpoint():
+            return None
+        async with self._running:
+            if self._is_stopping or not await self._checkpoint(at_once=True):
+                return None
+            self._checkpointer.hold()
             loop = asyncio.get_running_loop()
             try:
-                result = await loop.run_in_executor(self._thread, self._checkpointer.run, plan)
-            except (OSError, CatalogError, JournalBroken) as error:
-                self._failed(error)
-                return False
-            except Abandoned:
-                return False
-            self._done(plan, result)
-            self._stats.checkpoints += 1
-            self._stats.checkpoint_seconds.add(time.perf_counter() - started)
-            return True
+                return await loop.run_in_executor(self._executor, self._checkpointer.snapshot)
+            except BaseException:
+                await self._release()
+                raise
+
+    async def release_cut(self) -> None:
+        async with self._running:
+            await self._release()
+
+    async def _release(self) -> None:
+        if self._is_stopped:
+            return  # the next start sweeps
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._checkpointer.release)
+        except OSError as error:
+            log.warning("Old files could not be removed after a backup: %s", error)
+            self._sweep = True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the segments of a cut are being copied, so that nothing of them may go."""
+        return self._checkpointer.is_held
+
+    async def remove_files(self, paths: list[Path]) -> None:
+        """Remove files of segments, when nobody copies them any more."""
+        await self.between(lambda: self._checkpointer.remove(paths))
+
+    async def between(self, work: Callable[[], None]) -> None:
+        """Run `work`, which changes the catalog or removes files, on the checkpoint thread while no
+        checkpoint runs."""
+        async with self._running:
+            if self._is_broken:
+                raise StoreReadOnly("The store is read-only. Restart the server.")
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            except OSError:
+                self._sweep = True  # of what was not removed
+                raise
 
     async def _try_journal(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._checkpointer.make_room)
+            await loop.run_in_executor(self._executor, self._checkpointer.make_room)
         except OSError:
             return  # still full
         self._is_journal_full = False
 
-    async def _plan(self) -> Plan:
+    async def _plan(self, *, at_once: bool) -> Plan:
+        """Describe what has changed; `at_once` describes all streams at the same LSN."""
         # Every stream is described at this LSN or a later one: the journal up to it can go.
         release_lsn = self._counters.durable_lsn
         self._in_checkpoint, self._dirty = self._dirty, {}
@@ -245,7 +360,7 @@ class CheckpointSchedule:
             if not stream.deleted:
                 plans.append(plan_stream(stream, inline_bytes_max=self._settings.inline_bytes_max))
                 stream.dirty_producers = set()
-            if number % PLAN_SLICE == 0:
+            if number % PLAN_SLICE == 0 and not at_once:
                 await asyncio.sleep(0)
         meta: dict[str, int | str] = {
             "checkpoint_lsn": release_lsn,
@@ -256,6 +371,7 @@ class CheckpointSchedule:
         return Plan(plans, deleted, meta, release_lsn, self._sweep)
 
     def _done(self, plan: Plan, result: Result) -> None:
+        self.checkpoints += 1
         for item in plan.streams:
             stream = self._in_checkpoint[item.row.id]
             stream.segments = result.segments.get(stream.id, item.row.segments)
@@ -285,8 +401,8 @@ class CheckpointSchedule:
         self._in_checkpoint, self._in_purge = {}, {}
         self._bytes_since += self._bytes_in_checkpoint
         self._bytes_in_checkpoint = 0
-        if _is_full(error):
-            log.warning("The disk is full; the checkpoint will be tried again: %s", error)
+        if self._checkpointer.passes(error):
+            log.warning("A checkpoint failed and will be tried again: %s", error)
         else:
             self._is_broken = True
             self._on_broken(
@@ -294,21 +410,14 @@ class CheckpointSchedule:
             )
 
     def _check_folder(self) -> None:
-        """Stop writing when the folder was moved or removed: another server may have its name."""
-        if not self._is_broken and not self._lock.is_current():
+        """Stop writing when the folder was moved or removed."""
+        fault = None if self._folder is None or self._is_broken else self._folder.fault()
+        if fault is not None:
             self._is_broken = True
-            self._on_broken(
-                f"The data folder {self._root} was moved, removed or replaced while the server "
-                "uses it. Put it back and restart the server."
-            )
+            self._on_broken(fault)
 
     def _check_space(self) -> None:
-        try:
-            free = self._files.free_bytes(self._root)
-        except OSError:
-            return  # unknown; a write on a full disk fails anyway
-        self.is_disk_full = free < self._settings.disk_reserve_bytes
-
-
-def _is_full(error: Exception) -> bool:
-    return is_disk_full(error) if isinstance(error, OSError) else is_catalog_full(error)
+        free = None if self._folder is None else self._folder.free_bytes()
+        if free is not None:
+            self._stats.disk_free_bytes = free
+            self.is_disk_full = free < self._settings.disk_reserve_bytes

@@ -17,6 +17,10 @@ from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log.disk.files import is_disk_full
 from penstock.log.disk.journal import JournalBroken
 
+ALONE_BATCHES = 8
+"""Quick batches of a single entry, one after the other, before the next one is written in place."""
+SLOW_BATCHES = 1000
+"""Batches that go to the thread after one in place that was slow."""
 COLLECT_TURNS_MAX = 8
 """Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
@@ -53,10 +57,13 @@ class Committer(Generic[E]):
         batch_bytes_max: int,
         on_committed: Callable[[Committed[E]], None],
         on_failed: Callable[[list[E], PenstockError], None],
+        in_place_s_max: float = 0.0,
     ) -> None:
         self._writer = writer
         self._next_lsn = next_lsn
         self._batch_bytes_max = batch_bytes_max
+        self._in_place_s_max = in_place_s_max
+        self._alone = 0  # quick batches of one entry so far, one after the other
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._queue: list[E] = []
@@ -64,12 +71,12 @@ class Committer(Generic[E]):
         self._busy = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: queue.SimpleQueue[tuple[list[E], int] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
+        self._committing = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
         self._drained: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._committing.start()
 
     @property
     def idle(self) -> bool:
@@ -91,7 +98,7 @@ class Committer(Generic[E]):
 
     def stop(self) -> None:
         self._inbox.put(None)
-        self._thread.join()
+        self._committing.join()
 
     def _gather(self, size: int, turns: int) -> None:
         """Hand the queue over when an iteration of the event loop has added nothing, or there were
@@ -100,6 +107,8 @@ class Committer(Generic[E]):
         assert self._loop is not None
         if turns and len(self._queue) > size:
             self._loop.call_soon(self._gather, len(self._queue), turns - 1)
+        elif self._alone >= ALONE_BATCHES and len(self._queue) == 1:
+            self._commit_in_place()
         else:
             self._hand_over()
 
@@ -119,24 +128,53 @@ class Committer(Generic[E]):
             self._queue = []
         self._inbox.put((batch, self._next_lsn))
 
+    def _commit_in_place(self) -> None:
+        """Write and sync the queue here: a lone writer would wait longer for two hand-overs between
+        threads than for the disk."""
+        batch, self._queue = self._queue, []
+        started = time.perf_counter()
+        failure = self._write(batch, self._next_lsn)
+        seconds = time.perf_counter() - started
+        if seconds > self._in_place_s_max:
+            self._alone = -SLOW_BATCHES
+        self._done(batch, self._next_lsn, seconds, failure)
+
     def _run(self) -> None:
         assert self._loop is not None
         while (job := self._inbox.get()) is not None:
             entries, first_lsn = job
             started = time.perf_counter()
-            failure: PenstockError | None = None
-            parts = [entry.record for entry in entries if entry.record]
-            try:
-                if parts:
-                    self._writer.write(first_lsn, parts)
-            except JournalBroken as error:
-                failure = StoreReadOnly(f"The journal failed ({error}). Restart the server.")
-            except OSError as error:
-                failure = _passing(error)
-            except Exception as error:  # noqa: BLE001 - a dead thread would hang every writer
-                failure = StoreReadOnly(f"The journal failed ({error!r}). Restart the server.")
+            failure = self._write(entries, first_lsn)
             seconds = time.perf_counter() - started
-            self._loop.call_soon_threadsafe(self._done, entries, first_lsn, seconds, failure)
+            self._loop.call_soon_threadsafe(self._came_back, entries, first_lsn, seconds, failure)
+
+    def _write(self, entries: list[E], first_lsn: int) -> PenstockError | None:
+        """Write and sync a batch; return why that failed."""
+        parts = [entry.record for entry in entries if entry.record]
+        try:
+            if parts:
+                self._writer.write(first_lsn, parts)
+        except JournalBroken as error:
+            return StoreReadOnly(f"The journal failed ({error}). Restart the server.")
+        except PenstockError as error:
+            return error
+        except OSError as error:
+            return _passing(error)
+        except Exception as error:  # noqa: BLE001 - a dead thread would hang every writer
+            return StoreReadOnly(f"The journal failed ({error!r}). Restart the server.")
+        return None
+
+    def _came_back(
+        self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None
+    ) -> None:
+        """Take a batch back from the thread."""
+        if self._alone < 0 or (
+            seconds <= self._in_place_s_max and len(entries) == 1 and not self._queue
+        ):
+            self._alone += 1
+        else:
+            self._alone = 0
+        self._done(entries, first_lsn, seconds, failure)
 
     def _done(
         self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None

@@ -177,8 +177,36 @@ class Files:
         finally:
             os.close(fd)
 
+    def sync_everything(self, path: Path) -> None:
+        """Sync all files and folders below `path`, and `path` itself."""
+        if self.can_sync_all():
+            self.sync_all(path)
+            return
+        for folder, _, names in os.walk(path):
+            for name in names:
+                file = self.open_read(Path(folder, name))
+                try:
+                    file.sync_data()
+                finally:
+                    file.close()
+            self.sync_folder(Path(folder))
+
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Make `target` the same file as `source`, or a copy where the file system has no links."""
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+
+    def remove_all(self, path: Path) -> None:
+        """Remove a folder with everything in it, or a file; nothing if it is not there."""
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -6,19 +6,38 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from penstock.errors import Damaged, StreamNotFound
-from penstock.log.disk.segment import BLOCK_BYTES, IndexEntry, SegmentInfo, SegmentReader
+from penstock.errors import Damaged, PenstockError, StreamNotFound
+from penstock.log.disk.segment import BLOCK_BYTES, ColdSource, IndexEntry, SegmentInfo
 from penstock.log.lineage import owner, owner_at_time, owner_of_ordinal, spans, trimmed
-from penstock.log.memory_tail import Chunk
+from penstock.log.memory_tail import GATHERED_BYTES_MAX, Chunk
 from penstock.log.stream import Stream
 
 READERS = 4
 """Threads that wait for the disk, so that the event loop never does."""
 
 
+class Segments(Protocol):
+    """Where the bytes of segments are, and their indexes."""
+
+    cold: ColdSource | None
+
+    def read(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int, *, wait: bool
+    ) -> bytes | None: ...
+
+    def is_cold(self, stream_id: int, info: SegmentInfo) -> bool: ...
+
+    def warm(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> None: ...
+
+    def entry(self, stream_id: int, info: SegmentInfo, block: int) -> IndexEntry: ...
+
+    def close(self) -> None: ...
+
+
 class StreamReader:
-    def __init__(self, segments: SegmentReader) -> None:
+    def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
 
@@ -29,18 +48,36 @@ class StreamReader:
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         data = self._read(stream, start, end, wait=False)
         if data is None:
-            for span in spans(stream, start, end):
-                await self._warm(*span)
-            data = self._read(stream, start, end, wait=True)
-            assert data is not None
+            parts: list[bytes] = []
+            for holder, first, last in spans(stream, start, end):
+                while first < last:
+                    # Segments may come, go and become cold while one is waited for.
+                    part = await self._read_part(holder, first, last)
+                    parts.append(part)
+                    first += len(part)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
         return data
 
-    async def _warm(self, stream: Stream, start: int, end: int) -> None:
-        loop, warm = asyncio.get_running_loop(), self._segments.warm
-        for info in stream.segments:
-            low, high = max(start, info.base) - info.base, min(end, info.end) - info.base
-            if low < high:
-                await loop.run_in_executor(self._threads, warm, stream.id, info, low, high)
+    async def _read_part(self, stream: Stream, start: int, end: int) -> bytes:
+        """Return bytes from `start` on, at least one: those of one segment, or those in memory."""
+        while start < stream.memory.start:
+            info = self._segment_at(stream, start)
+            low, high = start - info.base, min(end, info.end) - info.base
+            try:
+                part = self._segments.read(stream.id, info, low, high, wait=False)
+                if part is None and self._segments.is_cold(stream.id, info):
+                    assert self._segments.cold is not None
+                    part = await self._segments.cold.read(stream.id, info, low, high)
+                elif part is None:
+                    await asyncio.get_running_loop().run_in_executor(
+                        self._threads, self._segments.warm, stream.id, info, low, high
+                    )
+                    part = self._segments.read(stream.id, info, low, high, wait=True)
+            except Damaged as error:
+                raise _reason(stream, start, error) from None
+            if part is not None:
+                return part  # else it has become cold meanwhile
+        return stream.memory.read(start, end)
 
     def read_waiting(self, stream: Stream, start: int, end: int) -> bytes:
         """Return the bytes, waiting for the disk if necessary. Never called on the event loop."""
@@ -65,44 +102,45 @@ class StreamReader:
 
     def _read_own(self, stream: Stream, start: int, end: int, *, wait: bool) -> bytes | None:
         parts: list[bytes] = []
-        segments = stream.segments
-        index = bisect_right(segments, start, key=_base) - 1
         position, stop = start, min(end, stream.memory.start)
         while position < stop:
-            if not 0 <= index < len(segments) or position >= segments[index].end:
-                if position < stream.earliest:
-                    raise trimmed(stream)
-                raise Damaged(
-                    f"Stream {stream.id} has no segment that holds byte {position}. Run "
-                    "`penstock verify` and restore from a backup."
-                )
-            info = segments[index]
+            info = self._segment_at(stream, position)
             low, high = position - info.base, min(stop, info.end) - info.base
             try:
                 part = self._segments.read(stream.id, info, low, high, wait=wait)
-            except Damaged:
-                if stream.deleted:  # and its files with it
-                    raise StreamNotFound(
-                        f"The stream at {stream.path!r} was deleted while it was read."
-                    ) from None
-                if position < stream.earliest:
-                    raise trimmed(stream) from None
-                raise
+            except Damaged as error:
+                raise _reason(stream, position, error) from None
             if part is None:
                 return None
             parts.append(part)
             position += len(part)
-            index += 1
         if end > position:
             parts.append(stream.memory.read(position, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _segment_at(self, stream: Stream, position: int) -> SegmentInfo:
+        segments = stream.segments
+        index = bisect_right(segments, position, key=_base) - 1
+        if not 0 <= index < len(segments) or position >= segments[index].end:
+            if position < stream.earliest:
+                raise trimmed(stream)
+            raise Damaged(
+                f"Stream {stream.id} has no segment that holds byte {position}. Run "
+                "`penstock verify` and restore from a backup."
+            )
+        return segments[index]
 
     def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:
         return self._seek(owner_of_ordinal(stream, ordinal), ordinal, lambda entry: entry.ordinal)
 
     def seek_time(self, stream: Stream, time_us: int) -> int:
         holder, bound = owner_at_time(stream, time_us)
-        return min(self._seek(holder, time_us, lambda entry: entry.time_us)[0], bound)
+        position = self._seek(holder, time_us, lambda entry: entry.time_us)[0]
+        if position < holder.memory.start:
+            # A block has the time at which the chunk that its first byte was in began; the end of
+            # that chunk, in the block before, may be younger.
+            position = max(position - GATHERED_BYTES_MAX, holder.own_start)
+        return min(position, bound)
 
     def time_after(self, stream: Stream, position: int) -> int:
         """Return when the index entry after the one that holds `position` was begun: the last touch
@@ -175,6 +213,13 @@ class StreamReader:
     def close(self) -> None:
         self._threads.shutdown()
         self._segments.close()
+
+
+def _reason(stream: Stream, position: int, error: Damaged) -> PenstockError:
+    """Return why bytes are not there: they may be so because nobody needs them any more."""
+    if stream.deleted:  # and its files with it
+        return StreamNotFound(f"The stream at {stream.path!r} was deleted while it was read.")
+    return trimmed(stream) if position < stream.earliest else error
 
 
 def _base(info: SegmentInfo) -> int:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from penstock.errors import StoreDamaged, StoreTooNew
+from penstock.errors import StoreDamaged, StoreTooNew, WorkersDiffer
 from penstock.log.disk import journal
 from penstock.log.disk.catalog import Catalog
-from penstock.log.disk.catalog_rows import stream_from_row
+from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.files import Files
 from penstock.log.disk.journal_mark import MARK_FILE, Mark, read_mark
 from penstock.log.disk.journal_recovery import REFUSED, JournalRecovery
 from penstock.log.disk.segment import BLOCK_BYTES, ENTRY, SegmentFolder
+from penstock.log.held_stream import HeldStream
 from penstock.log.mutations import (
     apply_create,
     apply_forked,
@@ -35,15 +36,26 @@ from penstock.log.records import (
     decode_records,
 )
 from penstock.log.stream import Stream
+from penstock.protocol.producer import ProducerState
+from penstock.protocol.shards import WHOLE, Shard
 
 FORMAT = 2
+FORMAT_COLD = 3
+"""The format of a folder with cold segments: the one that others have is enough without."""
 FORMAT_FILE = "PENSTOCK"
+RESTORING_FILE = "RESTORING"
+"""A file that is there as long as a restore is not finished."""
+RESHARDING_FILE = "RESHARDING"
+"""A file that is there as long as the number of workers is being changed."""
+RESTORED = "restored"
+"""The key of the catalog's meta values with the generation of the last restore."""
 HAS_MARK = "journal_mark"
 """The key of the catalog's meta values that says that the file JOURNAL is there."""
 
 
 def check_format(files: Files, root: Path) -> None:
     """Write the format file of a new or older folder; refuse that of a newer Penstock."""
+    check_restored(files, root)
     path = root / FORMAT_FILE
     if not files.exists(path):
         if files.list_folder(root / "journal") or files.exists(root / "catalog.sqlite"):
@@ -55,10 +67,31 @@ def check_format(files: Files, root: Path) -> None:
             path, json.dumps({"format": FORMAT, "store_id": secrets.token_hex(8)}) + "\n"
         )
         return
-    content = read_format(files, root)
-    if content["format"] != FORMAT:
+    if read_version(files, root) < FORMAT:
         # Before anything else changes: an earlier Penstock cannot write to what this one leaves.
-        files.write_text(path, json.dumps({**content, "format": FORMAT}) + "\n")
+        set_format(files, root, FORMAT)
+
+
+def set_format(files: Files, root: Path, version: int) -> None:
+    content = read_format(files, root)
+    if content["format"] != version:
+        text = json.dumps({**content, "format": version}) + "\n"
+        files.write_text(root / FORMAT_FILE, text)
+
+
+def check_restored(files: Files, root: Path) -> None:
+    """Refuse a folder that a restore or a reshard is being written to, or was when it was
+    killed."""
+    if files.exists(root / RESHARDING_FILE):
+        raise WorkersDiffer(
+            f"The number of workers of {root} is being changed, or was when that was ended. Run "
+            "`penstock reshard` again with the same folder."
+        )
+    if files.exists(root / RESTORING_FILE):
+        raise StoreDamaged(
+            f"The restore into {root} was not finished. Run `penstock restore` again with the same "
+            "folder."
+        )
 
 
 def read_format(files: Files, root: Path) -> dict[str, object]:
@@ -71,13 +104,30 @@ def read_format(files: Files, root: Path) -> dict[str, object]:
         raise StoreDamaged(
             f"{path} is not a Penstock format file. Restore it from a backup."
         ) from None
-    if version > FORMAT:
+    if "workers" in content and "worker" not in content:
+        raise WorkersDiffer(
+            f"{root} is laid out for {content['workers']} workers. Start the server with --workers "
+            f"{content['workers']}, or run `penstock reshard` to change their number."
+        )
+    if version > FORMAT_COLD:
         raise StoreTooNew(
-            f"{root} has data format {version}; this Penstock reads formats up to {FORMAT}. "
+            f"{root} has data format {version}; this Penstock reads formats up to {FORMAT_COLD}. "
             "Run the newer Penstock that wrote it."
         )
     assert isinstance(content, dict)
     return content
+
+
+def read_version(files: Files, root: Path) -> int:
+    return int(str(read_format(files, root)["format"]))
+
+
+def read_shard(files: Files, root: Path) -> Shard:
+    """Return which share of the paths a folder is for: all of them, unless it is a worker's."""
+    content = read_format(files, root)
+    if "worker" not in content:
+        return WHOLE
+    return Shard(int(str(content["worker"])), int(str(content["workers"])))
 
 
 def _check_start(stream: Stream, record: AppendRecord | SnapshotRecord) -> None:
@@ -101,10 +151,18 @@ class Recovered(NamedTuple):
     set_aside: int
 
 
+class StoredRows(Protocol):
+    """The rows that a replay begins with."""
+
+    def by_id(self, stream_id: int) -> Row | None: ...
+
+    def producer(self, stream_id: int, producer_id: str) -> ProducerState | None: ...
+
+
 class Replay:
     """Applies records to streams that it loads from the catalog when the journal names them."""
 
-    def __init__(self, catalog: Catalog, checkpoint_lsn: int, next_id: int) -> None:
+    def __init__(self, catalog: StoredRows, checkpoint_lsn: int, next_id: int) -> None:
         self._catalog = catalog
         self._checkpoint_lsn = checkpoint_lsn
         self.next_id = next_id
@@ -151,7 +209,7 @@ class Replay:
         for stream_id in record.ended_ids:
             self._remove(stream_id)
         if self.stream(record.stream_id) is None:
-            stream = Stream(
+            stream = HeldStream(
                 record.stream_id, meta.path, meta.config, meta.created_us, fork=meta.fork
             )
             apply_create(stream, meta, record.payload, lsn)

@@ -13,9 +13,9 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.errors import Damaged
 from penstock.log.disk.files import File, Files
@@ -42,6 +42,16 @@ class SegmentInfo(NamedTuple):
         return self.base + self.length
 
 
+class ColdSegment(NamedTuple):
+    """A segment in the object store: an object with its bytes, then those of its index."""
+
+    stream_id: int
+    base: int
+    length: int
+    object: str
+    object_crc: int
+
+
 class IndexEntry(NamedTuple):
     ordinal: int
     time_us: int
@@ -62,6 +72,24 @@ def decode_entry(data: bytes, where: str) -> IndexEntry:
             f"{where}: the index entry does not match its checksum. Run `penstock verify`."
         )
     return IndexEntry(ordinal, time_us, crc)
+
+
+def check_blocks(
+    info: SegmentInfo, first: int, data: bytes | memoryview, index: bytes, where: str
+) -> None:
+    """Raise Damaged unless whole blocks from number `first` on, the open one included, match their
+    entries in `index`, which are those from `first` on."""
+    data = memoryview(data)
+    for number in range((len(data) + BLOCK_BYTES - 1) // BLOCK_BYTES):
+        block = first + number
+        if block == info.length // BLOCK_BYTES:
+            crc = info.open_crc
+        else:
+            raw = index[number * ENTRY.size : (number + 1) * ENTRY.size]
+            crc = decode_entry(raw, f"{where}, block {block}").crc
+        piece = data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+        if zlib.crc32(piece) != crc:
+            raise Damaged(f"{where}, block {block}: the bytes do not match their checksum.")
 
 
 class SegmentFolder:
@@ -86,6 +114,61 @@ class SegmentFolder:
         return None if match is None else (int(match[1], 16), int(match[2], 16))
 
 
+WriteSegment = Callable[[SegmentInfo, bytes, bytes], None]
+"""Writes bytes behind those of a segment, and entries behind those of its index."""
+
+
+def extend_segments(
+    segments: tuple[SegmentInfo, ...],
+    chunks: Iterable[Chunk],
+    write: WriteSegment,
+    *,
+    count_lines: bool,
+    segment_bytes_max: int,
+) -> tuple[SegmentInfo, ...]:
+    """Write `chunks` behind `segments`, in segments of about the same size; return all of them."""
+    result = list(segments)
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        current = result[-1] if result else None
+        if current is None or chunk.opens_segment or current.length + size >= segment_bytes_max:
+            if group:
+                assert current is not None
+                result[-1] = _extend(current, group, write, count_lines=count_lines)
+                group, size = [], 0
+            result.append(
+                SegmentInfo(chunk.start, 0, chunk.ordinal, chunk.ordinal, chunk.time_us, 0)
+            )
+        group.append(chunk)
+        size += len(chunk.data)
+    if group:
+        result[-1] = _extend(result[-1], group, write, count_lines=count_lines)
+    return tuple(result)
+
+
+def _extend(
+    info: SegmentInfo, group: list[Chunk], write: WriteSegment, *, count_lines: bool
+) -> SegmentInfo:
+    data = b"".join([chunk.data for chunk in group])
+    entries: list[bytes] = []
+    ordinal, time_us, crc = info.open_ordinal, info.open_time_us, info.open_crc
+    marks = _Marks(group, count_lines=count_lines)
+    position = 0
+    while position < len(data):
+        room = BLOCK_BYTES - (info.length + position) % BLOCK_BYTES
+        piece = data[position : position + room]
+        crc = zlib.crc32(piece, crc)
+        position += len(piece)
+        if len(piece) == room:
+            entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
+            ordinal, time_us = marks.at(info.end + position)
+            crc = 0
+    write(info, data, b"".join(entries))
+    length = info.length + len(data)
+    return SegmentInfo(info.base, length, info.first_ordinal, ordinal, time_us, crc)
+
+
 class SegmentWriter:
     """Extends one stream's segments with chunks of its memory tail. Checkpoint thread only."""
 
@@ -103,54 +186,22 @@ class SegmentWriter:
         self, segments: tuple[SegmentInfo, ...], chunks: Iterable[Chunk], *, count_lines: bool
     ) -> tuple[SegmentInfo, ...]:
         """Write `chunks` behind `segments`; the result is to be trusted only after a sync."""
-        result = list(segments)
-        group: list[Chunk] = []
-        size = 0
-        for chunk in chunks:
-            current = result[-1] if result else None
-            if (
-                current is None
-                or chunk.opens_segment
-                or current.length + size >= self._segment_bytes_max
-            ):
-                if group:
-                    assert current is not None
-                    result[-1] = self._write(current, group, count_lines)
-                    group, size = [], 0
-                result.append(
-                    SegmentInfo(chunk.start, 0, chunk.ordinal, chunk.ordinal, chunk.time_us, 0)
-                )
-            group.append(chunk)
-            size += len(chunk.data)
-        if group:
-            result[-1] = self._write(result[-1], group, count_lines)
-        return tuple(result)
+        return extend_segments(
+            segments,
+            chunks,
+            self._write,
+            count_lines=count_lines,
+            segment_bytes_max=self._segment_bytes_max,
+        )
 
-    def _write(self, info: SegmentInfo, group: list[Chunk], count_lines: bool) -> SegmentInfo:
-        data = b"".join([chunk.data for chunk in group])
+    def _write(self, info: SegmentInfo, data: bytes, entries: bytes) -> None:
         data_file = self._open(self._folder.data_path(self._stream_id, info.base), info.length == 0)
         data_file.write_at(info.length, [data])
-        entries: list[bytes] = []
-        first_entry = info.length // BLOCK_BYTES
-        ordinal, time_us, crc = info.open_ordinal, info.open_time_us, info.open_crc
-        marks = _Marks(group, count_lines=count_lines)
-        position = 0
-        while position < len(data):
-            room = BLOCK_BYTES - (info.length + position) % BLOCK_BYTES
-            piece = data[position : position + room]
-            crc = zlib.crc32(piece, crc)
-            position += len(piece)
-            if len(piece) == room:
-                entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
-                ordinal, time_us = marks.at(info.end + position)
-                crc = 0
         if entries:
+            first_entry = info.length // BLOCK_BYTES
             path = self._folder.index_path(self._stream_id, info.base)
             index_file = self._open(path, first_entry == 0)
-            index_file.write_at(first_entry * ENTRY.size, [b"".join(entries)])
-        return SegmentInfo(
-            info.base, info.length + len(data), info.first_ordinal, ordinal, time_us, crc
-        )
+            index_file.write_at(first_entry * ENTRY.size, [entries])
 
     def _open(self, path: Path, fresh: bool) -> File:
         if fresh:
@@ -194,23 +245,46 @@ class _Marks:
         return chunk.ordinal + self._lines, chunk.time_us
 
 
+class ColdSource(Protocol):
+    """Segments that are in an object store instead of their file."""
+
+    def has(self, stream_id: int, base: int) -> bool:
+        """Whether a segment is cold."""
+
+    def read_now(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> bytes | None:
+        """Return bytes of a cold segment, checked; None if they would have to be waited for."""
+
+    async def read(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> bytes:
+        """Return bytes of a cold segment, checked; ColdDataUnavailable while the object store does
+        not answer."""
+
+    def forget(self, stream_id: int, base: int | None = None) -> None:
+        """Drop what is cached of a stream, or of one of its segments."""
+
+
 class _OpenSegment:
     __slots__ = ("data", "index", "open_checked", "verified")
 
-    def __init__(self, data: File, index: File | None) -> None:
-        self.data = data
-        self.index = index
+    def __init__(self, data: File | None) -> None:
+        self.data = data  # None: the segment is cold
+        self.index: File | None = None
         self.verified: set[int] = set()
         self.open_checked = -1
 
     def close(self) -> None:
-        self.data.close()
+        if self.data is not None:
+            self.data.close()
         if self.index is not None:
             self.index.close()
 
 
 class SegmentReader:
-    """Reads and checks segments through a bounded cache of open files."""
+    """Reads and checks segments through a bounded cache of open files.
+
+    `cold` has the segments without a file; their indexes are files like those of the others.
+    """
+
+    cold: ColdSource | None = None
 
     def __init__(self, files: Files, folder: SegmentFolder, *, open_files_max: int) -> None:
         self._files = files
@@ -222,8 +296,11 @@ class SegmentReader:
         self, stream_id: int, info: SegmentInfo, start: int, end: int, *, wait: bool
     ) -> bytes | None:
         """Return bytes [start, end) of the segment (file positions), checked; None if `wait` is off
-        and the disk would have to be waited for."""
+        and the disk would have to be waited for, or for bytes that only the object store has."""
         segment = self._segment(stream_id, info)
+        if segment.data is None:
+            assert self.cold is not None
+            return self.cold.read_now(stream_id, info, start, end)
         first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         if all(_is_checked(segment, info, block) for block in range(first, last + 1)):
             return self._bytes(segment.data, start, end, info, stream_id, wait)
@@ -237,6 +314,9 @@ class SegmentReader:
                 piece = data[(block - first) * BLOCK_BYTES : (block - first + 1) * BLOCK_BYTES]
                 self._check(segment, stream_id, info, block, piece)
         return data[start - begin : end - begin]
+
+    def is_cold(self, stream_id: int, info: SegmentInfo) -> bool:
+        return self._segment(stream_id, info).data is None
 
     def warm(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> None:
         """Bring what `read` needs into the page cache. Runs on a reader thread and opens files of
@@ -275,13 +355,21 @@ class SegmentReader:
         """Close the files of a deleted stream."""
         for key in [key for key in self._open if key[0] == stream_id]:
             self._open.pop(key).close()
+        if self.cold is not None:
+            self.cold.forget(stream_id)
 
     def forget_some(self, stream_id: int, infos: tuple[SegmentInfo, ...]) -> None:
         """Close the files of segments that were trimmed away."""
         for info in infos:
-            segment = self._open.pop((stream_id, info.base), None)
-            if segment is not None:
-                segment.close()
+            self.close_segment(stream_id, info.base)
+            if self.cold is not None:
+                self.cold.forget(stream_id, info.base)
+
+    def close_segment(self, stream_id: int, base: int) -> None:
+        """Close the files of one segment."""
+        segment = self._open.pop((stream_id, base), None)
+        if segment is not None:
+            segment.close()
 
     def close(self) -> None:
         while self._open:
@@ -291,19 +379,24 @@ class SegmentReader:
         key = (stream_id, info.base)
         segment = self._open.get(key)
         if segment is None:
-            try:
-                data = self._files.open_read(self._folder.data_path(stream_id, info.base))
-            except FileNotFoundError:
-                raise Damaged(
-                    f"The segment of stream {stream_id} at {info.base} is missing. Run "
-                    "`penstock verify`."
-                ) from None
-            segment = self._open[key] = _OpenSegment(data, None)
+            segment = self._open[key] = _OpenSegment(self._open_data(stream_id, info))
             while len(self._open) > self._open_max:
                 self._open.popitem(last=False)[1].close()
         else:
             self._open.move_to_end(key)
         return segment
+
+    def _open_data(self, stream_id: int, info: SegmentInfo) -> File | None:
+        try:
+            return self._files.open_read(self._folder.data_path(stream_id, info.base))
+        except FileNotFoundError:
+            # The catalog has it as cold before its file goes.
+            if self.cold is not None and self.cold.has(stream_id, info.base):
+                return None
+            raise Damaged(
+                f"The segment of stream {stream_id} at {info.base} is missing. Run "
+                "`penstock verify`."
+            ) from None
 
     def _bytes(
         self, file: File, start: int, end: int, info: SegmentInfo, stream_id: int, wait: bool

@@ -8,29 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from heapq import merge
-from itertools import islice
 from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
-from penstock.errors import DiskFull, Overloaded, PenstockError, StoreDamaged, StoreReadOnly
+from penstock.errors import (
+    DiskFull,
+    Overloaded,
+    PenstockError,
+    ShuttingDown,
+    StoreDamaged,
+    StoreReadOnly,
+)
 from penstock.log.disk import journal
+from penstock.log.disk.applying import answer_batch, apply_batch
 from penstock.log.disk.catalog import Catalog, Changes, as_damage
 from penstock.log.disk.catalog_rows import stream_from_row
+from penstock.log.disk.catalog_snapshot import CatalogSnapshot
 from penstock.log.disk.checkpoint import Checkpointer
-from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
+from penstock.log.disk.checkpoint_schedule import (
+    CheckpointSchedule,
+    FolderWatch,
+    StoreCounters,
+)
 from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.cut import Cut, HeldCut
 from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.journal_mark import MarkFile
 from penstock.log.disk.journal_recovery import SET_ASIDE
+from penstock.log.disk.listing import Listing
 from penstock.log.disk.reader import StreamReader
-from penstock.log.disk.recovery import HAS_MARK, Recovered, check_format, recover
+from penstock.log.disk.recovery import (
+    HAS_MARK,
+    RESTORED,
+    Recovered,
+    check_format,
+    read_shard,
+    recover,
+)
 from penstock.log.disk.segment import SegmentFolder, SegmentReader
-from penstock.log.mutations import Mutation
-from penstock.log.stats import StoreStats
+from penstock.log.disk.tiered.tier import Tier, open_tier
+from penstock.log.mutations import Entry, mutations_of
+from penstock.log.stats import StoreStats, Totals
 from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.object_store import ObjectStore, open_store
 from penstock.protocol.producer import ProducerState
 
 log = logging.getLogger("penstock.log")
@@ -38,7 +60,40 @@ log = logging.getLogger("penstock.log")
 CATALOG_FILE = "catalog.sqlite"
 
 
+class _Pages:
+    """The pages of the catalog, which are there at once."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, *, filed: bool
+    ) -> list[StreamInfo]:
+        with as_damage():
+            return self._catalog.list_streams(prefix, after, limit, filed=filed)
+
+    async def list_forks(self, source_id: int, after: str, limit: int) -> list[StreamInfo]:
+        with as_damage():
+            return self._catalog.list_forks(source_id, after, limit)
+
+    async def list_producers(
+        self, stream_id: int, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        with as_damage():
+            return self._catalog.list_producers(stream_id, after, limit)
+
+    async def sizes(self, after_id: int, limit: int) -> list[tuple[int, str, int]]:
+        with as_damage():
+            return self._catalog.sizes(after_id, limit)
+
+    async def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
+        with as_damage():
+            return self._catalog.list_meta(name, after, limit)
+
+
 class DiskStore:
+    needs_fetch = False
+
     def __init__(self, settings: Settings, *, clock: Clock, files: Files | None = None) -> None:
         self._settings = settings
         self._clock = clock
@@ -51,6 +106,9 @@ class DiskStore:
         self.stats = StoreStats()
         self._read_only: str | None = None
         self._unclean_since_us: int | None = None
+        self.tier: Tier | None = None
+        """Tiered storage, if it is on."""
+        self.restore_generation = 0
 
     # -- opening and closing
 
@@ -61,6 +119,7 @@ class DiskStore:
         self._lock: Lock = self._files.lock(self._root / "LOCK")
         try:
             check_format(self._files, self._root)
+            self._shard = read_shard(self._files, self._root)
             for folder in (self._root / "journal", self._folder.folder):
                 self._files.make_folder(folder)
             self._files.sync_folder(self._root)
@@ -68,7 +127,9 @@ class DiskStore:
                 self._catalog = self.open_catalog()
             try:
                 with as_damage():
-                    is_clean = bool(self._catalog.meta().get("clean", 1))
+                    meta = self._catalog.meta()
+                    is_clean = bool(meta.get("clean", 1))
+                    self.restore_generation = int(meta.get(RESTORED, 0))
                     if not is_clean:
                         self._check_catalog()
                     recovered = recover(
@@ -78,6 +139,7 @@ class DiskStore:
                         self._folder,
                         cuts_damage=self._settings.journal_damage == "cut",
                     )
+                    self.tier = await self._open_tier()
                 self._mark = MarkFile(self._files, self._root, recovered.mark)
                 self._mark.create(recovered.mark)
                 self._catalog.commit(Changes([], [], [], [], {"clean": 0, HAS_MARK: 1}))
@@ -98,15 +160,32 @@ class DiskStore:
         self.stats.replayed_records = recovered.records
         self.stats.journal_cut_bytes = recovered.cut_bytes
         self.stats.journal_files_set_aside = recovered.set_aside
+        self._count_from(recovered)
         self._start_writing(recovered, sweep=not is_clean)
         for file in recovered.files:
             self._journal.adopt(file)
         self._schedule_task = asyncio.create_task(self._schedule.run())
         return list(recovered.streams.values())
 
+    async def _open_tier(self) -> Tier | None:
+        return await open_tier(
+            self._settings,
+            self.open_objects,
+            files=self._files,
+            root=self._root,
+            folder=self._folder,
+            catalog=self._catalog,
+            clock=self._clock,
+        )
+
     def open_catalog(self) -> Catalog:
         """Open the catalog. A method of its own, so that tests can make catalog commits fail."""
         return Catalog(self._root / CATALOG_FILE)
+
+    def open_objects(self) -> ObjectStore:
+        """Open the object store of cold segments. A method of its own, so that tests can make it
+        fail."""
+        return open_store(self._settings.tier_url)
 
     def _check_catalog(self) -> None:
         """Check the catalog after an unclean stop; StoreDamaged if new indexes do not mend it."""
@@ -149,10 +228,11 @@ class DiskStore:
             aside=self._root / SET_ASIDE,
         )
         self.stats.sync_seconds = self._journal.sync_seconds
-        self._committer: Committer[Mutation] = Committer(
+        self._committer: Committer[Entry] = Committer(
             self._journal,
             next_lsn=recovered.next_lsn,
             batch_bytes_max=settings.journal_batch_bytes_max,
+            in_place_s_max=settings.in_place_commit_us / 1_000_000,
             on_committed=self._on_committed,
             on_failed=self._on_failed,
         )
@@ -170,14 +250,16 @@ class DiskStore:
             settings,
             self._counters,
             self.stats,
-            files=self._files,
-            root=self._root,
-            lock=self._lock,
+            folder=FolderWatch(self._files, self._root, self._lock),
             sweep=sweep,
             on_broken=self._go_read_only,
             on_trimmed=self._segments.forget_some,
         )
         self._reader = StreamReader(self._segments)
+        self._listing = Listing(_Pages(self._catalog), self._schedule)
+        if self.tier is not None:
+            self.stats.tier = self.tier.stats
+            self.tier.start(self._segments, self._schedule)
         for stream in recovered.streams.values():
             self._schedule.changed(stream)
         for stream in recovered.deleted.values():
@@ -187,6 +269,8 @@ class DiskStore:
 
     async def close(self, *, timeout_s: float | None = None) -> None:
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        if self.tier is not None:
+            await self.tier.stop()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._committer.drain()
@@ -199,16 +283,38 @@ class DiskStore:
             log.warning("The last checkpoint takes too long; the next start replays the journal.")
             self._schedule.abandon()
         await self._schedule_task
+        self._totals.stop()
+        await self._counting
+        if self.tier is not None:
+            await self.tier.close()
         self._journal.close()
         self._reader.close()
         self._catalog.close()
         self._lock.close()
 
+    def _count_from(self, recovered: Recovered) -> None:
+        """Begin to count what there is now: the streams as the catalog has them, but for those that
+        the journal has changed since."""
+        changed = recovered.streams.values()
+        streams = sum(not each.soft_deleted for each in changed)
+        size = sum(each.held_bytes for each in changed)
+        self._changed = Totals(streams, size)
+        self._totals = self._catalog.totals_query()
+        excluded = [*recovered.streams, *recovered.deleted]
+        self._counting = asyncio.ensure_future(asyncio.to_thread(self._totals.run, excluded))
+
+    async def count_opened(self) -> Totals | None:
+        stored = await asyncio.shield(self._counting)
+        if stored is None:
+            return None
+        return Totals(stored[0] + self._changed.streams, stored[1] + self._changed.bytes)
+
     # -- writing
 
     def next_id(self) -> int:
-        self._counters.next_id += 1
-        return self._counters.next_id - 1
+        id = self._shard.next_id(self._counters.next_id)
+        self._counters.next_id = id + 1
+        return id
 
     def admit(self, size: int) -> None:
         if self._read_only is not None:
@@ -229,26 +335,14 @@ class DiskStore:
                 "The checkpoint cannot keep up (tail_bytes_max). Try again.", Retry_After="1"
             )
 
-    def submit(self, mutation: Mutation) -> None:
-        self._committer.submit(mutation)
+    def submit(self, entry: Entry) -> None:
+        self._committer.submit(entry)
 
-    def _on_committed(self, batch: Committed[Mutation]) -> None:
-        lsn = batch.first_lsn
-        for mutation in batch.entries:
-            stream = mutation.stream
-            if stream is None:
-                continue
-            mutation.apply(lsn)
-            lsn += 1
-            for each in mutation.ended:
-                if each.deleted:
-                    self._schedule.deleted(each)
-                    self._segments.forget(each.id)
-            for each in mutation.related:
-                self._schedule.changed(each)
-            if not stream.deleted:
-                self._schedule.changed(stream)
-        self._counters.durable_lsn = lsn - 1
+    def _on_committed(self, batch: Committed[Entry]) -> None:
+        mutations = mutations_of(batch.entries)
+        self._counters.durable_lsn = apply_batch(
+            mutations, batch.first_lsn, self._schedule.changed, self._ended
+        )
         self._schedule.wrote(batch.bytes)
         if batch.bytes:
             self._schedule.committed()
@@ -258,22 +352,23 @@ class DiskStore:
         stats.commit_seconds.add(batch.seconds)
         stats.journal_bytes_written += batch.bytes
         stats.journal_bytes = self._journal.live_bytes()
-        self._observer.committed(batch.entries)
-        for mutation in batch.entries:
-            future = mutation.future
-            if future is not None and not future.done():
-                future.set_result(mutation.result)
+        self._observer.committed(mutations)
+        answer_batch(batch.entries)
 
-    def _on_failed(self, entries: list[Mutation], error: PenstockError) -> None:
+    def _ended(self, stream: Stream) -> None:
+        self._schedule.deleted(stream)
+        self._segments.forget(stream.id)
+
+    def _on_failed(self, entries: list[Entry], error: PenstockError) -> None:
         self.stats.commit_failures += 1
         if isinstance(error, StoreReadOnly):
             self._schedule.broke()
             self._go_read_only(error.detail)
         elif isinstance(error, DiskFull):
             self._schedule.journal_is_full()
-        self._observer.failed(entries, error)
-        for mutation in entries:
-            future = mutation.future
+        self._observer.failed(mutations_of(entries), error)
+        for entry in entries:
+            future = entry.future
             if future is not None and not future.done():
                 future.set_exception(type(error)(error.detail))
 
@@ -284,6 +379,12 @@ class DiskStore:
             self._journal.refuse(reason)  # deletions are not admitted, so nothing else stops them
 
     # -- reading
+
+    async def fetch(self, path: str) -> None:
+        """Nothing to do: the catalog answers at once."""
+
+    async def fetch_producer(self, stream: Stream, producer_id: str) -> None:
+        """Nothing to do: the catalog answers at once."""
 
     def load(self, path: str) -> Stream | None:
         with as_damage():
@@ -321,70 +422,31 @@ class DiskStore:
     async def time_after(self, stream: Stream, position: int) -> int:
         return self._reader.time_after(stream, position)
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        return self._list(prefix, after, limit, filed=False)
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_streams(prefix, after, limit, filed=False)
 
-    def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        return self._list(prefix, after, limit, filed=True)
+    async def list_filed(self, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_streams(prefix, after, limit, filed=True)
 
-    def _list(self, prefix: str, after: str, limit: int, *, filed: bool) -> list[StreamInfo]:
-        schedule = self._schedule
-        changed = [stream.info() for stream in schedule.fresh_page(prefix, after, limit)]
-        stored: list[StreamInfo] = []
-        while len(stored) < limit:
-            with as_damage():
-                page = self._catalog.list_streams(prefix, after, limit, filed=filed)
-            stored += [
-                info
-                for info in page
-                if not schedule.is_fresh(info.id) and not schedule.is_gone(info.id)
-            ]
-            if len(page) < limit:
-                break
-            after = page[-1].path
-        return list(islice(merge(changed, stored), limit))
+    async def list_forks(self, source: Stream, after: str, limit: int) -> list[StreamInfo]:
+        return await self._listing.list_forks(source, after, limit)
 
-    def sizes(self, after_id: int, limit: int) -> Sizes:
-        with as_damage():
-            page = self._catalog.sizes(after_id, limit)
-        last_id = page[-1][0] if len(page) == limit else None
-        fresh = self._schedule.fresh()
-        stored = [
-            (path, size)
-            for id, path, size in page
-            if id not in fresh and not self._schedule.is_gone(id)
-        ]
-        changed = [
-            (stream.path, stream.held_bytes)
-            for stream in fresh.values()
-            if after_id < stream.id and (last_id is None or stream.id <= last_id)
-        ]
-        return Sizes(stored + changed, last_id)
+    async def list_producers(
+        self, stream: Stream, after: str, limit: int
+    ) -> list[tuple[str, ProducerState]]:
+        return await self._listing.list_producers(stream, after, limit)
 
-    def list_meta(self, name: str, after: str, limit: int) -> list[str]:
-        fresh = self._schedule.fresh()
-        changed = sorted(
-            stream.path
-            for stream in fresh.values()
-            if name in stream.meta and not stream.is_gone and stream.path > after
-        )
-        stored: list[str] = []
-        while len(stored) < limit:
-            with as_damage():
-                page = self._catalog.list_meta(name, after, limit)
-            stored += [
-                path for id, path in page if id not in fresh and not self._schedule.is_gone(id)
-            ]
-            if len(page) < limit:
-                break
-            after = page[-1][1]
-        return list(islice(merge(changed, stored), limit))
+    async def sizes(self, after_id: int, limit: int) -> Sizes:
+        return await self._listing.sizes(after_id, limit)
 
-    def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+    async def list_meta(self, name: str, after: str, limit: int) -> list[str]:
+        return await self._listing.list_meta(name, after, limit)
+
+    async def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         with as_damage():
             return self._catalog.untouched(since_us, after, limit)
 
-    def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
+    async def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
         with as_damage():
             return self._catalog.expired(now_us, after, limit)
 
@@ -394,6 +456,12 @@ class DiskStore:
 
     def release(self, stream: Stream) -> bool:
         return not stream.is_dirty and not stream.in_checkpoint
+
+    def is_current(self) -> bool:
+        return True
+
+    async def until_current(self, timeout_s: float) -> None:
+        pass
 
     def health(self) -> Health:
         if self._read_only is not None:
@@ -411,6 +479,35 @@ class DiskStore:
     async def checkpoint(self) -> bool:
         """Run a checkpoint now; return whether it succeeded."""
         return await self._schedule.checkpoint()
+
+    def holds(self, path: Path) -> bool:
+        """Whether a path is that of the data folder, or below it."""
+        return path.resolve().is_relative_to(self._root.resolve())
+
+    def glance(self) -> Cut:
+        """Return the folder as it stands. Nothing keeps a segment there that is trimmed away."""
+        return Cut(self._files, self._root, self._folder, CatalogSnapshot(self._catalog.path))
+
+    def cut(self) -> HeldCut:
+        """Return a context with everything that is durable now, at one LSN, for as long as it
+        lasts."""
+        return HeldCut(self._cut, self._schedule.release_cut)
+
+    async def _cut(self) -> Cut:
+        catalog = await self._schedule.cut()
+        if catalog is None:
+            if self._read_only is not None:
+                raise StoreReadOnly(self._read_only)
+            if self._schedule.has_no_space:
+                raise DiskFull("The disk of the data folder is too full for a checkpoint.")
+            raise ShuttingDown("The server is shutting down.")
+        try:
+            objects = None if self.tier is None else self.open_objects()
+        except BaseException:
+            catalog.close()
+            await self._schedule.release_cut()
+            raise
+        return Cut(self._files, self._root, self._folder, catalog, objects)
 
 
 def _until(deadline: float | None) -> float | None:

@@ -5,25 +5,32 @@ A catalog with a WAL beside it is read from a copy: SQLite would otherwise merge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import StoreError
+from penstock.errors import Damaged, StoreError
+from penstock.log.disk import catalog_cold
 from penstock.log.disk.catalog import CATALOG_ERRORS, Catalog, producer_checksum, settle
+from penstock.log.disk.catalog_cold import Cold
 from penstock.log.disk.files import Files
-from penstock.log.disk.recovery import FORMAT_FILE
-from penstock.log.disk.segment import SegmentFolder
+from penstock.log.disk.recovery import FORMAT_FILE, check_restored
+from penstock.log.disk.segment import SegmentFolder, SegmentInfo
 from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.disk.tiered.tiering import TIER_URL
+from penstock.object_store import ObjectStore, open_store
 from penstock.protocol.producer import ProducerState
 
 _WRONG_PRODUCERS = """SELECT s.id, s.producers, count(p.stream_id) FROM streams s
 LEFT JOIN producers p ON p.stream_id = s.id GROUP BY s.id
 HAVING s.producers != count(p.stream_id)"""
+_ALL_SEGMENTS = """SELECT s.id, s.path, base, length, first_ordinal, open_ordinal, open_time_us,
+open_crc FROM segments JOIN streams s ON s.id = stream_id ORDER BY stream_id, base"""
 _STRAYS = """SELECT 'segments', stream_id FROM segments WHERE stream_id NOT IN
 (SELECT id FROM streams) UNION SELECT 'producers', stream_id FROM producers
-WHERE stream_id NOT IN (SELECT id FROM streams)"""
+WHERE stream_id NOT IN (SELECT id FROM streams) UNION SELECT 'cold', stream_id FROM cold
+WHERE (stream_id, base) NOT IN (SELECT stream_id, base FROM segments)"""
 
 
 class CatalogView(Catalog):
@@ -55,12 +62,29 @@ class CatalogView(Catalog):
         )
         return rows.fetchone() is not None
 
+    def all_segments(self) -> Iterator[tuple[int, str, SegmentInfo]]:
+        """Yield (stream id, path, segment), in the order of streams and positions."""
+        rows = self._reader.execute(_ALL_SEGMENTS)
+        for stream_id, path, *values in rows:
+            yield stream_id, path, SegmentInfo(*values)
+
     def segment_totals(self) -> tuple[int, int]:
         """Return the number of segments, and of their bytes."""
         count, size = self._reader.execute(
             "SELECT count(*), total(length) FROM segments"
         ).fetchone()
         return count, int(size)
+
+    def damaged_cold(self) -> Iterator[tuple[int, int]]:
+        """Yield (stream id, base) of cold segments whose row does not match its checksum."""
+        for row in self._reader.execute(catalog_cold.ALL):
+            if not catalog_cold.is_sound(row):
+                yield row[0], row[1]
+
+    def objects(self) -> set[str]:
+        """Return the names of all objects that the catalog knows."""
+        rows = self._reader.execute("SELECT object FROM cold UNION SELECT object FROM doomed")
+        return {name for (name,) in rows}
 
     def wrong_producers(self) -> Iterator[tuple[int, int, int]]:
         """Yield (stream id, producers by the row, producers in the table) where they differ."""
@@ -78,30 +102,58 @@ class CatalogView(Catalog):
         yield from self._reader.execute(_STRAYS)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """The segments of a data folder, whether a server uses it or not."""
+
     files: Files
     root: Path
-    catalog: CatalogView
     segments: SegmentFolder
+    cold: Callable[[int, int], Cold | None]
+    """Where the object store has a segment, by (stream id, base)."""
+    objects: ObjectStore | None = None
+    """The store of cold segments, if they are to be read."""
 
     def name(self, path: Path) -> str:
         """Return the name of a file in a report."""
         return path.relative_to(self.root).as_posix()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder(SegmentFiles):
+    catalog: CatalogView
+
+
 @contextmanager
-def open_folder(root: Path, files: Files | None = None) -> Iterator[Folder]:
-    """Open a folder; StoreLocked if a server uses it, StoreError if it is no data folder."""
+def open_folder(root: Path, files: Files | None = None, *, cold: bool = False) -> Iterator[Folder]:
+    """Open a folder, with `cold` also the store of its cold segments; StoreLocked if a server uses
+    it, StoreError if it is no data folder."""
     files = files or Files()
     files.check_system()
+    check_restored(files, root)
     marks = (FORMAT_FILE, CATALOG_FILE, "journal")
     if not any(files.exists(root / mark) for mark in marks):
         raise StoreError(f"{root} is not a Penstock data folder: it has no {FORMAT_FILE} file.")
     with ExitStack() as cleanup:
         cleanup.callback(files.lock_shared(root / "LOCK").close)
         catalog = cleanup.enter_context(_catalog(files, root / CATALOG_FILE))
-        yield Folder(files, root, catalog, SegmentFolder(root / "segments"))
+        objects = _objects(catalog) if cold else None
+        yield Folder(
+            files=files,
+            root=root,
+            segments=SegmentFolder(root / "segments"),
+            cold=catalog.cold,
+            objects=objects,
+            catalog=catalog,
+        )
+
+
+def _objects(catalog: CatalogView) -> ObjectStore | None:
+    try:
+        url = catalog.meta().get(TIER_URL)
+    except (Damaged, *CATALOG_ERRORS):
+        return None  # the first query fails with it
+    return open_store(str(url)) if url else None
 
 
 @contextmanager

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.clock import SYSTEM_CLOCK, Clock
-from penstock.errors import Damaged, StoreDamaged, StreamNotFound
+from penstock.errors import ColdDataUnavailable, Damaged, StoreDamaged, StreamNotFound
 from penstock.log.disk.catalog import CATALOG_ERRORS
 from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.files import Files
 from penstock.log.disk.reader import StreamReader
 from penstock.log.disk.recovery import read_format
-from penstock.log.disk.segment import SegmentReader
+from penstock.log.disk.segment import SegmentInfo, SegmentReader
 from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.disk.tiered.tiering import TIER_URL
 from penstock.log.lineage import token
 from penstock.log.offline.folder import Folder, file_bytes, open_folder
 from penstock.log.offline.report import Progress, Report
@@ -59,6 +60,10 @@ class Overview:
     catalog_bytes: int
     segments: int
     segment_bytes: int
+    cold_segments: int
+    cold_bytes: int
+    cold_url: str | None
+    """Where the cold segments are."""
     checkpoint_lsn: int
     last_lsn: int
     unapplied_records: int
@@ -76,6 +81,8 @@ class SegmentLine:
     first_message: int
     file_bytes: int | None
     """None if the file is missing."""
+    object: str | None
+    """The name of the object of a cold segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,7 @@ def overview(data_dir: Path, files: Files | None = None) -> Overview:
                 messages -= row.own_messages
         names = folder.files.list_folder(folder.root / "journal")
         segments, segment_bytes = catalog.segment_totals()
+        cold = catalog.cold_totals()
         return Overview(
             folder=str(data_dir),
             format=int(str(content["format"])),
@@ -155,6 +163,9 @@ def overview(data_dir: Path, files: Files | None = None) -> Overview:
             catalog_bytes=_size(folder, folder.root / CATALOG_FILE) or 0,
             segments=segments,
             segment_bytes=segment_bytes,
+            cold_segments=cold.cold_segments,
+            cold_bytes=cold.cold_bytes,
+            cold_url=_text(meta.get(TIER_URL)) if cold.cold_segments else None,
             checkpoint_lsn=int(meta.get("checkpoint_lsn", 0)),
             last_lsn=journal.last_lsn,
             unapplied_records=journal.records,
@@ -273,9 +284,12 @@ def _segment_lines(folder: Folder, stream: Stream) -> list[SegmentLine]:
     lines = []
     for info in stream.segments:
         path = folder.segments.data_path(stream.id, info.base)
-        size = _size(folder, path)
+        size, cold = _size(folder, path), folder.catalog.cold(stream.id, info.base)
         lines.append(
-            SegmentLine(folder.name(path), info.base, info.length, info.first_ordinal, size)
+            SegmentLine(
+                *(folder.name(path), info.base, info.length, info.first_ordinal, size),
+                None if cold is None else cold.segment.object,
+            )
         )
     return lines
 
@@ -307,8 +321,32 @@ def _replayed(folder: Folder, keep: Collection[str]) -> tuple[JournalCheck, int]
     return journal, report.problem_count
 
 
+class _NotRead:
+    """Cold segments, which a look at the folder does not fetch."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._catalog = folder.catalog
+
+    def has(self, stream_id: int, base: int) -> bool:
+        return self._catalog.cold(stream_id, base) is not None
+
+    def read_now(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> bytes | None:
+        raise ColdDataUnavailable("It is in the object store. Read the stream from a server.")
+
+    async def read(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> bytes:
+        raise NotImplementedError
+
+    def forget(self, stream_id: int, base: int | None = None) -> None:
+        raise NotImplementedError
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
 def _preview(folder: Folder, stream: Stream) -> Preview:
     segments = SegmentReader(folder.files, folder.segments, open_files_max=4)
+    segments.cold = _NotRead(folder)
     window = WINDOW_BYTES if stream.is_json else BYTES_SHOWN
     with closing(StreamReader(segments)) as reader:
         try:
@@ -316,7 +354,7 @@ def _preview(folder: Folder, stream: Stream) -> Preview:
             tail_start = max(stream.earliest, stream.tail - window)
             head = reader.read_waiting(stream, stream.earliest, head_end)
             tail = reader.read_waiting(stream, tail_start, stream.tail)
-        except (Damaged, OSError) as error:
+        except (Damaged, ColdDataUnavailable, OSError) as error:
             return Preview([], [], str(error))
     is_all = head_end == stream.tail
     if stream.is_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PROBLEMS_MAX = 1000
 """Beyond this many, problems are only counted and notes dropped, so that a report is bounded."""
@@ -31,6 +31,23 @@ class Problem:
         return f"{where}{whose}: {self.what}; {self.advice}"
 
 
+_COUNTS = (
+    "checkpoint_lsn",
+    "last_lsn",
+    "streams",
+    "messages",
+    "bytes",
+    "inline",
+    "segments",
+    "cold_segments",
+    "blocks",
+    "journal_files",
+    "journal_batches",
+    "journal_records",
+    "problem_count",
+)
+
+
 @dataclass(slots=True)
 class Report:
     """Streams, messages and bytes are those that a server would have after its start."""
@@ -44,6 +61,7 @@ class Report:
     bytes: int = 0
     inline: int = 0
     segments: int = 0
+    cold_segments: int = 0
     blocks: int = 0
     journal_files: int = 0
     journal_batches: int = 0
@@ -67,6 +85,17 @@ class Report:
             # Messages of SQLite may hold line breaks and pieces of the damage.
             line = "".join(char if char.isprintable() else " " for char in what.removesuffix("."))
             self.problems.append(Problem(code, file, position, stream, line, advice))
+
+    def include(self, part: Report, folder: str) -> None:
+        """Add what was found in a folder that is part of this one."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        self.clean = self.clean and part.clean
+        for problem in part.problems:
+            if len(self.problems) < PROBLEMS_MAX:
+                self.problems.append(replace(problem, file=f"{folder}/{problem.file}"))
+        for note in part.notes:
+            self.note(f"{folder}: {note}")
 
     def note(self, text: str) -> None:
         if len(self.notes) < PROBLEMS_MAX:

@@ -8,11 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import Damaged
+from penstock.errors import Damaged, ObjectNotFound, StorageError
 from penstock.log.disk import segment
 from penstock.log.disk.files import File
-from penstock.log.disk.segment import ENTRY, IndexEntry, SegmentInfo, decode_entry
-from penstock.log.offline.folder import Folder
+from penstock.log.disk.segment import (
+    ENTRY,
+    ColdSegment,
+    IndexEntry,
+    SegmentInfo,
+    decode_entry,
+)
+from penstock.log.disk.tiered.cold_file import ColdFile
+from penstock.log.offline.folder import SegmentFiles
 from penstock.log.offline.report import Progress, Report
 
 BLOCKS_PER_READ = 16
@@ -31,7 +38,12 @@ class Owner(NamedTuple):
 
 class SegmentCheck:
     def __init__(
-        self, folder: Folder, report: Report, progress: Progress, owner: Owner, info: SegmentInfo
+        self,
+        folder: SegmentFiles,
+        report: Report,
+        progress: Progress,
+        owner: Owner,
+        info: SegmentInfo,
     ) -> None:
         self._folder = folder
         self._report = report
@@ -40,71 +52,107 @@ class SegmentCheck:
         self._info = info
         self._data_path = folder.segments.data_path(owner.id, info.base)
         self._index_path = folder.segments.index_path(owner.id, info.base)
+        self._data_name = folder.name(self._data_path)
+        self._index_name = folder.name(self._index_path)
         self._faults = 0
 
     def run(self) -> int | None:
-        """Return the number of messages that end in the segment; None after a fault."""
+        """Return the number of messages that end in the segment; None after a fault, and if its
+        object is not to be read."""
         self._report.segments += 1
+        cold = self._cold()
         with ExitStack() as cleanup:
-            data = self._open(self._data_path, "segment", cleanup)
+            if cold is None:
+                data: File | ColdFile | None = self._open(self._data_path, "segment", cleanup)
+            else:
+                self._report.cold_segments += 1
+                self._data_name = cold.object
+                objects = self._folder.objects
+                data = None if objects is None else ColdFile(objects, cold)
             index = None
             if self._info.length >= segment.BLOCK_BYTES:
                 index = self._open(self._index_path, "index", cleanup)
-            if data is None:
-                return None
-            self._check_sizes(data, index)
             try:
+                if index is not None:
+                    self._check_index(index)
+                if data is None:
+                    self._check_entries(index)
+                    return None
+                self._check_data_size(data)
                 lines = self._check_blocks(data, index)
-            except OSError as error:
-                self._fault("segment-unreadable", self._data_path, None, str(error))
+            except ObjectNotFound:
+                self._fault("object-missing", self._data_name, None, "the object is missing")
+                return None
+            except (OSError, StorageError) as error:
+                code = "segment-unreadable" if cold is None else "object-unreadable"
+                self._fault(code, self._data_name, None, str(error))
                 return None
         return lines if self._faults == 0 else None
 
+    def _cold(self) -> ColdSegment | None:
+        """Return where the object store has the segment, if its file is gone."""
+        if self._folder.files.exists(self._data_path):
+            return None
+        try:
+            cold = self._folder.cold(self._owner.id, self._info.base)
+        except Damaged:
+            return None  # reported with the tables
+        return None if cold is None else cold.segment
+
     def _open(self, path: Path, kind: str, cleanup: ExitStack) -> File | None:
+        name = self._folder.name(path)
         try:
             file = self._folder.files.open_read(path)
         except FileNotFoundError:
-            self._fault(f"{kind}-missing", path, None, f"the {kind} is missing")
+            self._fault(f"{kind}-missing", name, None, f"the {kind} is missing")
             return None
         except OSError as error:
-            self._fault(f"{kind}-unreadable", path, None, str(error))
+            self._fault(f"{kind}-unreadable", name, None, str(error))
             return None
         cleanup.callback(file.close)
         return file
 
-    def _check_sizes(self, data: File, index: File | None) -> None:
-        entries = self._info.length // segment.BLOCK_BYTES
-        for file, kind, length in ((data, "segment", self._info.length),) + (
-            () if index is None else ((index, "index", entries * ENTRY.size),)
-        ):
-            size = file.size()
-            if size < length:
-                what = f"the {kind} has {size} bytes, the catalog says {length}"
-                self._fault(f"{kind}-short", file.path, size, what)
-        extra = data.size() - self._info.length
-        if extra > 0:
-            self._extra(extra)
+    def _check_index(self, index: File) -> None:
+        size, length = index.size(), self._info.length // segment.BLOCK_BYTES * ENTRY.size
+        if size < length:
+            what = f"the index has {size} bytes, the catalog says {length}"
+            self._fault("index-short", self._index_name, size, what)
+
+    def _check_entries(self, index: File | None) -> None:
+        """Check the index of a segment whose bytes are not read."""
+        self._progress.add(self._info.length)
+        entries = 0 if index is None else self._info.length // segment.BLOCK_BYTES
+        raw = b"" if index is None else index.read_at(0, entries * ENTRY.size)
+        for block in range(entries):
+            self._entry(block, raw[block * ENTRY.size : (block + 1) * ENTRY.size])
+
+    def _check_data_size(self, data: File | ColdFile) -> None:
+        size, length = data.size(), self._info.length
+        if size < length:
+            what = f"the segment has {size} bytes, the catalog says {length}"
+            self._fault("segment-short", self._data_name, size, what)
+        elif size > length:
+            self._extra(size - length)
 
     def _extra(self, extra: int) -> None:
         """Report bytes behind the recorded end: harmless if the journal has them too."""
-        name = self._folder.name(self._data_path)
         covered_to = self._owner.covered_to
         if covered_to is None or self._info.end + extra <= covered_to:
             again = "" if covered_to is None else "; the journal has them too"
             self._report.note(
-                f"{name} has {extra} bytes behind its recorded end, from a checkpoint that was not "
-                f"finished{again}"
+                f"{self._data_name} has {extra} bytes behind its recorded end, from a checkpoint "
+                f"that was not finished{again}"
             )
         else:
             self._fault(
                 "segment-long",
-                self._data_path,
+                self._data_name,
                 self._info.length,
                 f"{extra} bytes stand behind the recorded end that the journal does not have: "
                 "catalog or journal are older than this file",
             )
 
-    def _check_blocks(self, data: File, index: File | None) -> int:
+    def _check_blocks(self, data: File | ColdFile, index: File | None) -> int:
         info, is_json = self._info, self._owner.is_json
         ordinal = info.first_ordinal
         lines, last = 0, b""
@@ -124,12 +172,12 @@ class SegmentCheck:
             last = piece[-1:] or last
         if is_json and self._faults == 0 and last not in (b"", b"\n"):
             self._fault(
-                "segment-unaligned", self._data_path, info.length - 1, "it ends inside a message"
+                "segment-unaligned", self._data_name, info.length - 1, "it ends inside a message"
             )
         return lines
 
     def _blocks(
-        self, data: File, index: File | None
+        self, data: File | ColdFile, index: File | None
     ) -> Iterator[tuple[int, bytes, IndexEntry | None]]:
         """Yield every block with its index entry (None if unknown), the open one last."""
         block_bytes, length = segment.BLOCK_BYTES, self._info.length
@@ -157,7 +205,7 @@ class SegmentCheck:
         except Damaged:
             self._fault(
                 "index-damaged",
-                self._index_path,
+                self._index_name,
                 block * ENTRY.size,
                 f"the entry of block {block} does not match its checksum",
             )
@@ -170,7 +218,7 @@ class SegmentCheck:
         start = self._info.base + position
         self._fault(
             "block-damaged",
-            self._data_path,
+            self._data_name,
             position,
             f"block {block}, bytes {start} to {start + len(piece)} of the stream, does not match "
             "its checksum",
@@ -180,13 +228,11 @@ class SegmentCheck:
         is_open = block == self._info.length // segment.BLOCK_BYTES
         self._fault(
             "ordinal-wrong",
-            self._data_path if is_open else self._index_path,
+            self._data_name if is_open else self._index_name,
             block * (segment.BLOCK_BYTES if is_open else ENTRY.size),
             f"block {block} is said to start in message {ordinal}, but it is message {expected}",
         )
 
-    def _fault(self, code: str, path: Path, position: int | None, what: str) -> None:
+    def _fault(self, code: str, name: str, position: int | None, what: str) -> None:
         self._faults += 1
-        self._report.problem(
-            code, self._folder.name(path), what, position=position, stream=self._owner.path
-        )
+        self._report.problem(code, name, what, position=position, stream=self._owner.path)

@@ -194,6 +194,9 @@ class StreamsCheck:
         for stream_id, producer_id in catalog.damaged_producers():
             what = f"the row of producer {producer_id!r} does not match its checksum"
             self._wrong("producer-damaged", stream_id, None, what)
+        for stream_id, base in catalog.damaged_cold():
+            what = f"that of its cold segment at {base} does not match its checksum"
+            self._wrong("cold-damaged", stream_id, None, what)
         for table, stream_id in catalog.strays():
             self._wrong("row-stray", stream_id, None, f"{table} has rows, but there is no stream")
 
