@@ -1,0 +1,1 @@
+"""Requests that another process answers: who owns a path, and how a request gets there and back."""

@@ -1,0 +1,194 @@
+"""How the answers of all processes become one: counters are summed, the worst of a state counts.
+
+Pure: documents in, a document out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Document = dict[str, Any]
+
+# Gauges that are no amounts: of these the smallest or the largest counts.
+_SMALLEST: Final = frozenset(
+    {
+        "penstock_ready",
+        "penstock_disk_free_bytes",
+        "penstock_backup_last_success_timestamp_seconds",
+        "penstock_scrub_last_finished_timestamp_seconds",
+        "process_start_time_seconds",
+        "process_max_fds",
+    }
+)
+_LARGEST: Final = frozenset({"penstock_build_info", "penstock_loop_lag_max_seconds"})
+
+_SUMMED: Final = (
+    "appends_per_s",
+    "messages_per_s",
+    "reads_per_s",
+    "bytes_in_per_s",
+    "bytes_out_per_s",
+    "live_readers",
+    "connections",
+    "streams",
+    "stored_bytes",
+)
+_STATES: Final = ("running", "failed", "canceled", "done", "idle")
+
+
+def metrics(texts: Iterable[str]) -> bytes:
+    """Return the metrics of all processes in Prometheus' text format."""
+    heads: dict[str, str] = {}
+    samples: dict[str, dict[tuple[str, str], float]] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            help = family.documentation.replace("\\", "\\\\").replace("\n", "\\n")
+            heads.setdefault(name, f"# HELP {name} {help}\n# TYPE {name} {family.type}\n")
+            values = samples.setdefault(name, {})
+            for sample in family.samples:
+                key = (sample.name, _labels(sample.labels))
+                before = values.get(key)
+                values[key] = (
+                    sample.value if before is None else _combine(sample.name)(before, sample.value)
+                )
+    lines = []
+    for name, head in heads.items():
+        lines.append(head)
+        lines += [f"{each}{labels} {_number(v)}\n" for (each, labels), v in samples[name].items()]
+    return "".join(lines).encode()
+
+
+def _combine(name: str) -> Callable[[float, float], float]:
+    if name in _SMALLEST:
+        return min
+    return max if name in _LARGEST else _sum
+
+
+def _sum(one: float, other: float) -> float:
+    return one + other
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    escaped = (
+        (name, value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"'))
+        for name, value in labels.items()
+    )
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}"
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    return repr(float(value))
+
+
+def activity(parts: list[Document], sort: str, limit: int) -> Document:
+    """Return what all processes did. Samples of the same interval are one."""
+    first = parts[0]
+    interval_s = first["interval_s"]
+    by_time: dict[str, list[Document]] = {}
+    # Every process counts its intervals from its own start: the n-th last ones belong together.
+    longest = max((part["samples"] for part in parts), key=len)
+    for part in parts:
+        for age, sample in enumerate(reversed(part["samples"]), 1):
+            by_time.setdefault(longest[-age]["time"], []).append(sample)
+    streams = [each for part in parts for each in part["streams"]]
+    key = f"{sort}_per_s"
+    streams.sort(key=lambda each: (-each[key], each["path"]))
+    current = [part["current"] for part in parts if part["current"] is not None]
+    return {
+        **first,
+        "started_at": min(part["started_at"] for part in parts),
+        "interval_s": interval_s,
+        "samples": [
+            {**_sample(some), "time": longest_time}
+            for longest_time, some in sorted(by_time.items())
+        ],
+        "current": _sample(current) if current else None,
+        "streams": streams[:limit],
+    }
+
+
+def _sample(some: list[Document]) -> Document:
+    merged: Document = {"time": max(each["time"] for each in some)}
+    for name, value in some[0].items():
+        values = [each[name] for each in some if each[name] is not None]
+        if name == "time":
+            continue
+        if not values:
+            merged[name] = value
+        elif name in _SUMMED:
+            merged[name] = sum(values)
+        else:
+            merged[name] = min(values) if name == "disk_free_bytes" else max(values)
+    return merged
+
+
+def job(parts: dict[str, Document]) -> Document:
+    """Return the backup or scrub of all processes: it is as far as the last of them."""
+    documents = list(parts.values())
+    state = min((part["state"] for part in documents), key=_STATES.index)
+    merged = {**next(each for each in documents if each["state"] == state)}
+    merged["state"] = state
+    for name, value in merged.items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            merged[name] = sum(part[name] for part in documents)
+    for name, pick in (("began_at", min), ("ended_at", max)):
+        times = [part[name] for part in documents if part[name] is not None]
+        merged[name] = pick(times, default=None)
+    if state == "running":
+        merged["ended_at"] = None
+    backups = [part["backup"] for part in documents if part.get("backup") is not None]
+    if backups:
+        merged["backup"] = {
+            **backups[0],
+            **{
+                name: sum(each[name] for each in backups)
+                for name in ("streams", "segments", "bytes", "new_bytes")
+            },
+            "damaged": [line for each in backups for line in each["damaged"]],
+        }
+    if "problems" in merged:
+        merged["problems"] = [each for part in documents for each in part["problems"]]
+    merged["workers"] = parts
+    return merged
+
+
+def outcome(parts: list[Document]) -> Document:
+    """Return what became of a Notify: what one process has done, the others did not ignore."""
+    merged: Document = {}
+    ignored: Document = {}
+    for part in parts:
+        ignored |= part["ignored"]
+    for name in ("followed_by", "told_of", "waiting"):
+        values = [part[name] for part in parts if name in part]
+        if not values:
+            continue
+        if isinstance(values[0], list):
+            merged[name] = [item for value in values for item in value]
+        else:
+            merged[name] = {key: item for value in values for key, item in value.items()}
+    done = set(merged.get("told_of", {}))
+    if "waiting" in merged:
+        merged["waiting"] = {
+            name: value for name, value in merged["waiting"].items() if name not in done
+        }
+        if not merged["waiting"]:
+            del merged["waiting"]
+    is_followed = "followed_by" in merged
+    handled = done | set(merged.get("waiting", {})) | ({"surl"} if is_followed else set())
+    is_here = any("surl" not in part["ignored"] for part in parts)
+    return {
+        "ignored": {
+            name: why
+            for name, why in ignored.items()
+            if name not in handled and not (name == "surl" and is_here)
+        },
+        **merged,
+    }

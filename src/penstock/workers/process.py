@@ -1,0 +1,166 @@
+"""One worker as a process: `python -m penstock.workers.process`, started by the supervisor alone.
+
+It serves the public port together with its siblings, and a UNIX socket for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.config.settings import secrets_of
+from penstock.errors import PenstockError
+from penstock.http.exposure import check_exposure
+from penstock.http.log_format import configure
+from penstock.http.native.connection import Connection
+from penstock.http.native.connections import ConnectionTable
+from penstock.http.native.response_encoder import ResponseEncoder
+from penstock.http.native.server import (
+    Server,
+    listen,
+    new_event_loop,
+    raise_open_files,
+    reload_on_hangup,
+    stop_on_signals,
+)
+from penstock.http.native.tls import open_tls
+from penstock.http.sender import Sender
+from penstock.http.shutdown import StopClock
+from penstock.workers import orders as orders_format
+from penstock.workers.handover import Taker, connect
+from penstock.workers.node import WorkerNode
+from penstock.workers.orders import Orders
+from penstock.workers.owners import connections_socket, requests_socket
+from penstock.workers.sockets import has_parent, private_socket, say
+
+if TYPE_CHECKING:
+    pass
+
+SIBLING: Final = Sender(is_proxy=True)
+"""The sender of connections from siblings: their requests are looked at one by one."""
+FOREVER_S: Final = 10.0**9
+
+
+def main() -> None:
+    """Run the worker that stdin describes."""
+    orders = orders_format.read(sys.stdin.buffer)
+    try:
+        run(orders)
+    except (PenstockError, OSError) as error:
+        detail = error.detail if isinstance(error, PenstockError) else str(error)
+        code = error.code if isinstance(error, PenstockError) else ""
+        say(orders_format.failure_line(detail, code))
+        raise SystemExit(1) from None
+
+
+def run(orders: Orders) -> None:
+    from penstock.http.app import shorten_switch_interval
+
+    settings = orders.settings
+    configure(settings.log_level, form=settings.log_format, secrets=secrets_of(settings))
+    shorten_switch_interval()
+    raise_open_files()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(orders))
+
+
+async def _serve(orders: Orders) -> None:
+    from penstock.http.app import open_app
+
+    settings = orders.settings
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[StopClock] = loop.create_future()
+    stop_on_signals(stopping, settings.shutdown_timeout_s)
+    # The end of stdin is the end of the supervisor.
+    loop.add_reader(sys.stdin.fileno(), _orphaned, stopping, settings.shutdown_timeout_s)
+    with contextlib.ExitStack() as undo:
+        listening = undo.enter_context(
+            contextlib.closing(listen(settings.host, settings.port, is_shared=True))
+        )
+        tls = open_tls(settings)
+        if tls is not None:
+            undo.callback(tls.close)
+            reload_on_hangup(tls)
+        node = WorkerNode(orders)
+        app = await open_app(settings, elsewhere=node.elsewhere)
+        try:
+            await node.attach(app)
+            undo.callback(node.close)
+            private = PrivateServer(node, orders)
+            undo.callback(private.close)
+            await private.start()
+            await node.join()
+            check_exposure(settings, app.access)
+            server = Server(
+                node.public,
+                settings,
+                tls,
+                traffic=app.traffic,
+                exchanges=app.exchanges,
+                connect=partial(connect, node.giver),
+            )
+            await server.start(listening)
+            taker = Taker(
+                connections_socket(orders.sockets, orders.index), server.table, node.giver
+            )
+            gc.collect()
+            gc.freeze()
+            say(orders_format.ready_line(server.url))
+            clock = await stopping
+            taker.close()
+            await server.stop(clock)
+            private.drain()
+        finally:
+            await app.stop(timeout_s=stopping.result().checkpoint_s() if stopping.done() else None)
+
+
+class PrivateServer:
+    """Answers the siblings on a UNIX socket that nobody else may open."""
+
+    def __init__(self, node: WorkerNode, orders: Orders) -> None:
+        settings = orders.settings
+        # Siblings keep their connections for as long as both live.
+        kept = replace(settings, keepalive_timeout_s=FOREVER_S, connections_per_address_max=0)
+        self._path = requests_socket(orders.sockets, orders.index)
+        self._table = ConnectionTable(node.private, kept, asyncio.get_running_loop())
+        # What the worker that answers the client adds itself.
+        self._table.encoder = ResponseEncoder([])
+        self._table.origin_lines = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        sock = private_socket(self._path, socket.SOCK_STREAM)
+        self._server = await loop.create_unix_server(self._connect, sock=sock, backlog=1024)
+
+    def _connect(self) -> asyncio.BaseProtocol:
+        return cast(asyncio.BaseProtocol, Connection(self._table, SIBLING))
+
+    def drain(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        self.drain()
+        self._table.stop()
+
+
+def _orphaned(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
+    """Stop in order: the supervisor has gone, and with it the lock of the folder."""
+    loop = asyncio.get_running_loop()
+    if has_parent():
+        return
+    loop.remove_reader(sys.stdin.fileno())
+    if not stopping.done():
+        stopping.set_result(StopClock(timeout_s))
+
+
+if __name__ == "__main__":
+    main()
