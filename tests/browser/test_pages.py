@@ -7,14 +7,14 @@ allows every page, where it must work, so that it is known to be an attack.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.chromium import running_browser, running_site
+from tests.browser.chromium import running_site
 from tests.helpers.server import Server, running_server
 
 pytestmark = pytest.mark.xdist_group("browser")  # one worker, one Chromium
@@ -92,11 +92,12 @@ SITES = [Site("another-port", "127.0.0.1"), Site("another-site", "evil.example")
 
 
 class Web:
-    """A browser and the site of the attacker."""
+    """A browser and the site of the attacker, with one tab for each of its names."""
 
     def __init__(self, browser: Browser, port: int) -> None:
         self.browser = browser
         self.port = port
+        self._tabs: dict[str, Page] = {}
 
     def origin(self, host: str) -> str:
         return f"http://{host}:{self.port}"
@@ -112,23 +113,39 @@ class Web:
     def attack(self, server: Server, host: str, body: str) -> tuple[object, list[int]]:
         """Return what a page on `host` learns, and the statuses of the server's responses."""
         statuses: list[int] = []
-        with self.page(self.origin(host)) as page:
-            page.on("response", lambda each: statuses.append(each.status))
-            function = f"""async server => {{
-                const attack = async () => {{ try {{ {body} }} catch {{ return null; }} }};
-                const timeout = done => setTimeout(done, {TIMEOUT_MS}, "it took too long");
-                return await Promise.race([attack(), new Promise(timeout)]);
-            }}"""
+        page = self._new_document(host)
+        listener = lambda each: statuses.append(each.status)  # noqa: E731 - removed by its name
+        page.on("response", listener)
+        function = f"""async server => {{
+            const attack = async () => {{ try {{ {body} }} catch {{ return null; }} }};
+            const timeout = done => setTimeout(done, {TIMEOUT_MS}, "it took too long");
+            return await Promise.race([attack(), new Promise(timeout)]);
+        }}"""
+        try:
             if not body.endswith(FORM):
                 return page.evaluate(function, server.url), statuses
             with page.expect_response(lambda each: each.request.method == "POST"):
                 return page.evaluate(function, server.url), statuses
+        finally:
+            page.remove_listener("response", listener)
+
+    def _new_document(self, host: str) -> Page:
+        """A blank page of the attacker, in the tab that it has had before."""
+        if host not in self._tabs:
+            self._tabs[host] = self.browser.new_context().new_page()
+            self._tabs[host].set_default_timeout(TIMEOUT_MS)
+        self._tabs[host].goto(self.origin(host))
+        return self._tabs[host]
+
+    def close(self) -> None:
+        for page in self._tabs.values():
+            page.context.close()
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    with running_browser() as browser, running_site() as port:
-        yield Web(browser, port)
+def web(browser: Browser) -> Iterator[Web]:
+    with running_site() as port, closing(Web(browser, port)) as web:
+        yield web
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""`/v1/pipelines`: the pipelines whose warehouses this server reaches."""
