@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import httptools
 
@@ -57,6 +57,14 @@ class Streamed(NamedTuple):
     pieces: AsyncIterator[bytes]
 
 
+class _Bounds(NamedTuple):
+    """The bounds of a streamed body."""
+
+    idle_timeout_s: float
+    timeout_s: float
+    bytes_max: int
+
+
 async def resolve(name: str, port: int) -> list[str]:
     """Return the addresses that the machine's resolver has for a name."""
     loop = asyncio.get_running_loop()
@@ -96,6 +104,21 @@ class HostSlots:
                 del self._users[host], self._hosts[host]
 
 
+class Call(Protocol):
+    """The trace of one request: a header for it, and its end."""
+
+    @property
+    def header(self) -> str: ...
+
+    def end(self, status: int, error: str = "") -> None: ...
+
+
+class Tracer(Protocol):
+    """Who traces requests to other servers."""
+
+    def begin(self, method: str, target: Target) -> Call: ...
+
+
 class Egress:
     """Makes requests within the limits of the settings. Use as an async context, or `close`."""
 
@@ -113,6 +136,7 @@ class Egress:
         self._resolver = resolver
         self._certificates = certificates
         self._slots = asyncio.Semaphore(settings.egress_connections_max)
+        self.tracer: Tracer | None = None
         self.requests = 0
         self.failures = 0
         self.refused = 0
@@ -158,31 +182,46 @@ class Egress:
 
     @asynccontextmanager
     async def stream(
-        self, url: str, *, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        stream_timeout_s: float | None = None,
+        bytes_max: int | None = None,
     ) -> AsyncIterator[Streamed]:
-        """GET a URL, with the body as it arrives: bounded in time, in idle time and in bytes."""
+        """Make a request, with the body as it arrives: bounded in time, in idle time and in bytes,
+        by default as the settings say. `timeout_s` is for the head."""
         settings = self._settings
         with self._counted(url):
-            async with _deadline(settings.egress_timeout_s, url):
-                exchange = await self._exchange("GET", url, headers or {}, b"")
+            async with _deadline(timeout_s or settings.egress_timeout_s, url):
+                exchange = await self._exchange(method, url, headers or {}, body)
+        bounds = _Bounds(
+            idle_timeout_s or settings.egress_idle_timeout_s,
+            stream_timeout_s or settings.egress_stream_timeout_s,
+            bytes_max or settings.egress_stream_bytes_max,
+        )
         try:
-            yield Streamed(exchange.status, exchange.headers, self._pieces(exchange, url))
+            pieces = self._pieces(exchange, url, bounds)
+            yield Streamed(exchange.status, exchange.headers, pieces)
         finally:
             exchange.close()
 
-    async def _pieces(self, exchange: _Exchange, url: str) -> AsyncIterator[bytes]:
-        settings = self._settings
+    async def _pieces(self, exchange: _Exchange, url: str, bounds: _Bounds) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        end = loop.time() + settings.egress_stream_timeout_s
-        remaining = settings.egress_stream_bytes_max
+        end = loop.time() + bounds.timeout_s
+        remaining = bounds.bytes_max
         while True:
             with self._counted(url):
-                wait_s = min(settings.egress_idle_timeout_s, end - loop.time())
+                wait_s = min(bounds.idle_timeout_s, end - loop.time())
                 async with _deadline(wait_s, url):
                     piece = await exchange.piece()
                 remaining -= len(piece)
                 if remaining < 0:
-                    raise _too_large(url, settings.egress_stream_bytes_max)
+                    raise _too_large(url, bounds.bytes_max)
             if not piece:
                 return
             yield piece
@@ -194,6 +233,21 @@ class Egress:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> _Exchange:
         target = self.check(url)
+        if self.tracer is None:
+            return await self._send(method, url, target, headers, body)
+        call = self.tracer.begin(method, target)
+        try:
+            traced = {**headers, "traceparent": call.header}
+            exchange = await self._send(method, url, target, traced, body)
+        except BaseException as error:
+            call.end(0, type(error).__name__)
+            raise
+        call.end(exchange.status)
+        return exchange
+
+    async def _send(
+        self, method: str, url: str, target: Target, headers: Mapping[str, str], body: bytes
+    ) -> _Exchange:
         self.requests += 1
         async with _deadline(self._settings.egress_connect_timeout_s, url):
             addresses = await self._addresses(target)
