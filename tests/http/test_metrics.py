@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers.app import Client, with_app
+from penstock import __version__
+from penstock.http.message import Request, Response
+from penstock.http.native.connections import BUSY_REQUESTS_PER_S, UNMEASURED_BUSY
+from penstock.http.route_stats import Routes
+from penstock.log import open_engine
+from penstock.log.disk.store import DiskStore
+from penstock.log.requests import Append
+from penstock.log.stats import Totals
+from penstock.protocol.lifecycle import StreamConfig
+from tests.helpers.app import Client, make_request, settings_of, with_app
+from tests.http.wire import get, native, on_loop
 
 TEXT = "text/plain"
 
@@ -75,7 +89,7 @@ async def test_requests_and_errors_are_counted_once(client: Client) -> None:
         "{method=other,status=4xx}": 1,
         "{method=OPTIONS,status=2xx}": 1,
     }
-    errors = {name: value for name, value in values.items() if "errors_total" in name}
+    errors = {name: value for name, value in values.items() if name.startswith("penstock_errors_")}
     assert errors == {
         "penstock_errors_total{code=invalid-parameter}": 1,
         "penstock_errors_total{code=missing-content-type}": 1,
@@ -110,6 +124,12 @@ async def test_a_bug_is_answered_with_500_and_nothing_more(client: Client) -> No
 
 
 NAMES = [
+    "backups_total",
+    "backup_failures_total",
+    "backup_last_success_timestamp_seconds",
+    "scrub_bytes_total",
+    "scrub_errors_total",
+    "scrub_last_finished_timestamp_seconds",
     "audit_events_total",
     "audit_events_lost_total",
     "requests_total",
@@ -118,6 +138,13 @@ NAMES = [
     "sse_events_total",
     "sse_dropped_total",
     "bytes_out_total",
+    "build_info",
+    "ready",
+    "connections",
+    "reads_total",
+    "request_seconds",
+    "request_bytes",
+    "response_bytes",
     "loop_lag_seconds",
     "loop_lag_max_seconds",
     "loop_stalls_total",
@@ -133,6 +160,9 @@ NAMES = [
     "deletes_total",
     "expired_total",
     "open_streams",
+    "streams",
+    "stored_bytes",
+    "disk_free_bytes",
     "commit_batch_size",
     "commit_seconds",
     "fsync_seconds",
@@ -190,6 +220,8 @@ NAMES = [
     "table_keys_unknown_total",
     "table_cache_bytes",
     "table_blocks_total",
+    "proxy_calls",
+    "proxy_recordings_total",
 ]
 
 
@@ -199,3 +231,124 @@ async def test_the_names_that_dashboards_use_do_not_change(client: Client) -> No
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE penstock_")]
     assert sorted(names) == sorted(f"penstock_{name}" for name in NAMES)
     assert "# TYPE process_cpu_seconds_total counter" in text
+
+
+@with_app()
+async def test_streams_and_their_bytes_are_counted_as_they_come_and_go(client: Client) -> None:
+    await client.engine._totals_task
+
+    async def totals() -> tuple[float, float]:
+        values = await scrape(client)
+        return values["penstock_streams"], values["penstock_stored_bytes"]
+
+    assert await totals() == (0, 0)
+    first = await client.put("a", b"hello", content_type=TEXT)
+    await client.post("a", b" world", content_type=TEXT)
+    assert await totals() == (1, 11)
+    await client.put("b", content_type=TEXT, stream_forked_from="/v1/stream/a")
+    await client.post("b", b"!!", content_type=TEXT)
+    assert await totals() == (2, 13)  # a fork holds only its own bytes
+    before = json.dumps({"before": first.offset}).encode()
+    await client.send("POST", "/v1/stream/a/__ds/trim", before, content_type="application/json")
+    assert await totals() == (2, 13)  # the fork may still read what was trimmed
+    await client.delete("a")
+    assert await totals() == (1, 13)
+    await client.delete("b")
+    assert await totals() == (0, 0)
+
+
+def test_streams_are_counted_after_a_restart_and_an_unclean_stop(tmp_path: Path) -> None:
+    async def run(number: int, *, is_clean: bool) -> tuple[Totals | None, Totals | None]:
+        engine = open_engine(settings_of("disk", tmp_path))
+        await engine.start()
+        await engine._totals_task
+        opened = engine.stats.totals
+        await engine.create(f"s{number}", StreamConfig(TEXT), b"12345")
+        await engine.append(f"s{number}", Append(b"678", TEXT, False, None, None, None))
+        if number == 2:
+            await engine.delete("s0")
+        ended = engine.stats.totals
+        if not is_clean:
+            assert isinstance(engine.store, DiskStore)
+            engine.store._schedule.abandon()
+        await engine.stop()
+        return opened, ended
+
+    ends = [asyncio.run(run(number, is_clean=number % 2 == 1)) for number in range(4)]
+    assert [ended for _, ended in ends] == [(1, 8), (2, 16), (2, 16), (3, 24)]
+    assert [opened for opened, _ in ends] == [(0, 0), (1, 8), (2, 16), (2, 16)]
+
+
+@with_app()
+async def test_durations_and_sizes_are_counted_by_route(client: Client) -> None:
+    routes = client.app.traffic.routes
+    for method, target, body in (
+        ("PUT", "/v1/stream/a", b""),
+        ("POST", "/v1/stream/a", b"x" * 64),
+        ("POST", "/v1/stream/a", b"x" * 65),
+        ("POST", "/v1/stream/b", b"x"),
+        ("GET", "/v1/stream/a", b""),
+        ("HEAD", "/v1/stream/a", b""),
+        ("GET", "/v1/stream/a?live=long-poll&offset=-1", b""),
+        ("BREW", "/nowhere", b""),
+    ):
+        request = make_request(method, target, body, content_type=TEXT)
+        response = client.app.refuse(request)
+        if response is None:
+            answer = client.app.handle(request)
+            response = answer if isinstance(answer, Response) else await answer
+        routes.answered(request, response, 0.002, len(body))
+    values = await scrape(client)
+
+    def of(name: str, method: str, route: str, status: str, more: str = "") -> float:
+        labels = f"{more}method={method},route={route},status={status}"
+        return values[f"penstock_{name}{{{labels}}}"]
+
+    stream = "/v1/stream/{path}"
+    assert of("request_seconds_count", "POST", stream, "2xx") == 2
+    assert of("request_seconds_sum", "POST", stream, "2xx") == 0.004
+    assert of("request_seconds_bucket", "POST", stream, "2xx", "le=0.001,") == 0
+    assert of("request_seconds_bucket", "POST", stream, "2xx", "le=0.0025,") == 2
+    assert of("request_bytes_bucket", "POST", stream, "2xx", "le=64,") == 1
+    assert of("request_bytes_bucket", "POST", stream, "2xx", "le=256,") == 2
+    assert of("request_bytes_sum", "POST", stream, "2xx") == 129
+    assert of("request_bytes_count", "POST", stream, "4xx") == 1
+    assert of("response_bytes_sum", "GET", stream, "2xx") == 129
+    assert of("response_bytes_sum", "HEAD", stream, "2xx") == 0
+    assert of("response_bytes_bucket", "HEAD", stream, "2xx", "le=64,") == 1
+    assert of("request_seconds_count", "GET", "live", "2xx") == 1
+    assert of("request_seconds_count", "other", "none", "4xx") == 1
+    assert not any("route=/v1/stream/a" in name for name in values)
+
+
+@with_app()
+async def test_what_runs_here_is_shown(client: Client) -> None:
+    labels = next(name for name in await scrape(client) if name.startswith("penstock_build_info"))
+    assert f"version={__version__}" in labels
+
+
+@on_loop
+async def test_of_many_requests_one_is_measured_for_several() -> None:
+    async with native() as server:
+        table, client = server.table, await server.connect()
+        table.measure_some()
+        assert table.unmeasured == 0
+        table.turn += int(BUSY_REQUESTS_PER_S * table._tick_s) + 1
+        table.measure_some()
+        assert table.unmeasured == UNMEASURED_BUSY
+        counted: list[int] = []
+        table.answered = lambda *values: counted.append(values[4])
+        for _ in range(2 * (UNMEASURED_BUSY + 1)):
+            table.unmeasured = UNMEASURED_BUSY  # whatever the timer says meanwhile
+            assert (await client.ask(get("/a"))).status == 200
+        assert counted == [UNMEASURED_BUSY + 1] * 2
+
+
+def test_a_measured_request_counts_for_as_many_as_it_stands_for() -> None:
+    routes = Routes(("POST",))
+    routes.answered(Request("POST", b"/a"), Response(200, body=b"12345678"), 0.5, 100, 8)
+    (cell,) = [cell for stats in routes.all for cell in stats.cells if cell is not None]
+    assert (sum(cell.seconds), cell.seconds_total) == (8, 4.0)
+    assert (sum(cell.received), cell.received_bytes) == (8, 800)
+    assert (sum(cell.sent), cell.sent_bytes) == (8, 64)
+    assert cell.by_size(cell.sent)[0] == 8

@@ -42,8 +42,16 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
-def configure(level: str, stream: TextIO | None = None, *, secrets: Iterable[str] = ()) -> None:
-    """Send log records of Penstock at `level` and above, and warnings of asyncio, to stderr."""
+def configure(
+    level: str,
+    stream: TextIO | None = None,
+    *,
+    form: str = "auto",
+    secrets: Iterable[str] = (),
+) -> None:
+    """Send log records of Penstock at `level` and above, and warnings of asyncio, to stderr.
+
+    `form` is that of the lines: `text`, `json`, or what suits the stream (`auto`)."""
     hidden = tuple(secret for secret in secrets if len(secret) >= _SECRET_CHARACTERS_MIN)
 
     def without_secrets(logger: Any, name: str, event: Any) -> Any:
@@ -51,14 +59,15 @@ def configure(level: str, stream: TextIO | None = None, *, secrets: Iterable[str
 
     out = sys.stderr if stream is None else stream
     renderer: structlog.typing.Processor
-    if out.isatty():
-        renderer = structlog.dev.ConsoleRenderer()
+    if form == "text" or (form == "auto" and out.isatty()):
+        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
     else:
         renderer = structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
         ],
         processors=[
@@ -74,7 +83,8 @@ def configure(level: str, stream: TextIO | None = None, *, secrets: Iterable[str
     root.handlers = [handler]
     root.setLevel(level.upper())
     root.propagate = False
-    tasks = logging.getLogger("asyncio")
-    tasks.handlers = [handler]
-    tasks.setLevel(logging.WARNING)
-    tasks.propagate = False
+    for name in ("asyncio", "opentelemetry"):
+        other = logging.getLogger(name)
+        other.handlers = [handler]
+        other.setLevel(logging.WARNING)
+        other.propagate = False

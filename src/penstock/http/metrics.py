@@ -5,6 +5,7 @@ Nothing is counted here; everything is read when a scrape asks for it.
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
@@ -20,17 +21,25 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from penstock import __version__
 from penstock.http.headers import NO_STORE
 from penstock.http.message import Request, Response
+from penstock.http.route_stats import BYTES, SECONDS
 
 if TYPE_CHECKING:
     from penstock.access.audit import AuditLog
+    from penstock.config.settings import Settings
     from penstock.egress import Egress
+    from penstock.http.access_log import AccessLog
+    from penstock.http.proxy.recordings import Recordings
+    from penstock.http.route_stats import RouteStats
     from penstock.http.tables.live import TableLive
     from penstock.http.tables.resource import Tables
     from penstock.http.traffic import Traffic
     from penstock.http.watchdog import LoopWatchdog
+    from penstock.log.backup.jobs import Backups
     from penstock.log.engine import Engine
+    from penstock.log.scrub import Scrubs
     from penstock.log.stats import Histogram
     from penstock.state.declaration import Checks
     from penstock.state.server.costly_checks import CostlyChecks
@@ -58,13 +67,20 @@ _SUBSCRIPTION_COUNTERS = {
 class Metrics:
     """The resource: the metrics of all sources, and those of the process."""
 
-    __slots__ = ("_registry",)
+    __slots__ = ("_registry", "_sources")
 
     def __init__(self, sources: Iterable[Source]) -> None:
         # A registry of our own: an application that mounts the server may have its own too.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Sources(sources))
+        self._sources = _Sources(sources)
+        self._registry.register(self._sources)
+
+    def add(self, source: Source) -> None:
+        self._sources.add(source)
+
+    def collect(self) -> Iterator[Metric]:
+        return self._sources.collect()
 
     def get(self, path: str, request: Request) -> Response:
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE]
@@ -74,6 +90,9 @@ class Metrics:
 class _Sources(Collector):
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = tuple(sources)
+
+    def add(self, source: Source) -> None:
+        self._sources = (*self._sources, source)
 
     def describe(self) -> list[Metric]:
         return []  # so that registering does not collect
@@ -86,7 +105,7 @@ class _Sources(Collector):
 # The sources, one for each part of the server.
 
 
-def request_metrics(traffic: Traffic) -> Iterator[Metric]:
+def request_metrics(traffic: Traffic, table_readers: int) -> Iterator[Metric]:
     yield _labelled(
         CounterMetricFamily,
         "requests",
@@ -106,11 +125,70 @@ def request_metrics(traffic: Traffic) -> Iterator[Metric]:
         "live_readers",
         "Readers waiting for new data.",
         ("mode",),
-        [(("long-poll",), traffic.long_polls), (("sse",), traffic.sse_readers)],
+        [
+            (("long-poll",), traffic.long_polls),
+            (("sse",), traffic.sse_readers),
+            (("table",), table_readers),
+        ],
     )
+    yield _gauge("connections", "Open connections; over ASGI, requests.", traffic.connections())
+    yield _counter("reads", "Reads of streams that were answered.", traffic.reads)
     yield _counter("sse_events", "Data events written to SSE readers.", traffic.events)
     yield _counter("sse_dropped", "SSE readers ended for being slow.", traffic.sse_dropped)
     yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
+
+
+def route_metrics(routes: Iterable[RouteStats]) -> Iterator[Metric]:
+    labels = ("method", "route", "status")
+    seconds = HistogramMetricFamily(
+        "penstock_request_seconds",
+        "Time from a request to the start of its response.",
+        labels=labels,
+    )
+    received = HistogramMetricFamily(
+        "penstock_request_bytes", "Size of the bodies of requests.", labels=labels
+    )
+    sent = HistogramMetricFamily(
+        "penstock_response_bytes",
+        "Size of the bodies of responses that are not live.",
+        labels=labels,
+    )
+    for stats in routes:
+        for status, cell in enumerate(stats.cells):
+            if cell is None:
+                continue
+            values = (stats.method, stats.route, f"{status}xx")
+            seconds.add_metric(values, _buckets(SECONDS, cell.seconds), cell.seconds_total)
+            sizes = _buckets(BYTES, cell.by_size(cell.received))
+            received.add_metric(values, sizes, cell.received_bytes)
+            sizes = _buckets(BYTES, cell.by_size(cell.sent))
+            sent.add_metric(values, sizes, cell.sent_bytes)
+    yield from (seconds, received, sent)
+
+
+def build_metrics(settings: Settings, *, is_ready: bool) -> Iterator[Metric]:
+    yield _gauge("ready", "1 if /readyz says so, else 0.", int(is_ready))
+    labels = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "store": "memory" if settings.memory else "disk",
+        "durability": settings.durability,
+    }
+    yield _labelled(
+        GaugeMetricFamily,
+        "build_info",
+        "1, with what runs here as labels.",
+        tuple(labels),
+        [(tuple(labels.values()), 1)],
+    )
+
+
+def access_log_metrics(access_log: AccessLog) -> Iterator[Metric]:
+    yield _counter(
+        "access_log_dropped", "Lines of the access log that were not written.", access_log.dropped
+    )
 
 
 def loop_metrics(watchdog: LoopWatchdog) -> Iterator[Metric]:
@@ -137,6 +215,9 @@ def log_metrics(engine: Engine) -> Iterator[Metric]:
     yield _counter("deletes", "Streams deleted.", stats.deletes)
     yield _counter("expired", "Streams removed by TTL or expiry.", stats.expired)
     yield _gauge("open_streams", "Streams held in memory.", stats.active_streams)
+    streams, size = stats.totals or (None, None)
+    yield _gauge("streams", "Streams, those of the server itself included.", streams)
+    yield _gauge("stored_bytes", "Bytes that streams and their forks hold.", size)
 
 
 def store_metrics(engine: Engine) -> Iterator[Metric]:
@@ -144,6 +225,7 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     yield _histogram("commit_batch_size", "Mutations a commit.", stats.commit_records)
     yield _histogram("commit_seconds", "Time of a commit, sync included.", stats.commit_seconds)
     yield _histogram("fsync_seconds", "Time of a journal sync.", stats.sync_seconds)
+    yield _gauge("disk_free_bytes", "Free bytes of the data folder.", stats.disk_free_bytes)
     yield _counter("commit_failures", "Commits that failed.", stats.commit_failures)
     yield _gauge("journal_bytes", "Journal bytes on disk.", stats.journal_bytes)
     yield _counter("journal_written_bytes", "Bytes journaled.", stats.journal_bytes_written)
@@ -161,6 +243,40 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
     yield _counter("catalog_repairs", "Catalogs whose indexes were rebuilt.", stats.catalog_repairs)
     yield _gauge(
         "tail_bytes", "Bytes of open streams that no segment file holds.", stats.memory_bytes
+    )
+
+
+def tier_metrics(engine: Engine) -> Iterator[Metric]:
+    """The metrics of tiered storage; none while it is off."""
+    stats = engine.store.stats.tier
+    if stats is None:
+        return
+    yield _labelled(
+        GaugeMetricFamily,
+        "tier_segment_bytes",
+        "Bytes of segments, as of the last search for segments to move.",
+        ("place",),
+        [(("local",), stats.local_bytes), (("cold",), stats.cold_bytes)],
+    )
+    yield _gauge("tier_cold_segments", "Segments in the object store.", stats.cold_segments)
+    yield _counter("tier_uploads", "Segments moved to the object store.", stats.uploads)
+    yield _counter("tier_uploaded_bytes", "Bytes of the moved segments.", stats.upload_bytes)
+    yield _counter("tier_upload_failures", "Moves that failed.", stats.upload_failures)
+    yield _counter("tier_removals", "Objects removed.", stats.removals)
+    yield _counter("tier_removal_failures", "Removals that failed.", stats.removal_failures)
+    yield _counter("tier_fetches", "Reads from the object store.", stats.fetches)
+    yield _counter("tier_fetched_bytes", "Bytes read from the object store.", stats.fetched_bytes)
+    yield _counter("tier_fetch_failures", "Reads that failed.", stats.fetch_failures)
+    yield _counter(
+        "tier_damaged_objects", "Reads of missing or damaged objects.", stats.damaged_objects
+    )
+    yield _gauge("tier_cache_bytes", "Bytes in the cache of cold data.", stats.cache_bytes)
+    yield _labelled(
+        CounterMetricFamily,
+        "tier_pieces",
+        "Pieces of cold segments asked for.",
+        ("cache",),
+        [(("hit",), stats.cache_hits), (("miss",), stats.cache_misses)],
     )
 
 
@@ -245,6 +361,36 @@ def audit_metrics(audit: AuditLog) -> Iterator[Metric]:
     yield _counter("audit_events_lost", "Audit events that were not written.", audit.lost)
 
 
+def maintenance_metrics(backups: Backups, scrubs: Scrubs) -> Iterator[Metric]:
+    yield _counter("backups", "Backups that were completed.", backups.finished)
+    yield _counter("backup_failures", "Backups that failed.", backups.failed)
+    yield _gauge(
+        "backup_last_success_timestamp_seconds",
+        "When the last backup since the start was completed; 0 if there was none.",
+        (backups.last_success_us or 0) / 1_000_000,
+    )
+    yield _counter("scrub_bytes", "Bytes of segments that scrubs have checked.", scrubs.bytes_total)
+    yield _counter("scrub_errors", "Problems that scrubs have found.", scrubs.errors_total)
+    yield _gauge(
+        "scrub_last_finished_timestamp_seconds",
+        "When the last scrub since the start ended; 0 if there was none.",
+        (scrubs.last_finished_us or 0) / 1_000_000,
+    )
+
+
+def proxy_metrics(recordings: Recordings) -> Iterator[Metric]:
+    yield _gauge(
+        "proxy_calls", "Calls of upstreams that are being recorded.", recordings.running_count
+    )
+    yield _labelled(
+        CounterMetricFamily,
+        "proxy_recordings",
+        "Recorded responses by how they ended.",
+        ("state",),
+        [((state,), recordings.ended[state]) for state in recordings.endings],
+    )
+
+
 def subscription_metrics(service: Subscriptions) -> Iterator[Metric]:
     subscriptions = service.all.values()
     counts = Counter((each.config.type, each.status) for each in subscriptions)
@@ -277,7 +423,8 @@ def _counter(name: str, help: str, value: float) -> Metric:
     return CounterMetricFamily(f"penstock_{name}", help, value=value)
 
 
-def _gauge(name: str, help: str, value: float) -> Metric:
+def _gauge(name: str, help: str, value: float | None) -> Metric:
+    """Return a gauge; one whose value is not known has no sample."""
     return GaugeMetricFamily(f"penstock_{name}", help, value=value)
 
 
@@ -300,8 +447,12 @@ def _by_state(name: str, help: str, counts: Counter[str], states: tuple[str, ...
 
 
 def _histogram(name: str, help: str, histogram: Histogram) -> Metric:
-    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+    buckets = _buckets(histogram.bounds, histogram.counts)
     return HistogramMetricFamily(
         f"penstock_{name}", help, buckets=buckets, sum_value=histogram.total
     )
+
+
+def _buckets(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    names = [*(f"{bound:.9g}" for bound in bounds), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
