@@ -217,7 +217,7 @@ async def test_an_open_server_audits_nothing_by_itself(client: Client) -> None:
     answer = await client.send("GET", "/v1/audit")
     assert answer.status == 404
     assert "`audit`" in answer.json()["detail"]
-    assert client.engine.list_streams("", "", 10) == []
+    assert await client.engine.list_streams("", "", 10) == []
 
 
 @with_app(audit="on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,14 +28,29 @@ NEEDS = {
     "/healthz": {"GET": PUBLIC},
     "/readyz": {"GET": PUBLIC},
     "/openapi.json": {"GET": PUBLIC},
+    "/docs": {"GET": PUBLIC},
+    "/docs/api": {"GET": PUBLIC},
+    "/docs/style.css": {"GET": PUBLIC},
+    "/problems": {"GET": PUBLIC},
+    "/problems/{code}": {"GET": PUBLIC},
+    "/console": {"GET": PUBLIC},
+    "/console/": {"GET": PUBLIC},
+    "/console/{path}": {"GET": PUBLIC},
     "/metrics": {"GET": "read:__ds/metrics"},
+    "/v1/activity": {"GET": "read:__ds/metrics"},
     "/v1/audit": {"GET": "read:__ds/audit"},
+    "/v1/backup": {
+        "GET": "admin:__ds/backup",
+        "POST": "admin:__ds/backup",
+        "DELETE": "admin:__ds/backup",
+    },
+    "/v1/scrub": {"GET": "admin:__ds/scrub", "POST": "admin:__ds/scrub"},
     "/v1/tokens": {"GET": "admin:__ds/tokens", "POST": "admin:__ds/tokens"},
     "/v1/tokens/{path}": {"DELETE": "admin:__ds/tokens"},
     "/v1/links/rotate": {"POST": "admin:__ds/links"},
     # Whoever has credentials; nobody signs more than they may do.
     "/v1/link": {"POST": AUTHENTICATED},
-    "/v1/session": {"POST": AUTHENTICATED, "DELETE": PUBLIC},
+    "/v1/session": {"GET": AUTHENTICATED, "POST": AUTHENTICATED, "DELETE": PUBLIC},
     "/v1/streams": {"GET": "list:…"},
     "/v1/streams/live": {"GET": "read:…"},
     "/v1/stream/{path}": {
@@ -47,6 +63,9 @@ NEEDS = {
     "/v1/stream/{path}/__ds/compact": {"POST": "admin"},
     "/v1/stream/{path}/__ds/retention": {"GET": "read", "PUT": "admin", "DELETE": "admin"},
     "/v1/stream/{path}/__ds/successor": {"GET": "read", "PUT": "admin", "DELETE": "admin"},
+    "/v1/stream/{path}/__ds/producers": {"GET": "read"},
+    "/v1/stream/{path}/__ds/forks": {"GET": "read"},
+    "/v1/schema": {"GET": "list:…"},
     "/v1/schema/{path}": {"GET": "read", "PUT": "admin", "DELETE": "admin"},
     "/v1/state/{path}": {"GET": "read"},
     "/v1/table/{path}": {
@@ -57,12 +76,19 @@ NEEDS = {
     },
     "/v1/table/{path}?key=k": {"PUT": "append"},
     "/v1/notify/{path}": {"POST": "follow"},
+    "/v1/proxy/{path}": {"GET": "read", "POST": "append", "DELETE": "append"},
     "/v1/follow/{path}": {"GET": "follow", "PUT": "follow", "DELETE": "follow"},
+    "/v1/follow": {"GET": "follow:…"},
     "/v1/nurls": {
         "GET": "read:__ds/nurls",
         "POST": "admin:__ds/nurls",
         "DELETE": "admin:__ds/nurls",
     },
+    "/v1/pipelines": {"GET": "read:__ds/pipelines"},
+    "/v1/pipelines/{name}": {"GET": "read:__ds/pipelines"},
+    "/v1/pipelines/{name}/dead-letters": {"GET": "read:__ds/pipelines"},
+    "/v1/pipelines/{name}/replay": {"POST": "admin:__ds/pipelines"},
+    "/v1/pipelines/{name}/sql": {"POST": "admin:__ds/pipelines"},
     "/v1/stream/__ds/jwks.json": {"GET": PUBLIC},
     "/v1/stream/__ds/rotate-key": {"POST": "admin:__ds/keys"},
     "/v1/stream/__ds/subscriptions": {"GET": "subscribe:…"},
@@ -87,7 +113,8 @@ class Operation(NamedTuple):
     need: str
 
     def request(self, token: str | None) -> Request:
-        target = self.template.replace("{path}", PATH).replace("{id}", "i")
+        target = self.template.replace("{path}", PATH)
+        target = re.sub(r"\{(id|name|code)\}", "x", target)
         path, _, query = target.partition("?")
         headers = {b"host": b"localhost"}
         if token is not None:

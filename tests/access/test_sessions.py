@@ -209,3 +209,45 @@ async def test_a_session_of_a_stored_token_makes_links_of_that_token(client: Cli
     assert (await read(client, "a", text)).status == 200
     await client.send("DELETE", f"/v1/tokens/{content['id']}", b"", **bearer(ROOT))
     assert (await read(client, "a", text)).status == 401
+
+
+# Who am I?
+
+
+@with_app(auth_token=ROOT, cookies=True)
+async def test_a_session_says_who_one_is_and_what_one_may_do(client: Client) -> None:
+    content = await token(client, "read:a/**", "append:a/in", expires_in=600)
+    who = await client.send("GET", "/v1/session", b"", **bearer(content["token"]))
+    assert who.json() == {
+        "principal": f"token {content['id']}",
+        "rules": ["read:a/**", "append:a/in"],
+        "expires_at": "2027-01-15T08:10:00.000Z",
+        "open": False,
+        "anonymous": False,
+        "cookies": True,
+    }
+    assert who.headers["cache-control"] == "no-store"
+    root = (await client.send("GET", "/v1/session", b"", **await cookie(client))).json()
+    assert root["rules"] == ["*:**", "*:__ds/**"]
+    assert root["expires_at"] == "2027-01-15T20:00:00.000Z"
+
+
+@with_app(auth_token=ROOT)
+async def test_without_valid_credentials_a_session_says_nothing(client: Client) -> None:
+    assert (await client.send("GET", "/v1/session")).status == 401
+    assert (await client.send("GET", "/v1/session", b"", **bearer("wrong"))).status == 401
+
+
+@with_app(auth_token=ROOT, anonymous_allow=("read:public/**",))
+async def test_rules_of_anonymous_requests_are_a_session_too(client: Client) -> None:
+    who = (await client.send("GET", "/v1/session")).json()
+    assert (who["principal"], who["anonymous"]) == ("anonymous", True)
+    assert who["rules"] == ["read:public/**"]
+    # A token that is wrong is not taken for none.
+    assert (await client.send("GET", "/v1/session", b"", **bearer("wrong"))).status == 401
+
+
+@with_app()
+async def test_everybody_may_do_everything_at_an_open_server(client: Client) -> None:
+    who = (await client.send("GET", "/v1/session")).json()
+    assert (who["open"], who["rules"], who["expires_at"]) == (True, ["*:**", "*:__ds/**"], None)

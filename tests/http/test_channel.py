@@ -449,7 +449,7 @@ def test_an_error_while_a_commit_is_encoded_cuts_its_readers_off(kind: str) -> N
         await script.run("join", 0)
         (channel,) = script.kind.client.engine.find("s", touch=False).watchers
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(channel._encoder), "publish", broken)
+            patch.setattr(type(channel.encoder), "publish", broken)
             await script.run("append", 3)  # its append is acknowledged all the same
         for reader in script.readers:
             assert reader.sink.aborted

@@ -24,6 +24,9 @@ from tests.http.wire import chunked, get
 # least), and the number of answers so many times smaller.
 SLOWER_MAX = 100
 FEWER_MAX = 20
+# A machine that is busy with other tests may hold up a round. A request that holds up the server
+# does so in every round.
+ROUNDS_MAX = 4
 PAUSE_S = 0.002
 JSON = "application/json"
 
@@ -99,8 +102,28 @@ def measured(server: Server, until: Callable[[], bool]) -> Latencies:
 def assert_fair(server: Server, hostile: Callable[[Connection], None]) -> None:
     with connection(server) as client:
         client.ask("PUT", "/v1/stream/probe")
-    begun = time.perf_counter()
-    calm = measured(server, lambda: time.perf_counter() - begun > 0.5)
+    rounds: list[tuple[Latencies, Latencies]] = []
+    while len(rounds) < ROUNDS_MAX:
+        calm = measured_for(server, 0.5)
+        busy = measured_during(server, hostile)
+        if is_fair(calm, busy):
+            return
+        rounds.append((calm, busy))
+    raise AssertionError(rounds)
+
+
+def is_fair(calm: Latencies, busy: Latencies) -> bool:
+    is_prompt = busy.p99_s < SLOWER_MAX * max(calm.p99_s, 0.001)
+    return is_prompt and busy.rate > calm.rate / FEWER_MAX
+
+
+def measured_for(server: Server, seconds: float) -> Latencies:
+    end = time.perf_counter() + seconds
+    return measured(server, lambda: time.perf_counter() > end)
+
+
+def measured_during(server: Server, hostile: Callable[[Connection], None]) -> Latencies:
+    """The latencies of appends while a hostile client runs."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -116,8 +139,7 @@ def assert_fair(server: Server, hostile: Callable[[Connection], None]) -> None:
     thread.join()
     if failures:
         raise failures[0]
-    assert busy.p99_s < SLOWER_MAX * max(calm.p99_s, 0.001), (calm, busy)
-    assert busy.rate > calm.rate / FEWER_MAX, (calm, busy)
+    return busy
 
 
 Hostile = Callable[[Connection, int], None]

@@ -252,7 +252,7 @@ async def test_a_fork_that_expires_lets_go_of_its_source(client: Client) -> None
     await fork(client, stream_ttl="10")
     await client.delete("source")
     client.clock.advance(11)
-    assert client.engine.reap() == 1
+    assert await client.engine.reap() == 1
     while (await client.head("source")).status == 410:
         await asyncio.sleep(0)
     assert (await client.head("source")).status == 404

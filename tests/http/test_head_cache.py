@@ -14,6 +14,7 @@ from penstock.access.principal import ROOT
 from penstock.http.message import Request, Response
 from penstock.http.native import head_cache
 from penstock.http.native.request_head import NativeRequest
+from penstock.http.route_stats import RouteStats
 from tests.http.wire import FakeApp, Native, chunked, get, native, on_loop, post, until
 
 
@@ -32,6 +33,9 @@ class Counting(head_cache.HeadCache):
         return request
 
 
+STATS = RouteStats("POST", "/{path}")
+
+
 class Forgetful(Counting):
     __slots__ = ()
 
@@ -46,7 +50,7 @@ class RoutedApp(FakeApp):
     """Finds a route for what it lets in, as the real one does."""
 
     def refuse(self, head: Request) -> Response | None:
-        head.route = ("handler", head.path)
+        head.route = ("handler", head.path, STATS)
         head.principal = ROOT
         return super().refuse(head)
 
@@ -72,7 +76,7 @@ async def test_a_repeated_head_is_parsed_once_for_all_connections() -> None:
             assert request is not first
             assert (request.method, request.path, request.query) == ("POST", b"/a", b"q=1")
             assert (request.headers, request.peer) == (first.headers, "127.0.0.1")
-            assert request.route == ("handler", b"/a")
+            assert request.route == ("handler", b"/a", STATS)
 
 
 @on_loop
@@ -233,7 +237,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.lists(PIECES, min_size=1, max_size=3), max_size=12))
 def test_any_input_means_the_same_with_and_without_memory(
     sends: list[list[tuple[bytes, int]]],

@@ -25,12 +25,29 @@ async def test_entries_describe_streams(client: Client) -> None:
         "trimmed": 0,
         "closed": True,
         "created_at": "2027-01-15T08:00:00.000Z",
+        "touched_at": "2027-01-15T08:00:00.000Z",
         "ttl": None,
         "expires_at": "2099-01-01T00:00:00.000Z",
         "forked_from": None,
     }
     assert (second["path"], second["messages"], second["ttl"]) == ("b", 2, 60)
     assert (second["closed"], second["expires_at"]) == (False, None)
+
+
+@with_app()
+async def test_entries_say_when_they_were_last_written(client: Client) -> None:
+    await client.put("a")
+    await client.put("b", stream_ttl="60")
+    client.clock.advance(seconds=2)
+    await client.post("a", b"x", content_type="application/octet-stream")
+    client.clock.advance(seconds=3)
+    await client.get("a")
+    await client.get("b")
+    entries = (await client.send("GET", "/v1/streams")).json()["streams"]
+    assert [entry["touched_at"] for entry in entries] == [
+        "2027-01-15T08:00:02.000Z",  # a read is no write
+        "2027-01-15T08:00:05.000Z",  # but a use, from which a TTL counts
+    ]
 
 
 @with_app(list_limit_max=3)

@@ -23,7 +23,7 @@ from penstock.http.router import Router
 from tests.helpers.app import Client, finish, make_request, with_app
 
 METHODS = ("get", "head", "post", "put", "delete")
-EXAMPLES = {"path": "chat/42", "id": "mailer"}
+EXAMPLES = {"path": "chat/42", "id": "mailer", "name": "shop", "code": "stream-closed"}
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -154,8 +154,10 @@ async def test_every_error_is_an_answer_of_some_operation(client: Client) -> Non
 _NEVER_SENT = {
     # bases that nobody raises
     *("forbidden", "gone", "unprocessable", "server-error", "subscription-error"),
-    # what other servers did; told in words in the documents of mirrors and subscriptions
-    "egress-failed",
+    # of folders and object stores; commands report them
+    *("storage-failed", "object-not-found", "bucket-not-found", "storage-full"),
+    # how a backup ended; told in the document of the backup, or by commands
+    *("storage-unavailable", "backup-damaged", "backup-locked", "backup-mismatch"),
 }
 
 
@@ -183,7 +185,7 @@ async def test_query_parameters_are_those_that_the_handlers_accept(client: Clien
         for name, module in list(sys.modules.items()):
             if not name.startswith("penstock.http.") or module is query:
                 continue
-            for function in ("parse_query", "parse_pairs"):
+            for function in ("parse_query", "parse_pairs", "parse_lists"):
                 if hasattr(module, function):
                     original = getattr(query, function)
 
@@ -208,6 +210,7 @@ async def test_query_parameters_are_those_that_the_handlers_accept(client: Clien
             await client.respond(method, concrete(path))
         assert modules == users, "a handler that takes a query has not been asked"
         accepted["readAudit"] = accepted["readStream"]
+        accepted["describeAudit"] = accepted["describeStream"]
         for _, _, operation in operations(document):
             documented = {
                 each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"

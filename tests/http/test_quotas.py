@@ -159,7 +159,7 @@ async def test_expiry_makes_room(client: Client) -> None:
     await ready(client)
     await client.put("a/1", stream_ttl="10")
     client.clock.advance(11)
-    client.engine.reap()
+    await client.engine.reap()
     await settle(client.engine)
     assert not refused(await client.put("a/2"))
 
@@ -176,7 +176,7 @@ async def test_a_compaction_counts_what_it_leaves(client: Client) -> None:
     answer = await client.send("POST", "/v1/stream/s/__ds/compact")
     assert answer.status < 300, answer
     assert not refused(await client.post("s", json.dumps(event).encode(), content_type=JSON))
-    assert usage(client.engine) == recount(client.engine)
+    assert usage(client.engine) == await recount(client.engine)
 
 
 @with_app(quotas="a=1000B")
@@ -221,7 +221,7 @@ async def test_random_changes_are_counted_exactly(client: Client) -> None:
             chosen = [calls[chance.choice([*calls, "post", "put"])] for _ in range(3)]
             await asyncio.gather(*(call() for call in chosen))
         await settle(engine)
-        assert usage(engine) == recount(engine)
+        assert usage(engine) == await recount(engine)
     assert any(streams or size for streams, size, _, _ in usage(engine))
 
 
@@ -248,7 +248,7 @@ def test_a_failed_write_gives_back_what_it_reserved(
         )
         assert all(answer.status >= 500 for answer in answers)
         monkeypatch.undo()
-        assert usage(engine) == [(1, 50, 0, 0)] == recount(engine)
+        assert usage(engine) == [(1, 50, 0, 0)] == await recount(engine)
         app.close()
         await engine.stop()
 
@@ -275,7 +275,7 @@ def test_counts_are_exact_after_a_restart(
         await trim(client, "a/18", "now")
         await client.post("a/4", b"z" * 100, content_type=TEXT)
         await client.put("a/new", b"n" * 7, content_type=TEXT)
-        assert usage(client.engine) == recount(client.engine)
+        assert usage(client.engine) == await recount(client.engine)
         seen.append(usage(client.engine))
 
     async def first() -> None:
@@ -297,14 +297,14 @@ def test_counts_are_exact_after_a_restart(
         client.engine._count_task.cancel()
         changes = 0
         while not client.engine.quotas.is_ready:
-            client.engine.quotas._count_page(client.engine.store)
+            await client.engine.quotas._count_page(client.engine.store)
             changes += 1
             await client.post("a/1", b"x", content_type=TEXT)
             await client.post("a/new", b"x", content_type=TEXT)
             await client.put(f"while/{changes}")
         assert changes > 1
         await settle(client.engine)
-        assert usage(client.engine) == recount(client.engine)
+        assert usage(client.engine) == await recount(client.engine)
         (streams, size, *_), (everything, *_) = usage(client.engine)
         assert (streams, size) == (seen[0][0][0], seen[0][0][1] + 2 * changes)
         assert everything == seen[0][1][0] + changes
@@ -389,12 +389,12 @@ def usage(engine: Engine) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def recount(engine: Engine) -> list[tuple[int, int, int, int]]:
+async def recount(engine: Engine) -> list[tuple[int, int, int, int]]:
     """What another count of everything that is stored says."""
     assert engine.quotas is not None
     rules = [(each.rule, each.quota) for each in engine.quotas.usages]
     fresh = quotas.Quotas(rules, exempts_registry=engine.quotas._exempts_registry)
     while not fresh.is_ready:
-        fresh._count_page(engine.store)
+        await fresh._count_page(engine.store)
     assert fresh._counted_id == inf
     return [(each.streams, each.bytes, 0, 0) for each in fresh.usages]

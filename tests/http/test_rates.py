@@ -320,7 +320,9 @@ async def test_a_connection_counts_until_it_is_gone_whatever_it_has_become() -> 
         assert (await client.ask(put("/v1/stream/a"))).status == 201
         await client.send(get("/v1/stream/a?offset=-1&live=sse"))
         assert (await client.head()).status == 200
-        assert (await (await server.connect()).answer()).status == 429
+        other = await server.connect()
+        assert (await other.answer()).status == 429
+        other.reset()
         client.reset()
         await until(lambda: not server.table.events)
         await until(lambda: not server.table.connections)
@@ -406,8 +408,8 @@ async def test_a_long_poll_counts_while_it_waits(client: Client) -> None:
     await until(lambda: client.app.traffic.long_polls == 2)
     await client.post("a", b"y", content_type="text/plain")
     assert [(await each).status for each in (waiting[1], third)] == [200, 200]
-    assert client.app._readers._waiting == 0
-    assert client.app._readers.count(client.app.access.anonymous) == 0
+    assert client.app.readers._waiting == 0
+    assert client.app.readers.count(client.app.access.anonymous) == 0
 
 
 @with_app(live_readers_max=1)
@@ -441,7 +443,7 @@ async def test_readers_that_reset_their_connection_are_not_counted_any_more() ->
             await client.send(get("/v1/stream/a?offset=-1&live=sse"))
             statuses.append((await client.head()).status)
         assert statuses == [200, 200, 503]
-        assert app._readers.count(ROOT) == 2
+        assert app.readers.count(ROOT) == 2
 
 
 @with_app(live_readers_max=1)

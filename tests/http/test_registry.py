@@ -80,7 +80,7 @@ async def test_forks_and_expiry_count_and_the_servers_own_streams_do_not(client:
     await client.put("short", content_type=JSON, stream_ttl="1")
     await until(client, paths("a", "b", "short"))
     client.clock.advance(2)
-    client.engine.reap()
+    await client.engine.reap()
     await until(client, paths("a", "b"))
     await client.delete("a")  # soft: it is there for its fork only
     await until(client, paths("b"))

@@ -16,7 +16,7 @@ from tests.http.openapi_cases import ARGS, prepare
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW")
 TOKEN = "s3cret"
 TOKENS = {"none": None, "wrong": "Bearer wrong", "right": f"Bearer {TOKEN}"}
-NAMES = {"path": "rows", "id": "pull"}
+NAMES = {"path": "rows", "id": "pull", "name": "shop", "code": "stream-closed"}
 
 
 class Answer(NamedTuple):

@@ -219,3 +219,26 @@ def test_a_declaration_outlives_a_restart(tmp_path: Path) -> None:
 
     asyncio.run(run(first=True))
     asyncio.run(run(first=False))
+
+
+@with_app()
+async def test_declared_streams_are_listed_for_those_who_may_list_them(client: Client) -> None:
+    for path in ("a", "b/c", "d", "plain"):
+        await client.put(path, content_type=JSON)
+    for path in ("b/c", "a"):
+        await declare(client, path, {"types": {"user": {"schema": {"type": "object"}}}})
+    await client.send("PUT", "/v1/table/t", b'{"schema": "prices"}', content_type=JSON)
+    listing = (await client.send("GET", "/v1/schema")).json()
+    assert listing == {
+        "streams": [
+            {"path": "a", "types": ["user"], "version": 1, "table": False},
+            {"path": "b/c", "types": ["user"], "version": 1, "table": False},
+            {"path": "t", "types": ["prices"], "version": 1, "table": True},
+        ],
+        "next": None,
+    }
+    page = (await client.send("GET", "/v1/schema?limit=1&after=a")).json()
+    assert ([each["path"] for each in page["streams"]], page["next"]) == (["b/c"], "b/c")
+    await client.delete("a")
+    listing = (await client.send("GET", "/v1/schema")).json()
+    assert [each["path"] for each in listing["streams"]] == ["b/c", "t"]

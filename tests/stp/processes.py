@@ -35,7 +35,9 @@ class Peer:
 
     def __enter__(self) -> Self:
         self.start()
-        self.client = self._processes.enter_context(httpx.Client(base_url=self.url, timeout=30))
+        self.client = self._processes.enter_context(
+            httpx.Client(base_url=self.url, timeout=30, verify=False)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -112,6 +112,10 @@ async def test_duplicates_are_ignored_and_conflicting_ones_reported() -> None:
         shown = (await hub.client.get("/v1/follow/m")).json()
         assert shown["conflicts"] == 1
         assert "came again with other content" in shown["last_conflict"]
+        listing = (await hub.client.get("/v1/follow")).json()
+        assert ([each["table"] for each in listing["mirrors"]], listing["next"]) == (["m"], None)
+        assert listing["mirrors"][0].keys() == shown.keys()
+        assert (await hub.client.get("/v1/follow?after=m")).json()["mirrors"] == []
         metrics = (await hub.client.get("/metrics")).text
         assert "penstock_stp_follow_conflicts_total 1.0" in metrics
 

@@ -83,6 +83,8 @@ class AuditLog:
         self._suppressed = 0
         self.written = 0
         self.lost = 0
+        self.send: Callable[[list[Event]], asyncio.Future[Any]] | None = None
+        """Hands events to the process that writes the log, if that is another."""
 
     @property
     def is_on(self) -> bool:
@@ -131,7 +133,7 @@ class AuditLog:
         return self._refusals > REFUSALS_MAX
 
     def _put(self, event: Event) -> None:
-        if self._is_open:
+        if self._is_open or self.send is not None:
             self._write([event])
         elif len(self._waiting) >= WAITING_MAX:
             self._lose(1, "too many wait for the stream to be created")
@@ -155,7 +157,7 @@ class AuditLog:
             self._write(waiting)
 
     def _write(self, events: list[Event]) -> None:
-        future = self._stream.write(events)
+        future = self._stream.write(events) if self.send is None else self.send(events)
         self._writing.add(future)
         future.add_done_callback(partial(self._settle, len(events)))
 
@@ -170,6 +172,14 @@ class AuditLog:
     def _lose(self, count: int, reason: str) -> None:
         self.lost += count
         log.error("%d events of the audit log were not written: %s", count, reason)
+
+    async def take(self, events: list[Event]) -> bool:
+        """Write events of another process; return whether they are durable."""
+        lost = self.lost
+        for event in events:
+            self._put(event)
+        await self.flush()
+        return self.lost == lost
 
     async def flush(self) -> None:
         """Wait until everything that was recorded is durable, or lost."""

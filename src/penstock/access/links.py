@@ -139,6 +139,20 @@ class Links:
         value = self._store.meta(KEY)
         self._key = SigningKey(value) if value else None
 
+    @property
+    def key(self) -> bytes | None:
+        """The key that links are signed with, once there is one."""
+        return None if self._key is None else self._key.value
+
+    def adopt(self, value: bytes | None) -> None:
+        """Take over the key of another process, which stores it; what another key signed ends."""
+        if value == self.key:
+            return
+        replaced, self._key = self._key, SigningKey(value) if value else None
+        self._principals.clear()
+        if replaced is not None:
+            replaced.until_s = 0.0
+
     # -- signing
 
     async def sign_link(

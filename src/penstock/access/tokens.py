@@ -92,6 +92,7 @@ class TokenStore:
         self._rewriting: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_copy = False  # another process stores the tokens
 
     @property
     def exists(self) -> bool:
@@ -117,6 +118,21 @@ class TokenStore:
         except (msgspec.ValidationError, InvalidRule) as error:
             # Refused, like every token that is not known: no rights are guessed.
             _log.error("the stored token %s cannot be used: %s", id, error)
+
+    def adopt(self, tokens: list[Token]) -> None:
+        """Take over the tokens of another process, which stores them; those that are not among
+        them end."""
+        self._is_copy = True
+        current = {token.id: token for token in tokens}
+        for id, entry in list(self._entries.items()):
+            if current.get(id) != entry.token:
+                del self._entries[id]
+                entry.principal.end()
+        for id, token in current.items():
+            if id not in self._entries:
+                entry = self._entries[id] = _Entry(token)
+                self._is_valid(entry)
+        self._watch_expiry()
 
     def all(self) -> list[Token]:
         """Return the tokens by id, expired ones included until they are removed."""
@@ -249,6 +265,8 @@ class TokenStore:
         removed_us = self._clock.now_us() - TOKEN_EXPIRED_S * _SECOND_US
         for entry in list(self._entries.values()):
             is_valid, expires_us = self._is_valid(entry), entry.token.expires_us
+            if self._is_copy:
+                continue
             if not is_valid and expires_us is not None and expires_us <= removed_us:
                 self._begin_removal(entry).add_done_callback(_log_failure)
         self._watch_expiry()

@@ -6,7 +6,6 @@ An endpoint says where it is registered that it is audited; handlers know nothin
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from penstock.access.rules import Verb
 from penstock.errors import PenstockError, StreamNotFound
 from penstock.http.dialect import Dialect, Routes, Services
 from penstock.http.endpoint import Answer, Endpoint, Handler, on_server
+from penstock.http.exchange import request_id
 from penstock.http.message import Later, Request, Response
 from penstock.http.metrics import audit_metrics
 from penstock.http.permission import principal_of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from penstock.http.openapi.model import Description
 
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _FAILED: Final = 500
 
 
@@ -130,11 +129,19 @@ class AuditDialect(Dialect):
         status: int | None,
         response: Response | None = None,
     ) -> None:
-        sent = request.headers.get(b"x-request-id", b"")
-        request_id = sent.decode() if _REQUEST_ID.fullmatch(sent) else None
+        sent_id = request_id(request)
         if resource is not None:
             path = "/".join(part for part in (resource, path or _new_name(response)) if part)
-        self.log.record(Deed(action, path, status, principal_of(request), request.peer, request_id))
+        self.log.record(
+            Deed(
+                action,
+                path,
+                status,
+                principal_of(request),
+                request.peer,
+                None if sent_id is None else sent_id.decode(),
+            )
+        )
 
 
 class _Rendered:

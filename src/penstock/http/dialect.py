@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.http.traffic import Traffic
     from penstock.log.decide.checks import Check, Overtakes
     from penstock.log.engine import Engine
+    from penstock.subscriptions.streams import Streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,12 @@ class Services:
     egress: Egress
     access: Access
     readers: LiveReaders
+    streams: Streams | None = None
+    """All streams that subscriptions may be about, if not all of them are the engine's."""
+    owns: Callable[[str], bool] | None = None
+    """Whether a path is this process's own; None if all are."""
+    part: str = ""
+    """The name of this process among those that serve together."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,13 @@ def document(content: dict[str, Any], status: int = 200, *headers: tuple[bytes, 
     return Response(status, [JSON_TYPE, *headers, NO_STORE], msgspec.json.encode(content))
 
 
-def not_modified(request: Request, headers: Headers, tag: str) -> Response | None:
+def not_modified(
+    request: Request, headers: Headers, tag: str, *, vary: tuple[bytes, bytes] = VARY
+) -> Response | None:
     """Return the 304 for a client that has what `tag` names; None for any other."""
     if not has_tag(request, tag):
         return None
-    return Response(304, [*headers, VARY, (b"etag", tag.encode())])
+    return Response(304, [*headers, vary, (b"etag", tag.encode())])
 
 
 async def tagged(

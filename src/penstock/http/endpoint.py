@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.access.rules import SERVER, Verb
 from penstock.http.message import Request, Response
+from penstock.http.route_stats import RouteStats
 
 Answer = Response | Awaitable[Response]
 Handler = Callable[[str, Request], Answer]
@@ -18,16 +19,17 @@ Handler = Callable[[str, Request], Answer]
 class Need(NamedTuple):
     """A verb, and where it is needed: on the path of the request, on `resource`, or `somewhere`,
     where the handler asks for the rest. Without a verb everybody is let in, or everybody who is
-    `authenticated`."""
+    `authenticated`, or everybody for whom there are rules, which anonymous requests may have."""
 
     verb: Verb | None
     resource: str | None = None
     somewhere: bool = False
     authenticated: bool = False
+    ruled: bool = False
 
     @property
     def is_public(self) -> bool:
-        return self.verb is None and not self.authenticated
+        return self.verb is None and not (self.authenticated or self.ruled)
 
 
 PUBLIC: Final = Need(None)
@@ -36,11 +38,12 @@ PUBLIC: Final = Need(None)
 
 class Endpoint(NamedTuple):
     """`need` may depend on the head of a request, and so may `action`, the name under which the
-    audit log has what the handler does; without one it is not audited."""
+    audit log has what the handler does; without one it is not audited. The router adds `stats`."""
 
     handler: Handler
     need: Need | Callable[[Request], Need]
     action: str | Callable[[Request], str] = ""
+    stats: RouteStats | None = None
 
     def needs(self, request: Request) -> Need:
         return self.need if isinstance(self.need, Need) else self.need(request)
@@ -80,6 +83,11 @@ def audited(action: str | Callable[[Request], str], endpoint: Endpoint) -> Endpo
 def authenticated(handler: Handler) -> Endpoint:
     """Return the endpoint of a handler for whoever has credentials; it asks for the rest."""
     return Endpoint(handler, Need(None, authenticated=True))
+
+
+def ruled(handler: Handler) -> Endpoint:
+    """Return the endpoint of a handler for whoever may do something."""
+    return Endpoint(handler, Need(None, ruled=True))
 
 
 def readable(get: Endpoint) -> Methods:

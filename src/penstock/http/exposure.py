@@ -24,7 +24,7 @@ def check_exposure(settings: Settings, access: Access) -> None:
     raise InvalidSetting(
         f"Other machines can reach {settings.host}, and without access rules anyone there may read "
         "and delete every stream. Set a token (--token or PENSTOCK_TOKEN), or start with "
-        "--insecure."
+        "--insecure (PENSTOCK_INSECURE=true)."
     )
 
 

@@ -93,7 +93,7 @@ class Guard:
         if self.rates is not None:
             self.rates.take_principal(head, principal)
         if verb is None:
-            if principal.is_anonymous:
+            if principal.is_anonymous and not (need.ruled and principal.rules):
                 raise unauthorized("No token was sent.")
             return
         if need.somewhere:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.http.message import Headers, Request
     from penstock.log.requests import Appended
     from penstock.log.stream import Stream
+    from penstock.state.filtering import EventFilter
 
 CLOSED: Final = (b"stream-closed", b"true")
 UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
@@ -131,6 +132,12 @@ def closed_headers(stream: Stream) -> Headers:
     """Return the headers of a closed stream: that it is closed, and its successor if it has one."""
     successor = stream.meta.get(SUCCESSOR)
     return [CLOSED] if successor is None else [CLOSED, (b"stream-successor", successor)]
+
+
+def filter_header(event_filter: EventFilter, *, located: bool = False) -> tuple[bytes, bytes]:
+    """Return the header that tells a client that its filter was applied, not ignored."""
+    names = event_filter.names + (", positions" if located else "")
+    return (b"stream-filter", names.encode())
 
 
 # Validators.

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from penstock.http.sender import NOWHERE, Certificate, Sender
 
 if TYPE_CHECKING:
@@ -27,10 +29,21 @@ class Request:
     Header names are lower-case; a repeated header is joined with b", ". `body` is empty while only
     the head has arrived (see `Application.refuse`). `route` is the handler that `refuse` chose by
     the head, for `handle`, and `principal` whose request it is. Headers are read only: requests
-    share equal ones. `sender` is never shared between connections.
+    share equal ones. `sender` is never shared between connections. `id` is None unless requests
+    are written down: see `exchange.request_id`.
     """
 
-    __slots__ = ("body", "headers", "method", "path", "principal", "query", "route", "sender")
+    __slots__ = (
+        "body",
+        "headers",
+        "id",
+        "method",
+        "path",
+        "principal",
+        "query",
+        "route",
+        "sender",
+    )
 
     def __init__(
         self,
@@ -47,6 +60,7 @@ class Request:
         self.headers = {} if headers is None else headers
         self.body = body
         self.sender = sender
+        self.id: bytes | None = None
         self.route: Any = None
         self.principal: Principal | None = None
 
@@ -70,6 +84,7 @@ class Request:
         return f"Request({self.method} {self.path!r} {len(self.body)} bytes)"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RangeBody:
     """A body of known length that is read lazily: a stalled client holds one piece in memory."""
 
@@ -117,6 +132,7 @@ class Sink(Protocol):
         """The number of written bytes that the client has not read yet."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EventBody:
     """A live response without a known length. The head is on its way when `attach` is called."""
 
@@ -142,14 +158,19 @@ Body = bytes | RangeBody | EventBody
 
 
 class Response:
-    """One response. The transport adds Date, Content-Length, framing and the fixed headers."""
+    """One response. The transport adds Date, Content-Length, framing and the fixed headers.
 
-    __slots__ = ("body", "headers", "status")
+    `block` is the headers as bytes, once a transport has encoded them: a response that is given
+    several times is encoded once.
+    """
+
+    __slots__ = ("block", "body", "headers", "status")
 
     def __init__(self, status: int, headers: Headers | None = None, body: Body = b"") -> None:
         self.status = status
         self.headers: Headers = [] if headers is None else headers
         self.body = body
+        self.block: bytes | None = None
 
     def __repr__(self) -> str:
         return f"Response({self.status} {self.headers!r})"

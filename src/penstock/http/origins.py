@@ -29,15 +29,18 @@ ALLOW_HEADERS = (
     b"Content-Type, Authorization, If-None-Match, If-Match, Cache-Control, Last-Event-ID, "
     b"Stream-Seq, Stream-TTL, Stream-Expires-At, Stream-Closed, "
     b"Stream-Forked-From, Stream-Fork-Offset, Stream-Fork-Sub-Offset, "
-    b"Producer-Id, Producer-Epoch, Producer-Seq"
+    b"Producer-Id, Producer-Epoch, Producer-Seq, "
+    b"Idempotency-Key, Upstream-URL, Upstream-Method, Upstream-Authorization"
 )
 
 EXPOSE_HEADERS = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Forked-From, Stream-Fork-Offset, "
-    b"Stream-Earliest-Offset, Stream-Successor, Producer-Epoch, Producer-Seq, "
+    b"Stream-Earliest-Offset, Stream-Start-Offset, Stream-Filter, Stream-Successor, "
+    b"Producer-Epoch, Producer-Seq, "
     b"Producer-Expected-Seq, Producer-Received-Seq, STP-Last-SeqNo, STP-First-SeqNo, "
-    b"STP-Earliest-SeqNo, ETag, Location, Content-Type, Content-Encoding, Retry-After"
+    b"STP-Earliest-SeqNo, ETag, Location, Content-Type, Content-Encoding, Retry-After, "
+    b"Idempotency-Key, Stream-Recording, Upstream-Status"
 )
 
 PREFLIGHT_MAX_AGE_S = 86400

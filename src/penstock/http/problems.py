@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import InternalError, PenstockError, ShuttingDown
+from penstock.http.exchange import request_id
 from penstock.http.headers import NO_STORE
 from penstock.http.message import Headers, Response
 
@@ -49,7 +50,9 @@ def public_error(error: BaseException, request: Request | None = None) -> Pensto
     if request is None:
         _log.error("a request failed", exc_info=error)
     else:
-        _log.error("failed to answer %s %r", request.method, request.path, exc_info=error)
+        sent_id = request_id(request)
+        name = "" if sent_id is None else f" (request {sent_id.decode()})"
+        _log.error("failed to answer %s %r%s", request.method, request.path, name, exc_info=error)
     return InternalError("The server failed to answer; its log says why.")
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from penstock.errors import InvalidParameter, UnknownParameter
+from penstock.protocol.timestamps import unix_us
 
 _DIGITS_MAX = 16
 # Of a query with many unknown names the first ones are compared with the known ones.
@@ -23,7 +24,22 @@ def parse_query(query: bytes, names: frozenset[str], *, strict: bool = False) ->
     one of `names`; the protocol has servers ignore the rest. `strict` refuses a value that is not
     UTF-8; otherwise what is not becomes U+FFFD.
     """
-    return dict(_pairs(query, names, frozenset(), strict=strict))
+    return dict(_pairs(query, names, frozenset(), strict=names if strict else frozenset()))
+
+
+def parse_lists(
+    query: bytes, names: frozenset[str], *, repeated: frozenset[str]
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the parameters of a raw query that come once, and those in `repeated`, which may come
+    more often and have to be UTF-8."""
+    single: dict[str, str] = {}
+    lists: dict[str, list[str]] = {}
+    for name, value in _pairs(query, names, repeated, strict=repeated):
+        if name in repeated:
+            lists.setdefault(name, []).append(value)
+        else:
+            single[name] = value
+    return single, lists
 
 
 def parse_pairs(
@@ -32,11 +48,11 @@ def parse_pairs(
     """Return the parameters of a raw query that have one of `names`, in their order.
 
     Those in `repeated` may come more than once. For the rest it is as `parse_query`, strictly."""
-    return list(_pairs(query, names, repeated, strict=True))
+    return list(_pairs(query, names, repeated, strict=names))
 
 
 def _pairs(
-    query: bytes, names: frozenset[str], repeated: frozenset[str], *, strict: bool
+    query: bytes, names: frozenset[str], repeated: frozenset[str], *, strict: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     if not query:
         return
@@ -57,7 +73,7 @@ def _pairs(
             raise InvalidParameter(f"`{name}` comes more than once; send it once.")
         seen.add(name)
         try:
-            value = _text(raw_value, "strict" if strict else "replace")
+            value = _text(raw_value, "strict" if name in strict else "replace")
         except UnicodeDecodeError:
             raise InvalidParameter(f"`{name}` must be UTF-8, percent-encoded.") from None
         yield name, value
@@ -98,10 +114,24 @@ def _mistakes(one: str, other: str) -> int:
     return row[-1]
 
 
-def parse_count(name: str, text: str, *, maximum: int | None = None) -> int:
-    """Return a positive decimal number."""
-    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX or int(text) < 1:
-        raise InvalidParameter(f"`{name}` must be a whole number of at least 1.")
+def parse_time(name: str, text: str) -> int:
+    """Return microseconds since 1970 of a time: RFC 3339 with its zone, or milliseconds."""
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        return int(text) * 1000
+    # A plus sign that was not percent-encoded is a space by now, and can be nothing else there.
+    time_us = unix_us(f"{text[:-6]}+{text[-5:]}" if text[-6:-5] == " " else text)
+    if time_us is None:
+        raise InvalidParameter(
+            f"`{name}` must be a time with its zone, such as 2026-11-01T10:00:00Z, or milliseconds "
+            "since 1970."
+        )
+    return time_us
+
+
+def parse_count(name: str, text: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+    """Return a decimal number, a positive one unless `minimum` says otherwise."""
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX or int(text) < minimum:
+        raise InvalidParameter(f"`{name}` must be a whole number of at least {minimum}.")
     value = int(text)
     if maximum is not None and value > maximum:
         raise InvalidParameter(f"`{name}` can be at most {maximum} on this server.")

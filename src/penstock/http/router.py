@@ -12,6 +12,7 @@ from penstock.access.rules import SERVER
 from penstock.errors import InvalidPath, MethodNotAllowed, RouteNotFound
 from penstock.http.endpoint import Endpoint, Methods
 from penstock.http.message import Request
+from penstock.http.route_stats import RouteStats
 from penstock.protocol.headers import parse_stream_path
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STREAM_PREFIX = b"/v1/stream/"
 RESERVED = SERVER  # the protocol reserves this first segment for its control APIs
+_STREAMS = "/v1/stream/{path}"
 _MARK = f"/{RESERVED}/"  # between a stream's path and the name of a resource about it
 
 _CACHE_ENTRIES_MAX = 4096
@@ -36,6 +38,7 @@ class Router:
         "_prefixes",
         "_streams",
         "_suffixes",
+        "stats",
     )
 
     def __init__(self, routes: Iterable[Routes], *, path_bytes_max: int) -> None:
@@ -44,11 +47,15 @@ class Router:
         self._prefixes: dict[bytes, Methods] = {}
         self._suffixes: dict[str, Methods] = {}
         self._below: dict[bytes, Mapping[str, tuple[str, ...]]] = {}
+        self.stats: list[RouteStats] = []
         for each in routes:
-            self._streams |= each.streams
-            self._fixed |= each.fixed
-            self._prefixes |= each.prefixes
-            self._suffixes |= each.suffixes
+            self._streams |= self._counted(_STREAMS, each.streams)
+            for path, methods in each.fixed.items():
+                self._fixed[path] = self._counted(path.decode(), methods)
+            for prefix, methods in each.prefixes.items():
+                self._prefixes[prefix] = self._counted(f"{prefix.decode()}{{path}}", methods)
+            for name, methods in each.suffixes.items():
+                self._suffixes[name] = self._counted(f"{_STREAMS}{_MARK}{name}", methods)
             self._below |= each.below
         self._path_bytes_max = path_bytes_max
         # Canonical forms of the paths in use, so that an append costs a lookup, not a parse.
@@ -83,14 +90,23 @@ class Router:
     def templates(self) -> dict[str, tuple[str, ...]]:
         """Return the methods that are served at each path; `{path}` is that of a stream."""
         templates = {path.decode(): tuple(methods) for path, methods in self._fixed.items()}
-        templates["/v1/stream/{path}"] = tuple(self._streams)
+        templates[_STREAMS] = tuple(self._streams)
         for name, methods in self._suffixes.items():
-            templates[f"/v1/stream/{{path}}{_MARK}{name}"] = tuple(methods)
+            templates[f"{_STREAMS}{_MARK}{name}"] = tuple(methods)
         for prefix, methods in self._prefixes.items():
             below = self._below.get(prefix, {"{path}": tuple(methods)})
             for rest, served in below.items():
                 templates[prefix.decode() + rest] = served
         return templates
+
+    def _counted(self, route: str, methods: Methods) -> dict[str, Endpoint]:
+        """Return endpoints whose requests are counted by method and route."""
+        counted = {}
+        for method, endpoint in methods.items():
+            stats = RouteStats(method, route)
+            self.stats.append(stats)
+            counted[method] = endpoint._replace(stats=stats)
+        return counted
 
     def _stream_path(self, raw: bytes) -> str:
         if not raw.startswith(STREAM_PREFIX):

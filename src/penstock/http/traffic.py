@@ -6,13 +6,14 @@ Counting must cost next to nothing: ints and lists only, no locks, event loop on
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from penstock.http.message import Response
+from penstock.http.message import Request, Response
 from penstock.http.problems import problem, public_error
+from penstock.http.route_stats import OTHER, Routes
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
-OTHER = "other"
 
 
 class Traffic:
@@ -20,10 +21,13 @@ class Traffic:
 
     __slots__ = (
         "bytes_out",
+        "connections",
         "errors",
         "events",
         "long_polls",
+        "reads",
         "requests",
+        "routes",
         "sse_dropped",
         "sse_readers",
     )
@@ -31,7 +35,10 @@ class Traffic:
     def __init__(self) -> None:
         self.requests: dict[str, list[int]] = {name: [0] * 6 for name in (*METHODS, OTHER)}
         self.errors: dict[str, int] = {}
+        self.routes = Routes(METHODS)
+        self.connections: Callable[[], int] = int  # set by the transport
         self.bytes_out = 0
+        self.reads = 0  # of streams that were answered; events of live reads are counted apart
         self.events = 0
         self.long_polls = 0
         self.sse_readers = 0
@@ -44,9 +51,9 @@ class Traffic:
         row[response.status // 100] += 1
         return response
 
-    def failed(self, error: BaseException) -> Response:
+    def failed(self, error: BaseException, request: Request | None = None) -> Response:
         """Count an error and return its response."""
-        shown = public_error(error)
+        shown = public_error(error, request)
         self.count_error(shown.code)
         return problem(shown)
 

@@ -58,6 +58,7 @@ class LoopWatchdog:
         self._ended = threading.Event()
         self.lag_seconds = Histogram(LAG_SECONDS)
         self.lag_max_s = 0.0
+        self.lag_recent_max_s = 0.0  # since `take_lag_max` was last called
         self.stalls = 0
 
     def start(self) -> None:
@@ -79,6 +80,11 @@ class LoopWatchdog:
             self._timer.cancel()
             self._timer = None
 
+    def take_lag_max(self) -> float:
+        """Return the longest lag since the last call."""
+        lag_s, self.lag_recent_max_s = self.lag_recent_max_s, 0.0
+        return lag_s
+
     # -- on the event loop
 
     def _expect(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -92,6 +98,7 @@ class LoopWatchdog:
         lag_s = max(now - self._due, 0.0)
         self.lag_seconds.add(lag_s)
         self.lag_max_s = max(self.lag_max_s, lag_s)
+        self.lag_recent_max_s = max(self.lag_recent_max_s, lag_s)
         if 0 < self._stall_s <= lag_s:
             self.stalls += 1
             self._report(now, lag_s, time.thread_time() - self._cpu_s)

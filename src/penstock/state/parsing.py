@@ -75,10 +75,17 @@ def decode_exactly(array: bytes, *, strict_timestamp: bool) -> list[StateEvent] 
 
 def decode_loosely(array: bytes) -> list[StateEvent] | None:
     """Return the change events of an array, without unknown fields; None for any other input."""
-    events = _decode(_decode_loosely, array, strict_timestamp=False)
+    events = decode_names(array)
     if events is None or any(type(event) is ControlEvent for event in events):
         return None
     return events
+
+
+def decode_names(array: bytes) -> list[StateEvent] | None:
+    """Return the events of an array without unknown fields, those of control events included: for
+    their types and keys alone. None if one is invalid, or a control event that looks like a change.
+    """
+    return _decode(_decode_loosely, array, strict_timestamp=False)
 
 
 def _decode(

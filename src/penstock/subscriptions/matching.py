@@ -16,9 +16,9 @@ from penstock.log.mutations import AppendMutation, CreateMutation, DeleteMutatio
 from penstock.protocol.globs import PatternIndex
 from penstock.protocol.subscription import RESERVED
 from penstock.subscriptions.model import Link, Subscription
+from penstock.subscriptions.streams import Change, Streams
 
 if TYPE_CHECKING:
-    from penstock.log.engine import Engine
     from penstock.log.mutations import Mutation
     from penstock.log.stream import Stream
 
@@ -47,8 +47,8 @@ class Observer(Protocol):
 class Matching:
     """The subscriptions by what they listen to; tells `observer` what concerns them."""
 
-    def __init__(self, engine: Engine, observer: Observer) -> None:
-        self._engine = engine
+    def __init__(self, streams: Streams, observer: Observer) -> None:
+        self._streams = streams
         self._observer = observer
         self._patterns: PatternIndex[Subscription] = PatternIndex()
         self._members: dict[str, dict[Subscription, None]] = {}
@@ -59,6 +59,7 @@ class Matching:
         self._current: Stream | None = None
         self._turns: Iterator[None] | None = None
         self._closed = False
+        streams.follow(self.changed_elsewhere)
 
     # -- who subscribes
 
@@ -109,13 +110,13 @@ class Matching:
 
     def close(self) -> None:
         self._closed = True
-        self._engine.unlisten(self.committed)
+        self._streams.unlisten(self.committed)
 
     def _listen(self) -> None:
         if self._count or self._recordings:
-            self._engine.listen(self.committed)
+            self._streams.listen(self.committed)
         else:
-            self._engine.unlisten(self.committed)
+            self._streams.unlisten(self.committed)
 
     def subscribers(self, path: str) -> dict[Subscription, None]:
         """Return the subscriptions whose pattern or list covers a path."""
@@ -135,17 +136,28 @@ class Matching:
         for mutation in batch:
             kind = type(mutation)
             if kind is AppendMutation:
-                assert mutation.stream is not None
                 if waiting.get(mutation.stream.path, True):
                     self._mark(mutation.stream)
             elif kind is CreateMutation:
-                assert mutation.stream is not None
                 self._created(mutation.stream)
             elif kind is DeleteMutation:
-                assert mutation.stream is not None
                 self._ended(mutation.stream.path)
         for paths in self._recordings:
-            paths.update(each.stream.path for each in batch if each.stream is not None)
+            paths.update(each.stream.path for each in batch)
+
+    def changed_elsewhere(self, change: Change, stream: Stream) -> None:
+        """Mark what a commit of another process has changed."""
+        if self._closed:
+            return
+        if change is Change.APPENDED:
+            if self._waiting.get(stream.path, True):
+                self._mark(stream)
+        elif change is Change.CREATED:
+            self._created(stream)
+        else:
+            self._ended(stream.path)
+        for paths in self._recordings:
+            paths.add(stream.path)
 
     def _mark(self, stream: Stream) -> None:
         """Notify the subscribers of a stream soon; whether there are any may still be unknown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from penstock.errors import (
     EgressRefused,
     InvalidSubscription,
     InvalidUrl,
+    NotOwner,
     PublicUrlNotSet,
     SubscriptionExists,
     SubscriptionNotFound,
@@ -32,6 +33,7 @@ from penstock.subscriptions.keys import Key, Keys
 from penstock.subscriptions.model import Link, Row, Subscription, view
 from penstock.subscriptions.slices import in_slices
 from penstock.subscriptions.store import SubscriptionStore, end_row, link_row
+from penstock.subscriptions.streams import LocalStreams, Streams
 from penstock.subscriptions.wakes import Wakes
 from penstock.subscriptions.webhooks import PREFIX
 from penstock.subscriptions.workers import Workers, no_token
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 """Streams looked at in one turn of the event loop."""
 
+COVER_AGAIN_S: Final = 0.5
+"""Time between two attempts to reach all processes that have streams."""
+
 NOBODY: Final = "nobody"
 """The scope of a token that no subscription has."""
 
@@ -58,15 +63,24 @@ _log = logging.getLogger("penstock.subscriptions")
 class Subscriptions:
     """The subscriptions of one server. Await `ready` before using it."""
 
-    def __init__(self, engine: Engine, settings: Settings, egress: Egress, *, clock: Clock) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        egress: Egress,
+        *,
+        clock: Clock,
+        streams: Streams | None = None,
+    ) -> None:
+        streams = streams or LocalStreams(engine)
+        self._streams = streams
         self._settings = settings
         self._egress = egress
         self._clock = clock
-        self.store = SubscriptionStore(engine, settings)
+        self.store = SubscriptionStore(engine, settings, streams)
         self.keys = Keys(self.store, settings, clock=clock)
-        self.wakes = Wakes(engine, settings, self.store, self.keys, egress, clock=clock)
-        self.workers = Workers(engine, self.store, self.wakes)
+        self.wakes = Wakes(streams, settings, self.store, self.keys, egress, clock=clock)
+        self.workers = Workers(streams, self.store, self.wakes)
         self.matching = self.wakes.matching
         self.webhooks = self.wakes.webhooks
         self._busy: dict[str, asyncio.Future[Any]] = {}
@@ -120,12 +134,14 @@ class Subscriptions:
     async def _scan(self, subscriptions: list[Subscription]) -> None:
         """Notice what was appended and not acked while nobody listened; then resume the wakes."""
         wakes = [(each, each.wake) for each in subscriptions]
+        await self._cover_all(subscriptions)
         for subscription in subscriptions:
             async for path, link in in_slices(list(subscription.links.items())):
                 if link.explicit:
+                    await self._streams.fetch(path)
                     self.wakes.look(subscription, path)
         for prefix in _prefixes(subscriptions):
-            for page in self._pages(prefix):
+            async for page in self._pages(prefix):
                 for info in page:
                     self._look_at(info)
                 await asyncio.sleep(0)
@@ -133,6 +149,24 @@ class Subscriptions:
             # Only those that have not changed meanwhile: a new wake needs no help.
             if subscription.wake is wake and not subscription.deleted:
                 self.wakes.resume(subscription)
+
+    async def _cover_all(self, subscriptions: list[Subscription]) -> None:
+        """Know the streams of stored subscriptions, as soon as those who have them are there."""
+        while True:
+            try:
+                for subscription in subscriptions:
+                    await self._cover(subscription.config, subscription.links)
+            except NotOwner:
+                await asyncio.sleep(COVER_AGAIN_S)
+            else:
+                return
+
+    async def _cover(self, config: Config, paths: Iterable[str]) -> None:
+        """Know all streams that a subscription is about, also those of other processes."""
+        pattern, wakes = config.pattern, config.wake_stream
+        await self._streams.cover(
+            () if pattern is None else (pattern,), (*paths, *(() if wakes is None else (wakes,)))
+        )
 
     def _look_at(self, info: StreamInfo) -> None:
         for subscription in self.matching.subscribers(info.path):
@@ -167,6 +201,7 @@ class Subscriptions:
 
         `base` is the URL of this server as the client knows it.
         """
+        await self._cover(config, config.streams)
         await self._settled(id)
         existing = self.all.get(id)
         if existing is not None:
@@ -245,7 +280,7 @@ class Subscriptions:
         return subscription
 
     async def _link_existing(self, subscription: Subscription, pattern: str) -> None:
-        for page in self._pages(literal_prefix(pattern)):
+        async for page in self._pages(literal_prefix(pattern)):
             for info in page:
                 if subscription.matches(info.path) and not info.path.startswith(f"{RESERVED}/"):
                     subscription.links[info.path] = Link(info.id, info.tail)
@@ -256,9 +291,9 @@ class Subscriptions:
                 )
             await asyncio.sleep(0)
 
-    def _pages(self, prefix: str) -> Iterator[list[StreamInfo]]:
+    async def _pages(self, prefix: str) -> AsyncIterator[list[StreamInfo]]:
         after = ""
-        while page := self._engine.list_streams(prefix, after, PAGE):
+        while page := await self._streams.list_streams(prefix, after, PAGE):
             yield page
             after = page[-1].path
 
@@ -266,6 +301,7 @@ class Subscriptions:
         """Return explicit links to the streams that exist at these paths, at their tails."""
         tails: dict[str, Link] = {}
         async for path in in_slices(paths):
+            await self._streams.fetch(path)
             stream = self.wakes.find(path)
             if stream is not None:
                 tails[path] = Link(stream.id, stream.tail, True)
@@ -340,6 +376,7 @@ class Subscriptions:
         subscription = await self.get(id)
         if subscription.config.wake_stream in paths:
             raise InvalidSubscription("A subscription cannot be woken by its own wake stream.")
+        await self._streams.cover((), paths)
         changed: set[str] = set()
         self.matching.record(changed)
         try:
@@ -444,11 +481,11 @@ class Subscriptions:
         return describe(subscription, self.keys.active, base or subscription.row.base, streams)
 
     def _acked_offset(self, subscription: Subscription, path: str, link: Link) -> str:
-        if link.stream:
+        if link.stream and not self._streams.restore_generation:
             # Without the stream: it may be one of very many, and not in memory.
             return Offset(link.stream, link.position).token
         stream = self.wakes.find(path)
-        return view(subscription, path, stream, self._engine.token).acked_offset
+        return view(subscription, path, stream, self._streams.token).acked_offset
 
 
 def not_subscribed(id: str) -> SubscriptionNotFound:

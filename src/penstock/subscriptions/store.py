@@ -22,6 +22,7 @@ from penstock.log.requests import Appended
 from penstock.log.system_stream import Event, SystemStream, Undo
 from penstock.protocol.wakes import Wake
 from penstock.subscriptions.model import Link, Row, Subscription
+from penstock.subscriptions.streams import LocalStreams, Streams
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -51,8 +52,9 @@ class Draft(msgspec.Struct, frozen=True):
 class SubscriptionStore:
     """`all` has the subscriptions by their id; `secret` is the key of their tokens."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, streams: Streams | None = None) -> None:
         self._engine = engine
+        self._streams = streams or LocalStreams(engine)
         self._log_bytes = settings.subscription_log_bytes
         self._stream = SystemStream(engine, PATH, prepare=self._prepare)
         self._rewritten_from = 0
@@ -97,7 +99,7 @@ class SubscriptionStore:
     async def _prepare(self, stream: Stream) -> None:
         secret = stream.meta.get(SECRET, b"")
         if not secret:
-            secret = secrets.token_bytes(32)
+            secret = await self._streams.secret() or secrets.token_bytes(32)
             # Durable before it is used: after a restart nobody could tell its tokens from others.
             await self._stream.set_meta(SECRET, secret)
         self.secret = secret

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.errors import PenstockError, ServerError
+from penstock.log.lineage import is_generation
 from penstock.log.requests import Append
 from penstock.protocol.subscription import StreamView
 from penstock.protocol.wakes import (
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.egress import Egress
-    from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.log.system_stream import Undo
     from penstock.subscriptions.keys import Keys
+    from penstock.subscriptions.streams import Streams
 
 SAVE_AGAIN_S: Final = 1.0
 """Time until something is written again that the log could not take."""
@@ -77,7 +78,7 @@ class Wakes:
 
     def __init__(
         self,
-        engine: Engine,
+        streams: Streams,
         settings: Settings,
         store: SubscriptionStore,
         keys: Keys,
@@ -85,11 +86,11 @@ class Wakes:
         *,
         clock: Clock,
     ) -> None:
-        self._engine = engine
+        self._streams = streams
         self._snapshot_max = settings.subscription_snapshot_max
         self._store = store
         self._clock = clock
-        self.matching = Matching(engine, self)
+        self.matching = Matching(streams, self)
         self.webhooks = Webhooks(settings, egress, keys, self, clock=clock)
         self._due: dict[Subscription, None] = {}
         self._unannounced: dict[str, dict[Subscription, None]] = {}
@@ -262,7 +263,7 @@ class Wakes:
         ]
         request = Append(msgspec.json.encode(events), _JSON, False, None, None, None)
         try:
-            appended = self._engine.append(path, request)
+            appended = self._streams.append(path, request)
         except PenstockError as error:
             if path not in self._unannounced:
                 _log.warning("cannot write the wakes of %s: %s", subscriptions[0].id, error.detail)
@@ -367,10 +368,10 @@ class Wakes:
         for ack in acks:
             link = subscription.links.get(ack.path)
             stream = self.find(ack.path)
-            if link is None or stream is None or stream.id != ack.stream:
+            if link is None or stream is None or not is_generation(stream, ack.stream):
                 continue  # The stream was deleted, or is another one now.
-            if link.stream != ack.stream or ack.position > link.position:
-                moved = Link(ack.stream, ack.position, link.explicit)
+            if link.stream != stream.id or ack.position > link.position:
+                moved = Link(stream.id, ack.position, link.explicit)
                 first = moves[ack.path].before if ack.path in moves else link
                 subscription.links[ack.path] = moved
                 moves[ack.path] = _Move(first, moved)
@@ -408,13 +409,13 @@ class Wakes:
             if len(paths) >= self._snapshot_max:
                 break
             paths[path] = None
-        token = self._engine.token
+        token = self._streams.token
         return [view(subscription, path, self.find(path), token) for path in paths]
 
     def find(self, path: str) -> Stream | None:
         """Return the stream at a path, or None if there is none."""
         try:
-            return self._engine.find(path, touch=False)
+            return self._streams.find(path, touch=False)
         except PenstockError:
             return None  # A deleted stream may still exist for its forks.
 

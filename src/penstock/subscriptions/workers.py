@@ -24,14 +24,14 @@ from penstock.subscriptions.model import AckedPosition
 from penstock.subscriptions.wakes import Wakes, new_wake_id
 
 if TYPE_CHECKING:
-    from penstock.log.engine import Engine
     from penstock.subscriptions.model import Subscription
     from penstock.subscriptions.store import SubscriptionStore
+    from penstock.subscriptions.streams import Streams
 
 
 class Workers:
-    def __init__(self, engine: Engine, store: SubscriptionStore, wakes: Wakes) -> None:
-        self._engine = engine
+    def __init__(self, streams: Streams, store: SubscriptionStore, wakes: Wakes) -> None:
+        self._streams = streams
         self._store = store
         self._wakes = wakes
 
@@ -117,7 +117,7 @@ class Workers:
             if not isinstance(parsed, Offset):
                 raise InvalidAck(f"{ack.offset!r} names no position; ack a Stream-Next-Offset.")
             try:
-                position = await self._engine.position(stream, ack.offset)
+                position = await self._streams.position(stream, ack.offset)
             except StreamTrimmed:
                 position = parsed.position  # It was read before it was trimmed.
         except InvalidAck:

@@ -11,9 +11,10 @@ from penstock.http.access.links import LINK, ROTATE, LinkResource
 from penstock.http.access.sessions import SESSION, SessionResource
 from penstock.http.access.tokens import PREFIX, TOKENS, TokenResource
 from penstock.http.dialect import Dialect, Routes, Services
-from penstock.http.endpoint import audited, authenticated, on_server, public, readable
+from penstock.http.endpoint import audited, authenticated, on_server, public, readable, ruled
 
 if TYPE_CHECKING:
+    from penstock.access.tokens import Token
     from penstock.http.openapi.model import Description
 
 
@@ -39,6 +40,7 @@ class AccessDialect(Dialect):
             "POST": audited("token.create", on_server(Verb.ADMIN, "tokens", self._tokens.post)),
         }
         session = {
+            **readable(ruled(self._session.get)),
             "POST": authenticated(self._session.post),
             "DELETE": public(self._session.delete),
         }
@@ -77,6 +79,13 @@ class AccessDialect(Dialect):
         if self.store.exists:
             await self.store.load()
             self.links.load()
+
+    def adopt(self, tokens: list[Token], key: bytes | None, *, exists: bool) -> None:
+        """Take over the credentials of the process that stores them, in place of those here."""
+        self.store.adopt(tokens)
+        self.links.adopt(key)
+        if exists:
+            self._access.require()
 
     def close(self) -> None:
         self.store.close()

@@ -167,6 +167,42 @@ _LINKS: Final = (
 
 _SESSIONS: Final = (
     Operation(
+        method="GET",
+        path="/v1/session",
+        id="readSession",
+        summary="Who the client is, and what it may do",
+        description="For whoever has credentials, or rules without any. `open` is a server without "
+        "access rules, `cookies` one that takes cookies.",
+        tag="access",
+        answers=(
+            Answer(
+                200,
+                "The principal of the request.",
+                _NO_STORE,
+                json(
+                    record(
+                        {
+                            "principal": TEXT,
+                            "rules": array(TEXT),
+                            "expires_at": nullable(shared.TIME),
+                            "open": FLAG,
+                            "anonymous": FLAG,
+                            "cookies": FLAG,
+                        }
+                    ),
+                    {
+                        "principal": "guest",
+                        "rules": ["read:chat/42/**"],
+                        "expires_at": "2027-01-15T20:00:00.000Z",
+                        "open": False,
+                        "anonymous": False,
+                        "cookies": False,
+                    },
+                ),
+            ),
+        ),
+    ),
+    Operation(
         method="POST",
         path="/v1/session",
         id="beginSession",

@@ -10,14 +10,26 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from penstock.access.grant import AccessRequest, principal_for
+from penstock.access.principal import Principal
+from penstock.access.rules import EVERYTHING
 from penstock.config.load import load
-from penstock.errors import Overloaded, PenstockError, RequestTimeout, ShuttingDown
+from penstock.config.setting import InvalidSetting
+from penstock.errors import (
+    ClientClosed,
+    Overloaded,
+    PenstockError,
+    RequestTimeout,
+    ShuttingDown,
+    StoreLocked,
+)
 from penstock.http.asgi.events import send_events, wait_for_disconnect
 from penstock.http.asgi.trailers import drop_trailers
+from penstock.http.exchange import REQUEST_ID, request_id
 from penstock.http.guard import too_large
 from penstock.http.headers import header_block
 from penstock.http.message import (
@@ -31,18 +43,25 @@ from penstock.http.message import (
 )
 from penstock.http.origins import ANY, fixed_headers, origin_headers
 from penstock.http.problems import error_response, problem, public_error, unsafe_headers
+from penstock.http.router import STREAM_PREFIX
 from penstock.http.sender import HTTP, HTTPS, Proxies, Sender, plain_address
 from penstock.http.shutdown import StopClock, signals_seen
 
 if TYPE_CHECKING:
-    from penstock.access.grant import Authorize
+    from penstock.access.grant import Authorize, Grant
+    from penstock.client.aio.client import AsyncClient
     from penstock.config.settings import Settings
     from penstock.http.app import App
+    from penstock.http.exchange import Exchange
     from penstock.log.engine import Engine
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+URL = "http://localhost"
+"""The server of in-process clients; every server answers to this name."""
+IN_PROCESS = Principal("in-process", EVERYTHING, is_root=True)
 
 
 def asgi(*, authorize: Authorize | None = None, **settings: object) -> AsgiApp:
@@ -65,11 +84,16 @@ class Disconnected(Exception):
 class AsgiApp:
     """Starts with the server's lifespan events, or else with `startup`, or the first request.
 
-    A framework does not forward lifespan events to what is mounted in it: call `startup` and
-    `shutdown` from the lifespan of the outer app.
+    A framework does not forward lifespan events to what is mounted in it: pass it `lifespan`, or
+    call `startup` and `shutdown` from the lifespan of the outer app.
     """
 
     def __init__(self, settings: Settings, *, authorize: Authorize | None = None) -> None:
+        if settings.workers > 1:
+            raise InvalidSetting(
+                f"Setting workers is {settings.workers}, and an ASGI application is one process. "
+                "Leave it out, or run `penstock serve`."
+            )
         # Whether the server is on loopback, and which hosts it serves, is known to what runs it.
         hosts = settings.allowed_hosts or (ANY,)
         self.settings = dataclasses.replace(settings, allowed_hosts=hosts)
@@ -78,16 +102,22 @@ class AsgiApp:
         self._by_origin = origin_headers(settings)
         self._proxies = Proxies(settings.trusted_proxies)
         self._app: App | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
         self._signals = contextlib.ExitStack()
         self._receive_bytes = 0
+        self._requests = 0  # being answered; a server does not show its connections
         drop_trailers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            await self._http(scope, receive, send)
+            self._requests += 1
+            try:
+                await self._http(scope, receive, send)
+            finally:
+                self._requests -= 1
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
@@ -101,6 +131,41 @@ class AsgiApp:
             raise RuntimeError("The server is not running: await startup() first.")
         return self._app.engine
 
+    def client(self, grant: Grant | None = None, **options: Any) -> AsyncClient:
+        """Return a client of this server that calls it directly, without sockets.
+
+        It may do everything, or what `grant` allows; `authorize` is not asked. Options are those of
+        `AsyncClient`. Use it on the event loop of the server, between `startup` and `shutdown`.
+        """
+        from penstock.client.aio.asgi import AsgiTransport
+        from penstock.client.aio.client import AsyncClient
+
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            principal = IN_PROCESS if grant is None else principal_for(grant)
+            await self._http(scope, receive, send, principal=principal)
+
+        return AsyncClient(URL, transport=AsgiTransport(call, check=self._check_usable), **options)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Start before the block and shut down after it: the lifespan of a FastAPI or Starlette
+        app, `FastAPI(lifespan=streams.lifespan)`."""
+        await self.startup()
+        try:
+            yield
+        finally:
+            await self.shutdown()
+
+    def _check_usable(self) -> None:
+        """Raise unless an in-process client may send a request now."""
+        if self._stopped:
+            raise ClientClosed("The server of this in-process client has shut down.")
+        if self._app is not None and self._loop is not asyncio.get_running_loop():
+            raise RuntimeError(
+                "The server runs on another event loop, and an in-process client belongs to the "
+                "same one: use penstock.AsyncClient with the URL of the server."
+            )
+
     async def startup(self) -> None:
         """Open the store and recover; a second call does nothing."""
         from penstock.http.app import open_app, shorten_switch_interval
@@ -110,7 +175,15 @@ class AsgiApp:
                 return
             drop_trailers()
             shorten_switch_interval()
-            self._app = await open_app(self.settings)
+            try:
+                self._app = await open_app(self.settings)
+            except StoreLocked as error:
+                raise StoreLocked(
+                    f"{error.detail} An ASGI application with streams runs in one worker process "
+                    "(uvicorn --workers 1): a data folder has one owner."
+                ) from None
+            self._app.traffic.connections = lambda: self._requests
+            self._loop = asyncio.get_running_loop()
             if self._authorize is not None:
                 self._app.access.require()
             self._stopped = False
@@ -152,9 +225,12 @@ class AsgiApp:
         await self.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(
+        self, scope: Scope, receive: Receive, send: Send, *, principal: Principal | None = None
+    ) -> None:
         # Before anything waits: some servers go on adding to the headers while the body arrives.
         root, request = _request(scope, self._proxies)
+        request.principal = principal
         if self._app is None and not self._stopped:
             await self.startup()
         app = self._app
@@ -162,25 +238,48 @@ class AsgiApp:
             stopping = problem(ShuttingDown("The server is stopping; retry shortly."))
             await self._send(request, self._complete(root, request, stopping), receive, send)
             return
+        exchange = None if app.exchanges is None else app.exchanges.begin(request, 0)
+        try:
+            response = await self._respond(app, scope, request, receive, exchange)
+            if response is not None:
+                if exchange is not None:
+                    response = exchange.answered(response)
+                    send = _counted(exchange, send)
+                response = self._complete(root, request, response)
+                await self._send(request, response, receive, send)
+        finally:
+            if exchange is not None:
+                exchange.end()
+
+    async def _respond(
+        self, app: App, scope: Scope, request: Request, receive: Receive, exchange: Exchange | None
+    ) -> Response | None:
+        """Return the response to a request; None if its client has gone."""
+        started_s = perf_counter()
+        received = 0
         response = await self._refuse(app, scope, request)
         if response is None:
+            refused_s = perf_counter()
             try:
                 request.body = await self._body(receive)
             except PenstockError as error:
                 response = problem(error)
             except Disconnected:
-                return
+                return None
+            started_s += perf_counter() - refused_s  # without the wait for the client
+            received = len(request.body)
+            if exchange is not None:
+                exchange.received = received
         if response is None:
-            response = await _answer(app, request, receive)
-            if response is None:
-                return
-        response = self._complete(root, request, response)
-        await self._send(request, response, receive, send)
+            response = await _answer(app, request, receive, exchange)
+        if response is not None:
+            app.traffic.routes.answered(request, response, perf_counter() - started_s, received)
+        return response
 
     async def _refuse(self, app: App, scope: Scope, request: Request) -> Response | None:
         """Ask the embedding application whose request it is, then the App whether to refuse it."""
         authorize = self._authorize
-        if authorize is not None and not app.is_public(request):
+        if authorize is not None and request.principal is None and not app.is_public(request):
             try:
                 grant = authorize(_access_request(scope, request))
                 if isinstance(grant, Awaitable):
@@ -227,6 +326,9 @@ class AsgiApp:
             if name == b"location" and value.endswith(request.path):
                 # The handler does not know where it is mounted.
                 value = value.removesuffix(request.path) + root + request.path
+            elif name == b"location" and STREAM_PREFIX in value:
+                before, prefix, path = value.partition(STREAM_PREFIX)
+                value = before + root + prefix + path
             headers.append((name, value))
         if header_block(headers) is None:
             response = unsafe_headers()
@@ -240,7 +342,9 @@ class AsgiApp:
 
     def _added(self, request: Request) -> Headers:
         """Return the headers that every response to this page or client carries."""
-        return [*self._fixed, *self._by_origin.get(request.headers.get(b"origin", b""), ())]
+        added = [*self._fixed, *self._by_origin.get(request.headers.get(b"origin", b""), ())]
+        sent_id = request_id(request)
+        return added if sent_id is None else [*added, (REQUEST_ID, sent_id)]
 
     async def _send(
         self, request: Request, response: Response, receive: Receive, send: Send
@@ -306,12 +410,28 @@ async def _pieces(body: RangeBody) -> Any:
         yield piece
 
 
-async def _answer(app: App, request: Request, receive: Receive) -> Response | None:
+def _counted(exchange: Exchange, send: Send) -> Send:
+    """Return a `send` that counts the bytes of the body."""
+    exchange.sent = 0
+
+    async def counted(message: MutableMapping[str, Any]) -> None:
+        await send(message)
+        if message["type"] == "http.response.body":
+            exchange.sent += len(message.get("body", b""))
+
+    return counted
+
+
+async def _answer(
+    app: App, request: Request, receive: Receive, exchange: Exchange | None
+) -> Response | None:
     """Return the App's response; None if the client disconnected while a read was waiting."""
     answer = app.handle(request)
     if isinstance(answer, Response):
         return answer
     if isinstance(answer, Later):
+        if exchange is not None:
+            exchange.waits()
         return await answer  # an append goes on whether or not its client stays
     waiting: asyncio.Future[Response] = asyncio.ensure_future(answer)
     disconnected = asyncio.ensure_future(wait_for_disconnect(receive))

@@ -49,6 +49,9 @@ class Encoder(Protocol[R]):
     publish_bytes_max: int
     """A commit with more bytes is read from the log by each reader at its own pace."""
 
+    def wakes(self, wire: bytes, end: int, closed: bool) -> bool:
+        """Whether long-polls are answered when a commit that ends at `end` arrives."""
+
     def publish(self, wire: bytes, end: int, closed: bool) -> Frame[R] | None:
         """Encode a commit that ends at `end` for all joined readers; None if there is nothing to
         write yet."""
@@ -125,9 +128,9 @@ class Channel(Generic[R]):
         "_behind",
         "_channels",
         "_consumed",
-        "_encoder",
         "_joined",
         "_waiting",
+        "encoder",
         "key",
         "published_s",
         "stream",
@@ -140,7 +143,7 @@ class Channel(Generic[R]):
         self.stream = stream
         self.published_s = 0.0  # the loop's time of the last shared frame
         self._channels = channels
-        self._encoder = encoder
+        self.encoder = encoder
         # The encoder has been given everything up to `_consumed` for the joined readers. Those
         # that are behind have a task, or wait for the next commit.
         self._joined: dict[R, None] = {}
@@ -148,15 +151,21 @@ class Channel(Generic[R]):
         self._consumed = stream.tail
         self._waiting: dict[asyncio.Future[None], None] = {}
 
+    @property
+    def readers(self) -> int:
+        """The number of responses and long-polls that the channel feeds."""
+        return len(self._joined) + len(self._behind) + len(self._waiting)
+
     def __len__(self) -> int:
         return len(self._joined) + len(self._behind) + len(self._waiting)
 
     # -- called by the engine
 
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
-        self.wake()
+        if self._waiting and self.encoder.wakes(wire, end, closed):
+            self.wake()
         if self._joined:
-            if start == self._consumed and len(wire) <= self._encoder.publish_bytes_max:
+            if start == self._consumed and len(wire) <= self.encoder.publish_bytes_max:
                 self._publish(wire, end, closed)
             else:
                 self._resume_joined()
@@ -190,13 +199,13 @@ class Channel(Generic[R]):
 
     def add(self, reader: R) -> None:
         self._behind[reader] = None
-        self._encoder.added(reader)
+        self.encoder.added(reader)
         self._bring_up(reader)
 
     def remove(self, reader: R) -> None:
         self._joined.pop(reader, None)
         self._behind.pop(reader, None)
-        self._encoder.removed(reader)
+        self.encoder.removed(reader)
         self._close_if_empty()
 
     def finish_readers(self) -> None:
@@ -210,11 +219,11 @@ class Channel(Generic[R]):
         sink = reader.sink
         assert sink is not None
         try:
-            if self._encoder.is_lost(reader):
+            if self.encoder.is_lost(reader):
                 # The client comes again with its offset, and is answered why that is gone.
                 reader.finish()
                 return
-            progress = self._encoder.send_now(reader, sink)
+            progress = self.encoder.send_now(reader, sink)
         except Exception as error:  # noqa: BLE001 - a commit must not fail for one of its readers
             self._fail(error, [reader])
             return
@@ -232,10 +241,10 @@ class Channel(Generic[R]):
             while reader.catch_up is catch_up and (sink := reader.sink) is not None:
                 if sink.congested:
                     await catch_up.room()
-                elif self._encoder.is_lost(reader):
+                elif self.encoder.is_lost(reader):
                     reader.finish()
                 else:
-                    self._settle(reader, sink, await self._encoder.send(reader, sink))
+                    self._settle(reader, sink, await self.encoder.send(reader, sink))
                     # Reads from memory never wait, and other tasks need a turn too.
                     await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - no response can carry it any more
@@ -257,8 +266,8 @@ class Channel(Generic[R]):
         reader.catch_up = None
         if not self._joined:
             self._consumed = self.stream.tail
-            self._encoder.share(reader)
-        elif not self._encoder.is_level(reader):
+            self.encoder.share(reader)
+        elif not self.encoder.is_level(reader):
             return  # It started after the shared position: the next commit brings it up alone.
         self._behind.pop(reader, None)
         self._joined[reader] = None
@@ -269,7 +278,7 @@ class Channel(Generic[R]):
         """Write one commit to all joined readers, and end their responses if it is the last."""
         try:
             self._consumed = end
-            frame = self._encoder.publish(wire, end, closed)
+            frame = self.encoder.publish(wire, end, closed)
             if frame is not None:
                 self._write(frame)
         except Exception as error:  # noqa: BLE001 - the commit is done, its readers are cut off
@@ -289,19 +298,19 @@ class Channel(Generic[R]):
                 written -= 1
             elif sink.congested and sink.buffered > bytes_max:
                 written -= 1
-                self._encoder.dropped()
+                self.encoder.dropped()
                 reader.finish()
             else:
                 sink.write(own.get(reader, shared) if own else shared)
         self.published_s = asyncio.get_running_loop().time()
-        self._encoder.written(shared, written)
+        self.encoder.written(shared, written)
 
     def _resume_joined(self) -> None:
         """Put all joined readers behind, at what they have: the commit does not follow that, or is
         too large to publish."""
         readers, self._joined = list(self._joined), {}
         for reader in readers:
-            self._encoder.rewind(reader)
+            self.encoder.rewind(reader)
             self._behind[reader] = None
 
     def _fail(self, error: Exception, readers: Iterable[R]) -> None:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
+from mypy_extensions import mypyc_attr
+
 from penstock.errors import Overloaded, PenstockError, RequestTimeout
+from penstock.http.exchange import REQUEST_ID, request_id
 from penstock.http.message import EventBody, Later, RangeBody, Response
 from penstock.http.native.connections import (
     REFUSED_MAX,
@@ -20,6 +24,7 @@ from penstock.http.native.connections import (
     log,
     too_many_connections,
 )
+from penstock.http.native.range_sending import send_range
 from penstock.http.native.request_parser import BODY, IDLE, RequestParser
 from penstock.http.native.response_encoder import CLOSE, CONTINUE, KEEP, KEEP_HTTP_1_0
 from penstock.http.native.sse_connection import EventConnection
@@ -37,8 +42,12 @@ _TOGETHER_BYTES = 64 * 1024
 _TURN_REQUESTS = 32
 
 
-class Connection(asyncio.Protocol):
-    """The hot path makes no task and no timer: bytes in, `handle`, one write."""
+@mypyc_attr(allow_interpreted_subclasses=True)  # of workers, which hand connections over
+class Connection:
+    """An asyncio protocol by its methods. It has no base class, so that it can be compiled.
+
+    The hot path makes no task and no timer: bytes in, `handle`, one write.
+    """
 
     __slots__ = (
         "_body_bytes",
@@ -52,9 +61,11 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_phase",
         "_reading",
+        "_received",
         "_render",
         "_sender",
         "_sending",
+        "_started_s",
         "_table",
         "_task",
         "_transport",
@@ -71,6 +82,8 @@ class Connection(asyncio.Protocol):
         self._parser: RequestParser
         self._unparsed = b""  # input that waits until fewer requests are queued
         self._current: NativeRequest | None = None  # the request being answered
+        self._received = 0  # the bytes of its body
+        self._started_s = 0.0  # 0 if it is not measured
         self._render: Callable[[asyncio.Future[Any]], Response] | None = None
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -260,6 +273,13 @@ class Connection(asyncio.Protocol):
 
     def _run(self, request: NativeRequest) -> None:
         self._current = request
+        table = self._table
+        turn = table.turn = table.turn + 1
+        if turn & table.unmeasured:
+            self._started_s = 0.0
+        else:
+            self._started_s = perf_counter()
+            self._received = len(request.body)
         response = request.refusal
         if response is None:
             try:
@@ -279,7 +299,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._task = self._table.loop.create_task(self._wait(request, answer))
                 return
-        self._respond(response)
+        self._answer(request, response)
 
     def _resolved(self, future: asyncio.Future[Any]) -> None:
         """Respond to a request whose Later has its result."""
@@ -288,7 +308,11 @@ class Connection(asyncio.Protocol):
             if not future.cancelled():
                 future.exception()  # retrieved, so that asyncio does not log it
             return
-        self._respond(render(future))
+        request, response = self._current, render(future)
+        assert request is not None
+        if self._started_s:
+            self._measured(request, response)
+        self._respond(response)
         self._continue()
 
     async def _wait(self, request: NativeRequest, answer: Awaitable[Response]) -> None:
@@ -298,12 +322,23 @@ class Connection(asyncio.Protocol):
             response = error_response(error, request)
         self._task = None
         if self._transport is not None:
-            self._respond(response)
+            self._answer(request, response)
             self._continue()
         elif isinstance(response.body, RangeBody):
             response.body.close()
 
     # Output
+
+    def _answer(self, request: NativeRequest, response: Response) -> None:
+        if self._started_s:
+            self._measured(request, response)
+        self._respond(response)
+
+    def _measured(self, request: NativeRequest, response: Response) -> None:
+        """Count how long a request took, and how large it was."""
+        table = self._table
+        seconds = perf_counter() - self._started_s
+        table.answered(request, response, seconds, self._received, table.unmeasured + 1)
 
     def _respond(self, response: Response) -> None:
         request, transport = self._current, self._transport
@@ -316,6 +351,8 @@ class Connection(asyncio.Protocol):
         after = (KEEP_HTTP_1_0 if request.http_1_0 else KEEP) if keep_alive else CLOSE
         if self._table.origin_lines:
             after += self._origin_lines(request)
+        if request.id is not None or REQUEST_ID in request.headers:
+            after += _id_line(request)
         body, encoder = response.body, self._table.encoder
         if request.method == "HEAD":
             transport.write(encoder.whole(response, after, head_only=True))
@@ -351,69 +388,58 @@ class Connection(asyncio.Protocol):
             body.close()
             self._respond(Response(response.status, response.headers, first))
         else:
-            send = self._send(self._current, response, body, first, after)
+            send = send_range(self, self._current, response, body, first, after)
             self._task = self._table.loop.create_task(send)
 
-    async def _send(
-        self,
-        request: NativeRequest,
-        response: Response,
-        body: RangeBody,
-        first: bytes | None,
-        after: bytes,
-    ) -> None:
-        """Send a body piece by piece; the next is read only when the last has gone out."""
+    def range_begins(self) -> None:
+        """A body goes out piece by piece from now on."""
         self._sending = True
         self.deadline = inf
-        pieces = body.pieces()
-        sent = 0
-        failure: Response | None = None
-        try:
-            # Before the head: a failure now is still a clean response.
-            piece = await anext(pieces, b"") if first is None else first
-            framing = b"content-length: %d\r\n" % body.length
-            head = self._table.encoder.head(response, after, framing)
-            if head is None:
-                failure = unsafe_headers()
-            else:
-                self._write(head)
-                while piece:
-                    sent += len(piece)
-                    self._write(piece)
-                    if self._paused:
-                        await self._wait_until_drained()
-                    piece = await anext(pieces, b"")
-        except Exception as error:  # noqa: BLE001 - becomes the response
-            failure = error_response(error, request)
-        finally:
-            body.close()
-            if hasattr(pieces, "aclose"):
-                await pieces.aclose()
+
+    def range_head(self, response: Response, after: bytes, length: int) -> bool:
+        """Write the head of a body that follows in pieces; False if its headers are unsafe."""
+        framing = b"content-length: %d\r\n" % length
+        head = self._table.encoder.head(response, after, framing)
+        if head is not None:
+            self._write(head)
+        return head is not None
+
+    def range_piece(self, data: bytes) -> asyncio.Future[None] | None:
+        """Write a piece of a body; return what to wait for before the next."""
+        self._write_piece(data)
+        if not self._paused:
+            return None
+        self._drained = self._table.loop.create_future()
+        return self._drained
+
+    def range_drained(self) -> None:
+        self._drained = None
+
+    def range_ends(self, sent: int, length: int, failure: Response | None) -> None:
+        """Finish a response whose body went out piece by piece; cut the connection if it is
+        short."""
+        request = self._current
         self._task = None
         self._sending = False
         if self._transport is None:
             return
         if failure is not None and sent == 0:
             self._respond(failure)
-        elif sent == body.length:
+        elif sent == length:
             self._finish_response()
         else:
-            if failure is None:
-                log.error("%d of %d body bytes: %r", sent, body.length, request.path)
+            if failure is None and request is not None:
+                log.error("%d of %d body bytes: %r", sent, length, request.path)
             self.cut()  # the only way to show the client that the body is short
             return
         self._continue()
 
-    async def _wait_until_drained(self) -> None:
-        self._drained = self._table.loop.create_future()
-        try:
-            await self._drained
-        finally:
-            self._drained = None
-
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
+
+    def _write_piece(self, data: bytes) -> None:
+        self._write(data)
 
     def _finish_response(self) -> None:
         self._current = None
@@ -424,7 +450,7 @@ class Connection(asyncio.Protocol):
     def _become_events(self, request: NativeRequest, response: Response, body: EventBody) -> None:
         """Hand the transport over to an EventConnection; this object is done."""
         chunked = not request.http_1_0
-        after = CLOSE + self._origin_lines(request)
+        after = CLOSE + self._origin_lines(request) + _id_line(request)
         head = self._table.encoder.head(response, after, _CHUNKED if chunked else b"")
         if head is None:
             self._respond(unsafe_headers())
@@ -434,7 +460,12 @@ class Connection(asyncio.Protocol):
         self._set_reading(True)
         self._current = None
         self._release()
-        EventConnection(self._table, transport, body, chunked=chunked).start(head)
+        self._events(transport, body, chunked=chunked).start(head)
+
+    def _events(
+        self, transport: asyncio.Transport, body: EventBody, *, chunked: bool
+    ) -> EventConnection:
+        return EventConnection(self._table, transport, body, chunked=chunked)
 
     # Endings
 
@@ -527,3 +558,9 @@ class Connection(asyncio.Protocol):
 
     def progress(self) -> int:
         return 0 if self._transport is None else -self._transport.get_write_buffer_size()
+
+
+def _id_line(request: NativeRequest) -> bytes:
+    """Return the header line with the id of a request; nothing if it has none."""
+    value = request_id(request)
+    return b"" if value is None else b"x-request-id: %b\r\n" % value

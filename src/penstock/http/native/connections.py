@@ -18,9 +18,11 @@ from penstock.http.origins import fixed_headers, origin_lines
 from penstock.http.problems import error_response
 from penstock.http.rates import counts_requests, site
 from penstock.http.sender import Proxies, Sender, plain_address
+from penstock.http.traffic import Traffic
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.http.exchange import Exchanges
     from penstock.http.native.connection import Connection
     from penstock.http.native.opening import Opening
     from penstock.http.native.sse_connection import EventConnection
@@ -39,6 +41,9 @@ EOF_GRACE_S = 1.0
 REFUSED_MAX = 256
 # The same, of connections above connections_per_address_max from one address with their 429.
 REFUSED_PER_ADDRESS_MAX = 8
+# Above so many requests a second, only one of UNMEASURED_BUSY + 1 (a power of two) is measured.
+BUSY_REQUESTS_PER_S = 2000
+UNMEASURED_BUSY = 7
 
 
 def too_many_connections() -> TooManyConnections:
@@ -63,6 +68,7 @@ class ConnectionTable:
 
     __slots__ = (
         "_addresses",
+        "_last_turn",
         "_per_address",
         "_per_address_max",
         "_receive_bytes",
@@ -71,6 +77,7 @@ class ConnectionTable:
         "_tick_s",
         "_timer",
         "_waiting",
+        "answered",
         "app",
         "body_s",
         "connections",
@@ -80,6 +87,7 @@ class ConnectionTable:
         "encoder",
         "eof_s",
         "events",
+        "exchanges",
         "expects_proxy_header",
         "handshake_s",
         "header_s",
@@ -96,6 +104,8 @@ class ConnectionTable:
         "proxies",
         "stall_s",
         "tls",
+        "turn",
+        "unmeasured",
     )
 
     def __init__(
@@ -104,8 +114,16 @@ class ConnectionTable:
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
         tls: Tls | None = None,
+        *,
+        traffic: Traffic | None = None,
+        exchanges: Exchanges | None = None,
     ) -> None:
         self.app = app
+        self.answered = (traffic or Traffic()).routes.answered
+        self.exchanges = exchanges
+        self.turn = 0  # requests so far
+        self.unmeasured = 0  # of so many and one more requests, one is measured
+        self._last_turn = 0
         self.loop = loop
         self.limits = ParserLimits(settings)
         self.encoder = ResponseEncoder(fixed_headers(settings))
@@ -218,7 +236,15 @@ class ConnectionTable:
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(self._tick_s, self._tick)
+        self.measure_some()
         self.sweep()
+
+    def measure_some(self) -> None:
+        """Choose how many requests are measured, by how many there were since the last call: where
+        there are many, one stands for several, and measuring costs them next to nothing."""
+        is_busy = self.turn - self._last_turn > BUSY_REQUESTS_PER_S * self._tick_s
+        self.unmeasured = UNMEASURED_BUSY if is_busy else 0
+        self._last_turn = self.turn
 
     def sweep(self) -> None:
         """Enforce every deadline that has passed."""

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import re
 
+from mypy_extensions import mypyc_attr
+
 from penstock.http.native.request_head import NativeRequest
+from penstock.http.sender import NOWHERE
 
 ENTRIES_MAX = 1024  # of heads, and of blocks
 # When there are more heads than that, adding each new one costs more than it saves: a full cache
@@ -32,6 +35,7 @@ _LINK = b"link="
 _PARSED = (b"transfer-encoding", b"expect", b"producer-seq", b"stream-seq", b"if-match")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests count what it matches
 class HeadCache:
     """One per server. Bounded: when it is full it begins anew."""
 
@@ -49,45 +53,30 @@ class HeadCache:
         A request with a route is the same as one that was let in before.
         """
         end = data.find(_END, 0, HEAD_BYTES_MAX) + 4
+        if end < 4:
+            return None
         cached = self._heads.get(data[:end])
         if cached is None:
             return self._match_block(data, end)
         length, first = cached
         if len(data) != end + length:
             return None
-        request = NativeRequest.__new__(NativeRequest)
-        request.method = first.method
-        request.path = first.path
-        request.query = first.query
-        request.headers = first.headers
-        request.body = data[end:]
+        request = NativeRequest(
+            first.method, first.path, first.query, first.headers, data[end:], NOWHERE
+        )
         request.route = first.route
         request.principal = first.principal
-        request.http_1_0 = False
-        request.keep_alive = True
-        request.refusal = None
         return request
 
     def _match_block(self, data: bytes, end: int) -> NativeRequest | None:
-        line = _LINE.match(data, 0, self._line_bytes_max)
+        line = _LINE.match(data, 0, min(self._line_bytes_max, end))
         if line is None:
             return None
         cached = self._blocks.get(data[line.end() : end])
         if cached is None or len(data) != end + cached[0]:
             return None
         method, path, query = line.groups(b"")
-        request = NativeRequest.__new__(NativeRequest)
-        request.method = _METHODS[method]
-        request.path = path
-        request.query = query
-        request.headers = cached[1]
-        request.body = data[end:]
-        request.route = None
-        request.principal = None
-        request.http_1_0 = False
-        request.keep_alive = True
-        request.refusal = None
-        return request
+        return NativeRequest(_METHODS[method], path, query, cached[1], data[end:], NOWHERE)
 
     def add(self, data: bytes, request: NativeRequest | None, *, is_shared: bool = True) -> None:
         """Add the head and the block of `request`, the last one in `data`, if that is all of it.
@@ -102,12 +91,14 @@ class HeadCache:
             return
         headers = request.headers
         end = data.find(_END, 0, HEAD_BYTES_MAX) + 4
+        if end < 4:
+            return
         length = int(headers.get(b"content-length", b"0"))
         if end + length != len(data) or request.http_1_0 or not request.keep_alive:
             return
         if any(name in headers for name in _PARSED):
             return
-        line = _LINE.match(data, 0, self._line_bytes_max)
+        line = _LINE.match(data, 0, min(self._line_bytes_max, end))
         if line is None:
             return
         block = data[line.end() : end]

@@ -14,6 +14,7 @@ from penstock.errors import BadRequest
 from penstock.http.native import proxy_header
 from penstock.http.native.connection import Connection
 from penstock.http.native.connections import REFUSED_MAX, REFUSED_PER_ADDRESS_MAX, log
+from penstock.http.native.noted_connection import connection_class
 from penstock.http.native.proxy_header import InvalidProxyHeader
 from penstock.http.native.tls_transport import TlsTransport
 from penstock.http.sender import HTTPS, NOWHERE
@@ -113,14 +114,15 @@ class Opening(asyncio.Protocol):
     def _established(
         self, transport: TlsTransport, certificate: Certificate | None
     ) -> asyncio.Protocol:
-        return Connection(self._table, replace(self._sender, scheme=HTTPS, certificate=certificate))
+        sender = replace(self._sender, scheme=HTTPS, certificate=certificate)
+        return cast(asyncio.Protocol, connection_class(self._table)(self._table, sender))
 
     def _hand_over(self, data: bytes) -> Connection:
         transport = self._transport
         assert transport is not None
         self._leave()
-        connection = Connection(self._table, self._sender)
-        transport.set_protocol(connection)
+        connection = connection_class(self._table)(self._table, self._sender)
+        transport.set_protocol(cast(asyncio.BaseProtocol, connection))
         connection.connection_made(transport)
         if data and not transport.is_closing():
             connection.data_received(data)

@@ -9,6 +9,7 @@ import re
 
 from penstock.errors import BadRequest
 from penstock.http.message import Request, Response
+from penstock.http.sender import NOWHERE, Sender
 
 # Repeated, these let two servers disagree on where one request ends or goes.
 SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
@@ -21,9 +22,20 @@ class NativeRequest(Request):
     """A request of a native connection, with what its response depends on."""
 
     __slots__ = ("http_1_0", "keep_alive", "refusal")
-    http_1_0: bool
-    keep_alive: bool
-    refusal: Response | None
+
+    def __init__(
+        self,
+        method: str,
+        path: bytes,
+        query: bytes = b"",
+        headers: dict[bytes, bytes] | None = None,
+        body: bytes = b"",
+        sender: Sender = NOWHERE,
+    ) -> None:
+        super().__init__(method, path, query, headers, body, sender)
+        self.http_1_0 = False
+        self.keep_alive = True
+        self.refusal: Response | None = None
 
 
 def method_name(raw: bytes) -> str:

@@ -375,14 +375,8 @@ class RequestParser:
         if parser.should_upgrade():
             self._upgrade = plain_head(raw_method, url, version, headers)
             return
-        request = NativeRequest.__new__(NativeRequest)
-        request.method = method
-        request.path, _, request.query = url.partition(b"?")
-        request.headers = headers
-        request.body = b""
-        request.sender = self.sender
-        request.route = None
-        request.principal = None
+        path, _, query = url.partition(b"?")
+        request = NativeRequest(method, path, query, headers, b"", self.sender)
         request.http_1_0 = version == "1.0"
         request.keep_alive = parser.should_keep_alive()
         request.refusal = self._refuse(request)

@@ -49,7 +49,9 @@ class ResponseEncoder:
             content = b"" if head_only else body
         else:
             length = body.length if isinstance(body, RangeBody) else 0
-        block = header_block(response.headers)
+        block = response.block
+        if block is None:
+            block = response.block = header_block(response.headers)
         if block is None:
             return self.whole(unsafe_headers(), connection, head_only=head_only)
         # A HEAD that does not know how long its GET would be says nothing rather than 0.

@@ -14,23 +14,27 @@ import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.access.authenticator import Access
 from penstock.config.settings import secrets_of
 from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
 from penstock.http.message import Application
-from penstock.http.native.connection import Connection
 from penstock.http.native.connections import ConnectionTable
 from penstock.http.native.descriptors import DescriptorWatch
+from penstock.http.native.noted_connection import connection_class
 from penstock.http.native.opening import Opening
+from penstock.http.native.service_manager import ServiceManager
 from penstock.http.native.tls import Tls, open_tls
 from penstock.http.sender import HTTP, HTTPS
 from penstock.http.shutdown import SIGNALS, StopClock, exit_later
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.http.exchange import Exchanges
+    from penstock.http.native.connection import Connection
+    from penstock.http.traffic import Traffic
 
 log = logging.getLogger("penstock.http")
 
@@ -50,7 +54,7 @@ def serve(settings: Settings, *, on_ready: Callable[[Server], None]) -> None:
 
     if settings.memory:  # no tokens are stored: what the settings say is all
         check_exposure(settings, Access(settings))
-    configure(settings.log_level, secrets=secrets_of(settings))
+    configure(settings.log_level, form=settings.log_format, secrets=secrets_of(settings))
     shorten_switch_interval()
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -70,29 +74,38 @@ async def _serve(settings: Settings, on_ready: Callable[[Server], None]) -> None
     from penstock.http.app import open_app
 
     stopping: asyncio.Future[StopClock] = asyncio.get_running_loop().create_future()
-    _on_signals(stopping, settings.shutdown_timeout_s)
+    stop_on_signals(stopping, settings.shutdown_timeout_s)
     with contextlib.ExitStack() as undo:
+        manager = undo.enter_context(contextlib.closing(ServiceManager()))
         listening = undo.enter_context(contextlib.closing(listen(settings.host, settings.port)))
         tls = open_tls(settings)  # before the store: a mistake in its files is reported at once
         if tls is not None:
             undo.callback(tls.close)
-            _reload_on_hangup(tls)
+            reload_on_hangup(tls)
+        if settings.cluster:
+            from penstock.http.native.cluster import ClusterNode
+
+            node = ClusterNode(settings, listening, tls, stopping)
+            with manager.serving(node.node.url):
+                await node.run(on_ready)
+            return
         app = await open_app(settings)
         try:
             check_exposure(settings, app.access)  # only now: tokens may be stored
-            server = Server(app, settings, tls)
+            server = Server(app, settings, tls, traffic=app.traffic, exchanges=app.exchanges)
             await server.start(listening)
             # What exists now exists until the end: exclude it from every later collection.
             gc.collect()
             gc.freeze()
             on_ready(server)
-            clock = await stopping
+            with manager.serving(server.url):
+                clock = await stopping
             await server.stop(clock)
         finally:
             await app.stop(timeout_s=stopping.result().checkpoint_s() if stopping.done() else None)
 
 
-def _on_signals(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
+def stop_on_signals(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
     """Let the first signal begin a stop, and end the process if that takes too long."""
     loop = stopping.get_loop()
     has_begun = False
@@ -113,7 +126,7 @@ def _on_signals(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:
         signal.signal(number, stop)
 
 
-def _reload_on_hangup(tls: Tls) -> None:
+def reload_on_hangup(tls: Tls) -> None:
     """Let a SIGHUP load the files of TLS; Windows has no such signal."""
     if hasattr(signal, "SIGHUP"):
         loop = asyncio.get_running_loop()
@@ -125,14 +138,18 @@ def _reload_on_hangup(tls: Tls) -> None:
         signal.signal(signal.SIGHUP, reload)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket, so that a port in use is noticed before the store is opened."""
+def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a bound socket, so that a port in use is noticed before the store is opened.
+
+    Processes that share a port get its connections in turn."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
         # On Windows SO_REUSEADDR would let two servers listen on one port.
         exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
         sock.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         # Accepted sockets inherit it: an idle reader whose machine has gone is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Inherited as well: without it the kernel buffers megabytes for a stalled reader.
@@ -142,6 +159,13 @@ def listen(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
         undo.pop_all()
     return sock
+
+
+def url_of(sock: socket.socket, *, is_tls: bool) -> str:
+    """Return the URL of a server that listens on a socket."""
+    scheme = HTTPS if is_tls else HTTP
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def raise_open_files() -> None:
@@ -163,10 +187,33 @@ def raise_open_files() -> None:
 class Server:
     """The native transport for one Application on one event loop."""
 
-    __slots__ = ("_app", "_server", "_settings", "_watch", "table", "tls", "url")
+    __slots__ = (
+        "_app",
+        "_connect",
+        "_exchanges",
+        "_server",
+        "_settings",
+        "_traffic",
+        "_watch",
+        "table",
+        "tls",
+        "url",
+    )
 
-    def __init__(self, app: Application, settings: Settings, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        app: Application,
+        settings: Settings,
+        tls: Tls | None = None,
+        *,
+        traffic: Traffic | None = None,
+        exchanges: Exchanges | None = None,
+        connect: Callable[[ConnectionTable], Connection] | None = None,
+    ) -> None:
         self._app = app
+        self._connect = connect
+        self._traffic = traffic
+        self._exchanges = exchanges
         self._settings = settings
         self.tls = tls
         self.url = ""
@@ -177,16 +224,25 @@ class Server:
     async def start(self, sock: socket.socket) -> str:
         """Accept connections on `sock`; return the URL of the server."""
         loop = asyncio.get_running_loop()
-        table = self.table = ConnectionTable(self._app, self._settings, loop, self.tls)
+        table = self.table = ConnectionTable(
+            self._app,
+            self._settings,
+            loop,
+            self.tls,
+            traffic=self._traffic,
+            exchanges=self._exchanges,
+        )
+        if self._traffic is not None:
+            self._traffic.connections = table.count
         is_plain = self.tls is None and not table.expects_proxy_header
-        protocol = Connection if is_plain else Opening
-        self._server = await loop.create_server(lambda: protocol(table), sock=sock, backlog=BACKLOG)
+        protocol = (self._connect or connection_class(table)) if is_plain else Opening
+        self._server = await loop.create_server(
+            lambda: cast(asyncio.Protocol, protocol(table)), sock=sock, backlog=BACKLOG
+        )
         self._watch = DescriptorWatch(sock, loop, table.count)
         if self.tls is not None:
             self.tls.watch(loop)
-        scheme = HTTP if self.tls is None else HTTPS
-        host, port = sock.getsockname()[:2]
-        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.url = url_of(sock, is_tls=self.tls is not None)
         return self.url
 
     async def stop(self, clock: StopClock | None = None) -> None:

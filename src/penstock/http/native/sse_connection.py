@@ -7,7 +7,7 @@ that an idle reader takes little memory. Knows the transport; nothing of what is
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.http.message import EventBody
 from penstock.http.native.connections import log
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable
 
 
-class EventConnection(asyncio.Protocol):
-    """The Sink of one EventBody. Bytes that the client still sends are read and ignored."""
+class EventConnection:
+    """The Sink of one EventBody, and an asyncio protocol by its methods.
+
+    Bytes that the client still sends are read and ignored.
+    """
 
     __slots__ = ("_body", "_chunked", "_table", "_transport", "_written", "congested")
 
@@ -41,7 +44,7 @@ class EventConnection(asyncio.Protocol):
         """Take over the transport, send the head, and let the body write."""
         assert self._body is not None
         self._table.events.add(self)
-        self._transport.set_protocol(self)
+        self._transport.set_protocol(cast(asyncio.BaseProtocol, self))
         self._transport.write(head)
         try:
             self._body.attach(self)
@@ -112,6 +115,9 @@ class EventConnection(asyncio.Protocol):
         if self._body is not None:
             self._table.flowing(self)
             self._body.drained()
+
+    def data_received(self, data: bytes) -> None:
+        """What the client still sends has no meaning."""
 
     def eof_received(self) -> bool:
         return False  # The client has closed its side: nobody reads the events any more.

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.http.sender import Certificate
 
@@ -240,8 +240,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.Protocol)
-        self._protocol = protocol
+        self._protocol = cast(asyncio.Protocol, protocol)  # a Connection is one by its methods
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self if self._protocol is None else self._protocol

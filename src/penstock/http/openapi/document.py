@@ -43,8 +43,10 @@ TAGS: Final = {
     "state": "Streams of changes, declared and folded to their current state.",
     "tables": "Streams that are read and written as tables of rows (STP).",
     "peers": "Notify, and mirrors of other servers' tables.",
+    "proxy": "Responses of other servers, recorded into streams.",
     "subscriptions": "Durable cursors, with wakes by webhook or for pulling workers.",
     "access": "Tokens, signed links and cookies.",
+    "pipelines": "Pipelines whose warehouses are beside this server.",
     "server": "The server itself.",
 }
 SCHEMES: Final[dict[str, Any]] = {

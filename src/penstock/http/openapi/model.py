@@ -15,6 +15,7 @@ from penstock.errors import (
     BadRequest,
     BodyTooLarge,
     ByteRateLimited,
+    ColdDataUnavailable,
     DiskFull,
     HeadersTooLarge,
     HostRefused,
@@ -26,6 +27,7 @@ from penstock.errors import (
     LiveReadersFull,
     MessageTooLarge,
     NotAllowed,
+    NotOwner,
     OriginRefused,
     Overloaded,
     PenstockError,
@@ -68,14 +70,15 @@ ALWAYS: Final[Errors] = (
     HeadersTooLarge,
     InternalError,
     KeysUnavailable,
+    NotOwner,
     Overloaded,
     ShuttingDown,
     KeysUnavailable,
 )
 """Every operation may end so: decided on the head of a request, or while it arrives."""
-AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound)
+AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound, ColdDataUnavailable)
 """Errors of operations with a path in their URL. To whoever may do nothing at a path, no stream is
-there."""
+there. What an operation has to read of a stream may be in an object store."""
 CONTROLS: Final[Errors] = (UnsupportedType,)
 """Errors of POSTs to control APIs, `…/__ds/…`, which are JSON."""
 WRITES: Final[Errors] = (StoreReadOnly, DiskFull)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock import limits
+from penstock.errors import InvalidParameter, UnknownParameter
+from penstock.http.activity import SORTS, Sample, StreamActivity
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
     NO_SECURITY,
@@ -11,9 +14,18 @@ from penstock.http.openapi.model import (
     Content,
     Description,
     Operation,
+    Parameter,
     json,
 )
-from penstock.http.openapi.schemas import TEXT, mapping, record, reference
+from penstock.http.openapi.schemas import (
+    TEXT,
+    array,
+    mapping,
+    nullable,
+    record,
+    reference,
+    struct_schemas,
+)
 
 _NO_STORE: Final = (shared.CACHE_CONTROL,)
 _OPERATIONS: Final = (
@@ -72,6 +84,36 @@ _OPERATIONS: Final = (
     ),
     Operation(
         method="GET",
+        path="/v1/activity",
+        id="readActivity",
+        summary="What the server did in the last hour, and which streams are busy now",
+        description="Rates are averages of an interval, `commit_…` are quantiles of its commits, "
+        "null if there were none. `current` is the interval that goes on. Streams are counted "
+        "from the first request on until nobody has asked for a minute: that request has none.",
+        tag="server",
+        parameters=(
+            Parameter(
+                "since",
+                "query",
+                "Only samples after this time, which is the `time` of a sample.",
+                shared.TIME,
+            ),
+            Parameter(
+                "limit",
+                "query",
+                "The most streams.",
+                {"type": "integer", "minimum": 1, "maximum": limits.ACTIVITY_STREAMS_MAX},
+                example=100,
+            ),
+            Parameter(
+                "sort", "query", "Which of its rates a stream is busy by.", {"enum": [*SORTS]}
+            ),
+        ),
+        answers=(Answer(200, "The activity.", _NO_STORE, json(reference("Activity"))),),
+        errors=(InvalidParameter, UnknownParameter),
+    ),
+    Operation(
+        method="GET",
         path="/openapi.json",
         id="readOpenApi",
         summary="This document",
@@ -95,4 +137,17 @@ def describe() -> Description:
     """Return what the document says of these resources."""
     status = {"enum": ["ok", "unavailable"]}
     health = record({"status": status, "reason": TEXT}, optional=["reason"])
-    return Description(_OPERATIONS, {"Health": health})
+    rates = struct_schemas({"ActivitySample": Sample, "StreamActivity": StreamActivity})
+    sample = reference("ActivitySample")
+    activity = record(
+        {
+            "version": TEXT,
+            "started_at": shared.TIME,
+            "now": shared.TIME,
+            "interval_s": {"type": "number"},
+            "samples": array(sample),
+            "current": nullable(sample),
+            "streams": array(reference("StreamActivity")),
+        }
+    )
+    return Description(_OPERATIONS, {"Health": health, "Activity": activity, **rates})

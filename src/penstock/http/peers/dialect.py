@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
-from penstock.http.endpoint import audited, on_path, on_server, public, readable
+from penstock.http.endpoint import audited, on_path, on_server, public, readable, somewhere
 from penstock.http.metrics import peer_metrics
 from penstock.http.openapi.model import Description
-from penstock.http.peers.follow import Follow
+from penstock.http.peers.follow import LIST, Follow
 from penstock.http.peers.notify import PREFIX, Notify
 from penstock.http.peers.nurls import NurlList
 from penstock.http.peers.reserved import not_server_owned
@@ -30,7 +30,9 @@ class PeerDialect(Dialect):
         engine, settings, clock = services.engine, services.settings, services.clock
         self._engine = engine
         egress = services.egress
-        self.hub = NotifyHub(engine, indexer, settings, tables, egress, clock=clock)
+        self.hub = NotifyHub(
+            engine, indexer, settings, tables, egress, clock=clock, owns=services.owns
+        )
         self._notify = Notify(self.hub, settings, egress, services.access, clock=clock)
         self._follow = Follow(self.hub, settings, egress)
         self._nurls = NurlList(self.hub)
@@ -51,7 +53,11 @@ class PeerDialect(Dialect):
         }
         notify = {"POST": public(self._notify.post)}
         return Routes(
-            fixed={b"/v1/nurls": nurls}, prefixes={PREFIX: notify, b"/v1/follow/": follow}
+            fixed={
+                b"/v1/nurls": nurls,
+                LIST: readable(somewhere(Verb.FOLLOW, self._follow.listing)),
+            },
+            prefixes={PREFIX: notify, b"/v1/follow/": follow},
         )
 
     def describe(self) -> Description:

@@ -1,18 +1,21 @@
 """`/v1/follow/<table>`: PUT makes a table a mirror of another server's, GET shows its progress,
-DELETE ends it.
+DELETE ends it. `/v1/follow` lists the mirrors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.errors import InvalidFollow
+from penstock.access.rules import Verb
+from penstock.errors import InvalidFollow, NotAcrossWorkers
 from penstock.http.documents import document
 from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
+from penstock.http.permission import principal_of
+from penstock.http.query import parse_count, parse_query
 from penstock.protocol.json_mode import frame
 from penstock.stp.notify import check_surl
 from penstock.stp.server.mirrors import not_followed
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.egress import Egress
     from penstock.stp.server.notify_hub import NotifyHub
+
+LIST: Final = b"/v1/follow"
+PAGE_MAX: Final = 1000
+"""Mirrors on one page of the list, unless the request asks for fewer."""
+_LISTING: Final = frozenset({"after", "limit"})
 
 
 class FollowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,6 +70,11 @@ class Follow:
                 f"links is how deep records are followed: 0 to {self._depth_max} here; see "
                 "follow_links_depth_max."
             )
+        if follow.links and not self._hub.is_alone:
+            raise NotAcrossWorkers(
+                "The tables that records name may belong to other workers of this server, which "
+                "cannot be followed from here. Follow each of them on its own, with links 0."
+            )
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
@@ -74,12 +87,31 @@ class Follow:
         await self._hub.ready()
         return self._show(path, 200)
 
+    async def listing(self, path: str, request: Request) -> Response:
+        """Return a page of the mirrors that the principal may follow."""
+        query = parse_query(request.query, _LISTING, strict=True)
+        after = query.get("after", "")
+        limit = parse_count("limit", query.get("limit", str(PAGE_MAX)), maximum=PAGE_MAX)
+        await self._hub.ready()
+        principal = principal_of(request)
+        tables = sorted(
+            table
+            for table in self._hub.mirrors.followers
+            if table > after and principal.may(Verb.FOLLOW, table)
+        )
+        page = tables[:limit]
+        following = page[-1] if len(tables) > limit else None
+        return document({"mirrors": [self._status(each) for each in page], "next": following})
+
     async def delete(self, path: str, request: Request) -> Response:
         await self._hub.ready()
         await self._hub.mirrors.unfollow(path)
         return Response(204)
 
     def _show(self, path: str, status: int) -> Response:
+        return document(self._status(path), status)
+
+    def _status(self, path: str) -> dict[str, Any]:
         follower = self._hub.mirrors.followers.get(path)
         if follower is None:
             raise not_followed(path)
@@ -93,4 +125,4 @@ class Follow:
             body["links"] = self._hub.mirrors.links.status(follower.follow)
         if follower.follow.root:
             body["root"] = follower.follow.root
-        return document(body, status)
+        return body

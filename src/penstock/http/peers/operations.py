@@ -15,6 +15,7 @@ from penstock.errors import (
     InvalidParameter,
     InvalidUrl,
     MirrorReadOnly,
+    NotAcrossWorkers,
     NumberTooLong,
     NurlNotFound,
     PathBlocked,
@@ -124,6 +125,7 @@ _FOLLOW_OPERATIONS: Final = (
             InvalidNotify,
             InvalidUrl,
             EgressRefused,
+            NotAcrossWorkers,
             MirrorReadOnly,
             FollowConflict,
             FollowNotFound,
@@ -155,6 +157,31 @@ _FOLLOW_OPERATIONS: Final = (
         answers=(Answer(204, "The table follows nothing."),),
         errors=(FollowNotFound, Damaged, *WRITES),
     ),
+)
+
+_MIRRORS: Final = Operation(
+    method="GET",
+    path="/v1/follow",
+    id="listFollows",
+    summary="List the mirrors of other servers' tables",
+    description="Those that the principal may follow.",
+    tag="peers",
+    parameters=(
+        shared.AFTER,
+        shared.LIMIT._replace(schema={**shared.COUNT, "maximum": PAGE_MAX}),
+    ),
+    answers=(
+        Answer(
+            200,
+            "A page.",
+            _NO_STORE,
+            json(
+                record({"mirrors": array(reference("FollowStatus")), "next": nullable(TEXT)}),
+                {"mirrors": [], "next": None},
+            ),
+        ),
+    ),
+    errors=(*_QUERY, Damaged),
 )
 
 _SELECTION: Final = (
@@ -271,4 +298,5 @@ def describe() -> Description:
             "expires_at": nullable(shared.TIME),
         }
     )
-    return Description((_NOTIFY, *_FOLLOW_OPERATIONS, *_NURL_OPERATIONS), components)
+    operations = (_NOTIFY, *_FOLLOW_OPERATIONS, _MIRRORS, *_NURL_OPERATIONS)
+    return Description(operations, components)

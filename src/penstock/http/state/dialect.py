@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rules import Verb
 from penstock.http.dialect import AppendCheck, Dialect, Routes, Services
-from penstock.http.endpoint import audited, on_path, readable
+from penstock.http.endpoint import audited, on_path, readable, somewhere
 from penstock.http.metrics import state_metrics
 from penstock.http.openapi.model import Description
 from penstock.http.peers.reserved import is_owned, not_reserved, not_server_owned
-from penstock.http.state.schema import Schema
+from penstock.http.state.schema import LIST, Schema
 from penstock.http.state.state import State
 from penstock.state.declaration import META, Checks
 from penstock.state.server.compaction import Compactor
@@ -34,7 +34,7 @@ class StateDialect(Dialect):
         self._costly = CostlyChecks(settings)
         self._checks = Checks(self.indexer.accepted, self._costly.judge, clock=services.clock)
         self._schema = Schema(engine, self.indexer, services.compressor)
-        self._state = State(engine, self.indexer, services.compressor)
+        self._state = State(engine, self.indexer, services.compressor, settings)
 
     def routes(self) -> Routes:
         schema = {
@@ -48,7 +48,10 @@ class StateDialect(Dialect):
             ),
         }
         state = readable(on_path(Verb.READ, self._state.get))
-        return Routes(prefixes={b"/v1/schema/": schema, b"/v1/state/": state})
+        return Routes(
+            fixed={LIST: readable(somewhere(Verb.LIST, self._schema.listing))},
+            prefixes={b"/v1/schema/": schema, b"/v1/state/": state},
+        )
 
     def describe(self) -> Description:
         from penstock.http.state.operations import describe

@@ -9,12 +9,14 @@ from penstock.errors import (
     Conflict,
     Damaged,
     InvalidJson,
+    InvalidParameter,
     InvalidSchema,
     MirrorReadOnly,
     NotDeclared,
     NotJsonStream,
     NumberTooLong,
     SchemaNotFound,
+    UnknownParameter,
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
@@ -29,6 +31,7 @@ from penstock.http.openapi.model import (
     optional,
 )
 from penstock.http.openapi.schemas import (
+    FLAG,
     NUMBER,
     TEXT,
     array,
@@ -38,6 +41,7 @@ from penstock.http.openapi.schemas import (
     reference,
     struct_schemas,
 )
+from penstock.http.state.schema import PAGE_MAX
 from penstock.http.streams.operations import FIND, OFFSETS, QUERY
 from penstock.state.declaration import Declaration
 from penstock.state.events import OPERATIONS
@@ -106,6 +110,33 @@ _DELETE: Final = Operation(
     answers=(Answer(204, "Its messages stay as they are.", (shared.CACHE_CONTROL,)),),
     errors=(SchemaNotFound, MirrorReadOnly, Conflict, *FIND, Damaged, *WRITES),
 )
+_LIST: Final = Operation(
+    method="GET",
+    path="/v1/schema",
+    id="listSchemas",
+    summary="List the declared streams",
+    description="Those that the principal may list. `table` if a stream is also read as a table.",
+    tag="state",
+    parameters=(
+        shared.AFTER,
+        shared.LIMIT._replace(schema={**shared.COUNT, "maximum": PAGE_MAX}),
+    ),
+    answers=(
+        Answer(
+            200,
+            "A page.",
+            (shared.CACHE_CONTROL,),
+            json(
+                record({"streams": array(reference("DeclaredStream")), "next": nullable(TEXT)}),
+                {
+                    "streams": [{"path": "team", "types": ["user"], "version": 1, "table": False}],
+                    "next": None,
+                },
+            ),
+        ),
+    ),
+    errors=(InvalidParameter, UnknownParameter, Damaged),
+)
 _AT: Final = (
     shared.NEXT_OFFSET,
     *_TAGGED,
@@ -117,12 +148,20 @@ _STATE: Final = Operation(
     path="/v1/state/{path}",
     id="readState",
     summary="Read the state that a stream folds to",
-    description="At the tail, or at any `offset`. Further pages need the `offset` of the first. "
-    "`history=true` shows every change of one entity.",
+    description="At the tail, at any `offset`, or `at` a time. Further pages need the `offset` of "
+    "the first. `history=true` shows every change of one entity.",
     tag="state",
     parameters=(
         shared.STREAM,
         shared.OFFSET._replace(description="The point of the stream; the tail if not there."),
+        Parameter(
+            "at",
+            "query",
+            "In place of `offset` a time: the state before the first message appended at or after "
+            "it. RFC 3339 with its zone, or milliseconds since 1970.",
+            TEXT,
+            example="2026-11-01T10:00:00Z",
+        ),
         Parameter("type", "query", "Only entities of this type.", TEXT, example="user"),
         Parameter("key", "query", "Only this entity; needs `type`.", TEXT),
         shared.PREFIX._replace(description="Only keys that begin with this; needs `type`."),
@@ -194,4 +233,7 @@ def describe() -> Description:
         optional=["operation", "control", "value", "txid", "timestamp", "reason"],
     )
     components["HistoryPage"] = record({**page, "type": TEXT, "key": TEXT, "history": array(step)})
-    return Description((_PUT, _GET, _DELETE, _STATE), components)
+    components["DeclaredStream"] = record(
+        {"path": TEXT, "types": array(TEXT), "version": NUMBER, "table": FLAG}
+    )
+    return Description((_LIST, _PUT, _GET, _DELETE, _STATE), components)

@@ -1,16 +1,19 @@
 """`/v1/schema/<stream>`: PUT declares a JSON stream a state stream, GET shows the declaration and
-DELETE removes it."""
+DELETE removes it. `/v1/schema` lists the declared streams."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import Conflict, NotJsonStream, SchemaNotFound
-from penstock.http.documents import not_modified, tagged
+from penstock.errors import Conflict, NotJsonStream, PenstockError, SchemaNotFound
+from penstock.http.documents import document, not_modified, tagged
 from penstock.http.headers import JSON_TYPE, NO_CACHE
 from penstock.http.message import Headers, Request, Response
+from penstock.http.permission import principal_of
+from penstock.http.query import parse_count, parse_query
+from penstock.http.streams.listing import is_visible
 from penstock.state.declaration import META, Declaration, Document, decode, encode, parse_document
 from penstock.stp.declaration import META as TABLES
 
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
+
+LIST: Final = b"/v1/schema"
+PAGE_MAX: Final = 1000
+"""Streams on one page of the list, unless the request asks for fewer."""
+_LISTING: Final = frozenset({"after", "limit"})
 
 
 class Schema:
@@ -70,6 +78,35 @@ class Schema:
         if unchanged is not None:
             return unchanged
         return await tagged(self._compressor, request, [NO_CACHE], tag, value)
+
+    async def listing(self, path: str, request: Request) -> Response:
+        """Return a page of the declared streams that the principal may list. It may have fewer
+        than `limit`: the number of streams that are looked at for it is limited, too."""
+        query = parse_query(request.query, _LISTING, strict=True)
+        limit = parse_count("limit", query.get("limit", str(PAGE_MAX)), maximum=PAGE_MAX)
+        paths = await self._engine.list_meta(META, query.get("after", ""), limit + 1)
+        principal = principal_of(request)
+        visible = [each for each in paths[:limit] if is_visible(principal, each)]
+        for each in visible:
+            await self._engine.fetch(each)
+        streams = [self._entry(each) for each in visible]
+        following = paths[limit - 1] if len(paths) > limit else None
+        return document({"streams": [each for each in streams if each], "next": following})
+
+    def _entry(self, path: str) -> dict[str, Any] | None:
+        try:
+            stream = self._engine.find(path, touch=False)
+        except PenstockError:
+            return None  # it has expired, or was deleted just now
+        if META not in stream.meta:
+            return None
+        declaration = decode(stream.meta[META])
+        return {
+            "path": path,
+            "types": sorted(declaration.types),
+            "version": declaration.version,
+            "table": TABLES in stream.meta,
+        }
 
     async def delete(self, path: str, request: Request) -> Response:
         """Return 204 when the stream is like any other again; its messages stay as they are."""

@@ -20,8 +20,9 @@ from penstock.errors import InvalidParameter, NotDeclared
 from penstock.http.documents import not_modified, tagged
 from penstock.http.headers import NO_CACHE, UP_TO_DATE, closed_headers
 from penstock.http.message import Headers, Request, Response
-from penstock.http.query import parse_count, parse_query
+from penstock.http.query import parse_count, parse_query, parse_time
 from penstock.http.state.schema import need_json
+from penstock.log.lineage import generation_at
 from penstock.log.spans import spans
 from penstock.protocol.offsets import NOW
 from penstock.state.declaration import META
@@ -29,6 +30,7 @@ from penstock.state.events import OPERATIONS, ChangeEvent, parse
 from penstock.state.server.index import RESET, Entry, HistoryStep, StateIndex, StateQuery
 
 if TYPE_CHECKING:
+    from penstock.config.settings import Settings
     from penstock.http.compression import Compressor
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PARAMETERS: Final = frozenset({"offset", "type", "key", "prefix", "history", "after", "limit"})
+_PARAMETERS: Final = frozenset(
+    {"offset", "at", "type", "key", "prefix", "history", "after", "limit"}
+)
 SPAN_BYTES_MAX: Final = 256 * 1024
 INLINE_EVENTS_MAX: Final = 200
 """Larger pages are rendered off the loop."""
@@ -45,19 +49,22 @@ INLINE_EVENTS_MAX: Final = 200
 class State:
     """The state of a stream as a resource."""
 
-    __slots__ = ("_compressor", "_engine", "_indexer")
+    __slots__ = ("_compressor", "_engine", "_fold_bytes_max", "_indexer")
 
-    def __init__(self, engine: Engine, indexer: StateIndexer, compressor: Compressor) -> None:
+    def __init__(
+        self, engine: Engine, indexer: StateIndexer, compressor: Compressor, settings: Settings
+    ) -> None:
         self._engine = engine
         self._indexer = indexer
         self._compressor = compressor
+        self._fold_bytes_max = settings.state_fold_bytes_max
 
     async def get(self, path: str, request: Request) -> Response:
         query = parse_query(request.query, _PARAMETERS)
         _check(query)
         stream = self._engine.find(path, touch=True)
         need_json(stream)
-        at = await self._engine.position(stream, query.get("offset", NOW))
+        at = await self._position(stream, query)
         unchanged = not_modified(request, self._headers(stream, at), _tag(stream, at))
         if unchanged is not None:
             return unchanged
@@ -67,7 +74,7 @@ class State:
         state_query = StateQuery(
             stream.id,
             at,
-            "offset" not in query,
+            "offset" not in query and "at" not in query,
             query.get("type"),
             query.get("key"),
             query.get("prefix", ""),
@@ -82,13 +89,19 @@ class State:
         headers, tag = self._headers(stream, at), _tag(stream, at)
         return await tagged(self._compressor, request, headers, tag, body)
 
+    async def _position(self, stream: Stream, query: dict[str, str]) -> int:
+        if "at" in query:
+            return await self._engine.at_time(stream, parse_time("at", query["at"]))
+        return await self._engine.position(stream, query.get("offset", NOW))
+
     def _headers(self, stream: Stream, at: int) -> Headers:
         headers: Headers = [
             (b"stream-next-offset", self._engine.token(stream, at).encode()),
             NO_CACHE,
         ]
         if at == stream.tail:
-            headers.append(UP_TO_DATE)
+            if stream.closed or self._engine.is_current():
+                headers.append(UP_TO_DATE)
             if stream.closed:
                 headers.extend(closed_headers(stream))
         return headers
@@ -140,10 +153,11 @@ class State:
         if META in stream.meta:
             return await self._indexer.answer(stream, at, question)
         size = at - stream.earliest
-        if size > limits.STATE_FOLD_BYTES_MAX:
+        if size > self._fold_bytes_max:
             raise NotDeclared(
-                f"{stream.path!r} has {size} bytes up to there, too many to fold for one "
-                f"request; declare it a state stream with PUT /v1/schema/{stream.path}."
+                f"{stream.path!r} has {size} bytes up to there, more than the "
+                f"{self._fold_bytes_max} of state_fold_bytes_max that are folded for one request; "
+                f"declare it a state stream with PUT /v1/schema/{stream.path}."
             )
         return await self._indexer.fold(stream, at, question)
 
@@ -211,7 +225,7 @@ def _change(raw: bytes) -> ChangeEvent:
 def _tag(stream: Stream, at: int) -> str:
     """Return the tag of a state; closing changes it, so that a 304 cannot hide a stream's end."""
     is_end = stream.closed and at == stream.tail
-    return f'"{stream.id}:{at}:s{"c" if is_end else ""}"'
+    return f'"{generation_at(stream, at)}:{at}:s{"c" if is_end else ""}"'
 
 
 def _check(query: dict[str, str]) -> None:
@@ -225,6 +239,8 @@ def _check(query: dict[str, str]) -> None:
         raise InvalidParameter("`key` and `prefix` need a `type`.")
     if "key" in query and "prefix" in query:
         raise InvalidParameter("Send either `key` or `prefix`, not both.")
+    if "at" in query and "offset" in query:
+        raise InvalidParameter("`offset` and `at` each name a point of the stream; send one.")
     if "after" in query and "offset" not in query:
         raise InvalidParameter(
             "`after` needs the `offset` of the first page, so that all pages are of one state."

@@ -1,5 +1,5 @@
 """What the OpenAPI document says of the resources behind a stream's path: what is dropped of the
-stream, and where it goes on."""
+stream, where it goes on, and what it has to do with others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from penstock import limits
 from penstock.errors import (
     Damaged,
     InvalidJson,
+    InvalidParameter,
     MirrorReadOnly,
     NotCompactable,
     NotJsonStream,
     NotStateStream,
     StateTooLarge,
     StreamClosed,
+    UnknownParameter,
 )
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
@@ -22,6 +24,7 @@ from penstock.http.openapi.model import (
     Answer,
     Body,
     Description,
+    Errors,
     Operation,
     json,
 )
@@ -29,6 +32,7 @@ from penstock.http.openapi.schemas import (
     FLAG,
     NUMBER,
     TEXT,
+    array,
     nullable,
     record,
     reference,
@@ -181,6 +185,98 @@ _SUCCESSOR_OPERATIONS: Final = (
     ),
 )
 
+_PRODUCER: Final = record({"id": TEXT, "epoch": NUMBER, "seq": NUMBER})
+_PAGE: Final = (shared.STREAM, shared.AFTER, shared.LIMIT)
+_PAGE_ERRORS: Final[Errors] = (InvalidParameter, UnknownParameter, *FIND, Damaged)
+_RELATION_OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/stream/{path}/__ds/producers",
+        id="listProducers",
+        summary="List the producers that a stream remembers",
+        tag="streams",
+        parameters=_PAGE,
+        answers=(
+            Answer(
+                200,
+                "A page, by id.",
+                (shared.CACHE_CONTROL,),
+                json(
+                    record(
+                        {
+                            "producers": array(_PRODUCER),
+                            "total": NUMBER,
+                            "next": nullable(TEXT),
+                        }
+                    ),
+                    {
+                        "producers": [{"id": "sensor", "epoch": 2, "seq": 41}],
+                        "total": 1,
+                        "next": None,
+                    },
+                ),
+            ),
+        ),
+        errors=_PAGE_ERRORS,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/stream/{path}/__ds/forks",
+        id="listForks",
+        summary="Show what a stream was forked from, and list its forks",
+        description="`sources` begins with the nearest one; `path` is null for a source that the "
+        "client may not read. Forks that it may not read are left out.",
+        tag="streams",
+        parameters=_PAGE,
+        answers=(
+            Answer(
+                200,
+                "A page, by path.",
+                (shared.CACHE_CONTROL,),
+                json(
+                    record(
+                        {
+                            "sources": array(
+                                record(
+                                    {
+                                        "path": nullable(TEXT),
+                                        "offset": shared.TOKEN,
+                                        "deleted": FLAG,
+                                    }
+                                )
+                            ),
+                            "forks": array(
+                                record(
+                                    {
+                                        "path": TEXT,
+                                        "messages": NUMBER,
+                                        "bytes": NUMBER,
+                                        "closed": FLAG,
+                                        "created_at": shared.TIME,
+                                    }
+                                )
+                            ),
+                            "next": nullable(TEXT),
+                        }
+                    ),
+                    {
+                        "sources": [
+                            {
+                                "path": "chat/42",
+                                "offset": shared.EXAMPLE_OFFSET,
+                                "deleted": False,
+                            }
+                        ],
+                        "forks": [],
+                        "next": None,
+                    },
+                ),
+            ),
+        ),
+        errors=_PAGE_ERRORS,
+    ),
+)
+
 
 def describe() -> Description:
     """Return what the document says of these resources."""
@@ -214,4 +310,5 @@ def describe() -> Description:
             "earliest": shared.TOKEN,
         }
     )
-    return Description((*_RETENTION_OPERATIONS, *_SUCCESSOR_OPERATIONS), components)
+    operations = (*_RETENTION_OPERATIONS, *_SUCCESSOR_OPERATIONS, *_RELATION_OPERATIONS)
+    return Description(operations, components)

@@ -16,6 +16,7 @@ from penstock.http.streams.live import Live
 from penstock.http.streams.many.live import ManyLive
 from penstock.http.streams.read import ReadModes, Reads
 from penstock.http.streams.registry import StreamRegistry, is_left_over, release
+from penstock.http.streams.relations import Relations
 from penstock.http.streams.resource import Streams
 from penstock.http.streams.retention import Retention
 from penstock.http.streams.successor import Successor, leads_on
@@ -32,11 +33,12 @@ class StreamDialect(Dialect):
         self.live = Live(engine, settings, reads, traffic, services.readers, clock=services.clock)
         self.many = ManyLive(engine, settings, traffic)
         self._engine = engine
-        self.modes = ReadModes(engine, reads, self.live)
         self.streams = Streams(engine, settings, traffic)
+        self.modes = ReadModes(engine, reads, self.live, self.streams)
         self._listing = Listing(engine, settings)
         self._retention = Retention(engine, compactor)
         self._successor = Successor(engine, settings)
+        self._relations = Relations(engine, settings)
         self._registry = StreamRegistry(engine, settings) if settings.registry else None
         self._release: asyncio.Task[None] | None = None
 
@@ -46,7 +48,7 @@ class StreamDialect(Dialect):
         return Routes(
             streams={
                 "GET": on_path(Verb.READ, self.modes.get),
-                "HEAD": on_path(Verb.READ, streams.head),
+                "HEAD": on_path(Verb.READ, self.modes.head),
                 "POST": on_path(Verb.APPEND, streams.append),
                 "PUT": on_path(Verb.CREATE, not_reserved(streams.create)),
                 "DELETE": audited(
@@ -90,6 +92,8 @@ class StreamDialect(Dialect):
                         "successor.remove", on_path(Verb.ADMIN, not_owned(engine, successor.drop))
                     ),
                 },
+                "producers": readable(on_path(Verb.READ, self._relations.producers)),
+                "forks": readable(on_path(Verb.READ, self._relations.forks)),
             },
         )
 

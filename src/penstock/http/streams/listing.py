@@ -10,6 +10,7 @@ from penstock.http.message import Request, Response
 from penstock.http.permission import principal_of
 from penstock.http.query import parse_count, parse_query
 from penstock.http.router import RESERVED
+from penstock.log.lineage import generation_at
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.offsets import Offset
 
@@ -36,17 +37,17 @@ class Listing:
         self._engine = engine
         self._limit_max = settings.list_limit_max
 
-    def get(self, path: str, request: Request) -> Response:
+    async def get(self, path: str, request: Request) -> Response:
         query = parse_query(request.query, _PARAMETERS)
         limit = min(LIMIT_DEFAULT, self._limit_max)
         if "limit" in query:
             limit = parse_count("limit", query["limit"], maximum=self._limit_max)
-        infos, end = self._visible(
+        infos, end = await self._visible(
             principal_of(request), query.get("prefix", ""), query.get("after", ""), limit
         )
         return document({"streams": [_entry(info) for info in infos], "next": end})
 
-    def _visible(
+    async def _visible(
         self, principal: Principal, prefix: str, after: str, limit: int
     ) -> tuple[list[StreamInfo], str | None]:
         """Return up to `limit` streams that a principal may list, and the path after which the next
@@ -61,10 +62,10 @@ class Listing:
             at = after
             while True:
                 # One more than the limit shows whether there is a next page.
-                page = self._engine.list_streams(start, at, limit + 1)
+                page = await self._engine.list_streams(start, at, limit + 1)
                 scanned += len(page)
                 for info in page:
-                    if _is_visible(principal, info.path):
+                    if is_visible(principal, info.path):
                         if len(infos) == limit:
                             return infos, infos[-1].path
                         infos.append(info)
@@ -76,7 +77,8 @@ class Listing:
         return infos, None
 
 
-def _is_visible(principal: Principal, path: str) -> bool:
+def is_visible(principal: Principal, path: str) -> bool:
+    """Whether a principal may list a stream; nobody lists those that only the server reads."""
     return not path.startswith(f"{RESERVED}/") and principal.may(Verb.LIST, path)
 
 
@@ -96,13 +98,14 @@ def _entry(info: StreamInfo) -> dict[str, Any]:
     expires_at_us = info.expires_at_us
     return {
         "path": info.path,
-        "offset": Offset(info.id, info.tail).token,
+        "offset": Offset(generation_at(info, info.tail), info.tail).token,
         "content_type": info.content_type,
         "messages": info.messages - info.earliest_ordinal,
         "bytes": info.tail - info.earliest,
         "trimmed": info.earliest_ordinal,
         "closed": info.closed,
         "created_at": format_expires_at(info.created_us),
+        "touched_at": format_expires_at(info.touched_us),
         "ttl": info.ttl_s,
         "expires_at": None if expires_at_us is None else format_expires_at(expires_at_us),
         "forked_from": info.forked_from,

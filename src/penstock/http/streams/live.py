@@ -11,11 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ShuttingDown, StreamNotFound
-from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE
+from penstock.http.headers import CLOSED, NO_CACHE, NO_STORE, UP_TO_DATE, filter_header
 from penstock.http.live.channel import Channel, Channels
 from penstock.http.live.comments import Comments
 from penstock.http.message import Headers, Request, Response
-from penstock.http.streams.read import Answer, Reads
+from penstock.http.streams.filtered import FilteredEncoder, search
+from penstock.http.streams.read import Answer, ReadOptions, Reads
 from penstock.http.streams.sse import RETRY, SseEncoder, SseReader, form_of
 from penstock.log.lineage import trimmed
 from penstock.protocol.cursor import next_cursor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
+    from penstock.state.filtering import EventFilter
 
 EVENT_HEADERS = (
     (b"content-type", b"text/event-stream"),
@@ -87,52 +89,84 @@ class Live:
         if stream.tail <= start and not (
             stream.closed or stream.is_gone or self._channels.draining
         ):
-            with self._readers.waiting(request):
-                await self._wait(stream)
-        if stream.is_gone:
-            self._reload(stream)
-            raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
-        if start < stream.earliest:
-            raise trimmed(stream)
+            channel = self._channel(stream, form_of(stream, PLAIN))
+            await self._wait(channel, request, self._settings.long_poll_timeout_s)
+        if stream.tail <= start and not stream.closed:
+            await self._until_current()
+        self._check_after_wait(stream, start)
         cursor = self._first_cursor(client_cursor)
         if stream.tail > start:
             end = await self._reads.chunk_end(stream, start)
             answer = self._reads.answer(stream, start, end, request, cursor=cursor)
             return answer if isinstance(answer, Response) else await answer
-        headers: Headers = [
-            (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
-            UP_TO_DATE,
-            NO_STORE,
-        ]
-        if stream.closed:
-            headers.append(CLOSED)
-        else:
-            headers.append((b"stream-cursor", cursor.encode()))
-        return Response(204, headers)
+        return self._nothing_new(stream, cursor)
 
-    def events(
+    async def filtered_poll(
         self,
         stream: Stream,
+        request: Request,
         offset: str,
         client_cursor: str | None,
-        form: SseForm = PLAIN,
-        *,
-        resumed: bool = False,
+        event_filter: EventFilter,
+    ) -> Response:
+        """Answer with what passes a filter after `offset`: as soon as there is something, the time
+        is up, or as much was searched as one request may search."""
+        start = position = await self._reads.start(stream, offset)
+        stream = self._reload(stream)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.long_poll_timeout_s
+        bytes_max = self._settings.filter_scan_bytes_max
+        while True:
+            page = await search(
+                self._engine,
+                stream,
+                event_filter,
+                position,
+                until=stream.tail,
+                count=None,
+                bytes_max=bytes_max,
+            )
+            bytes_max -= page.end - position
+            position = page.end
+            if page.wire or bytes_max <= 0:
+                break
+            if position < stream.tail:
+                continue  # It has moved while it was searched.
+            timeout_s = deadline - loop.time()
+            if stream.closed or self._channels.draining or timeout_s <= 0:
+                break
+            channel = self._channel(stream, form_of(stream, PLAIN), event_filter)
+            await self._wait(channel, request, timeout_s)
+            self._check_after_wait(stream, position)
+            if isinstance(channel.encoder, FilteredEncoder):
+                position = channel.encoder.after_quiet(position)
+        if not (page.wire or position < stream.tail or stream.closed):
+            await self._until_current()
+        cursor = self._first_cursor(client_cursor)
+        if page.wire or position < stream.tail:
+            return await self._reads.answer_page(
+                stream, start, page, request, event_filter, cursor=cursor
+            )
+        response = self._nothing_new(stream, cursor)
+        response.headers.append(filter_header(event_filter))
+        return response
+
+    def events(
+        self, stream: Stream, offset: str, client_cursor: str | None, options: ReadOptions
     ) -> Answer:
         """Return an SSE response; the transport attaches its reader after sending the head.
 
-        `resumed` is a browser that had an earlier one. It stops for good at any status but 200: at
-        the end of a closed stream that is what 204 is for, and a server that stops has an empty
-        response for it.
+        A browser that had an earlier one stops for good at any status but 200: at the end of a
+        closed stream that is what 204 is for, and a server that stops has an empty response for it.
         """
         if self._channels.draining:
-            if resumed:
+            if options.resumed:
                 return Response(200, list(EVENT_HEADERS), RETRY)
             raise ShuttingDown("The server is stopping; reconnect to another or retry shortly.")
         position = self._reads.known_position(stream, offset)
         if position is None:
-            return self._events_later(stream, offset, client_cursor, form, resumed)
-        return self._events(stream, position, client_cursor, form, resumed)
+            return self._events_later(stream, offset, client_cursor, options)
+        return self._events(stream, position, client_cursor, options)
 
     def attached(self, reader: SseReader) -> None:
         """Add a reader to the channel of its stream, and start its time limit."""
@@ -145,7 +179,7 @@ class Live:
             reader.finish()
             return
         reader.stream = stream
-        channel = reader.channel = self._channel(stream, reader.form)
+        channel = reader.channel = self._channel(stream, reader.form, reader.filter)
         loop = asyncio.get_running_loop()
         reader.deadline = loop.time() + self._settings.sse_timeout_s
         self._deadlines.append(reader)
@@ -168,51 +202,69 @@ class Live:
             self._sweeper.cancel()
             self._sweeper = None
 
-    async def _wait(self, stream: Stream) -> None:
-        channel = self._channel(stream, form_of(stream, PLAIN))
+    async def _wait(self, channel: Channel[SseReader], request: Request, timeout_s: float) -> None:
         future = channel.wait()
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._settings.long_poll_timeout_s, _resolve, future)
+        timer = loop.call_later(timeout_s, _resolve, future)
         self._traffic.long_polls += 1
         try:
-            await future
+            with self._readers.waiting(request):
+                await future
         finally:  # This also runs when the client disconnects and the wait is cancelled.
             self._traffic.long_polls -= 1
             timer.cancel()
             channel.stop_waiting(future)
 
+    async def _until_current(self) -> None:
+        """Hold the answer that there is nothing new until that is known."""
+        if not self._engine.is_current():
+            await self._engine.until_current(self._settings.long_poll_timeout_s)
+
+    def _check_after_wait(self, stream: Stream, position: int) -> None:
+        """Refuse to go on at a position that has gone during a wait, or whose stream has."""
+        if stream.is_gone:
+            self._reload(stream)
+            raise StreamNotFound("The stream was deleted, or has expired, during the wait.")
+        if position < stream.earliest:
+            raise trimmed(stream)
+
+    def _nothing_new(self, stream: Stream, cursor: str) -> Response:
+        headers: Headers = [
+            (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
+            UP_TO_DATE,
+            NO_STORE,
+        ]
+        if stream.closed:
+            headers.append(CLOSED)
+        else:
+            headers.append((b"stream-cursor", cursor.encode()))
+        return Response(204, headers)
+
     async def _events_later(
-        self,
-        stream: Stream,
-        offset: str,
-        client_cursor: str | None,
-        form: SseForm,
-        resumed: bool,
+        self, stream: Stream, offset: str, client_cursor: str | None, options: ReadOptions
     ) -> Response:
         position = await self._reads.start(stream, offset)
-        return self._events(stream, position, client_cursor, form, resumed)
+        return self._events(stream, position, client_cursor, options)
 
     def _events(
-        self,
-        stream: Stream,
-        position: int,
-        client_cursor: str | None,
-        form: SseForm,
-        resumed: bool,
+        self, stream: Stream, position: int, client_cursor: str | None, options: ReadOptions
     ) -> Response:
         end: Headers = []
         if stream.closed and position == stream.tail:
             offset = self._engine.token(stream, position)
             end = [(b"stream-next-offset", offset.encode()), UP_TO_DATE, CLOSED]
-            if resumed:
+            if options.resumed:
                 return Response(204, [*end, NO_STORE])
-        form = form_of(stream, form)
+        form = form_of(stream, options.form)
         headers: Headers = list(EVENT_HEADERS)
         if form.base64:
             headers.append((b"stream-sse-data-encoding", b"base64"))
+        if options.filter is not None:
+            headers.append(filter_header(options.filter))
         cursor = int(self._first_cursor(client_cursor))
         floor = 0 if cursor <= self.cursor(0) else cursor
-        return Response(200, headers + end, SseReader(self, stream, position, floor, form))
+        reader = SseReader(self, stream, position, floor, form, options.filter)
+        return Response(200, headers + end, reader)
 
     def _reload(self, stream: Stream) -> Stream:
         """Return the stream's current object: an idle stream may leave memory during a wait."""
@@ -221,13 +273,29 @@ class Live:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
         return current
 
-    def _channel(self, stream: Stream, form: SseForm) -> Channel[SseReader]:
-        key = (stream.id, form)
+    def _channel(
+        self, stream: Stream, form: SseForm, event_filter: EventFilter | None = None
+    ) -> Channel[SseReader]:
+        key = (stream.id, form, event_filter)
         channel = self._channels.get(key)
         if channel is None:
-            encoder = SseEncoder(self._engine, self._traffic, stream, form, cursor=self.cursor)
-            channel = self._channels.open(key, stream, encoder)
+            channel = self._channels.open(key, stream, self._encoder(stream, form, event_filter))
         return channel
+
+    def _encoder(
+        self, stream: Stream, form: SseForm, event_filter: EventFilter | None
+    ) -> SseEncoder:
+        if event_filter is None:
+            return SseEncoder(self._engine, self._traffic, stream, form, cursor=self.cursor)
+        return FilteredEncoder(
+            self._engine,
+            self._traffic,
+            stream,
+            form,
+            event_filter,
+            cursor=self.cursor,
+            bytes_max=self._settings.filter_scan_bytes_max,
+        )
 
     def _sweep(self) -> None:
         """End the responses whose time is up: clients reconnect, and caches can collapse them."""

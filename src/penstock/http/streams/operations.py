@@ -249,8 +249,37 @@ _APPEND: Final = Operation(
     ),
 )
 
+_STARTS: Final = (
+    Parameter(
+        "at",
+        "query",
+        "Instead of `offset`: read from the first message appended at or after this time, RFC 3339 "
+        "or milliseconds since 1970.",
+        {"type": "string"},
+        example="2026-11-01T10:00:00Z",
+    ),
+    Parameter(
+        "tail",
+        "query",
+        "Instead of `offset`: read the last so many messages of a JSON stream, or lines of text.",
+        shared.WHOLE,
+        example=10,
+    ),
+)
+_FILTERS: Final = tuple(
+    Parameter(
+        name,
+        "query",
+        f"Only change events with this {name}, or one of several, and all control events.",
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 100},
+    )
+    for name in ("type", "key")
+)
 _SPLITS: Final = record(
     {"offsets": array(shared.TOKEN), "ordinals": array(NUMBER)}, optional=["ordinals"]
+)
+_LOCATED: Final = record(
+    {"positions": array(NUMBER), "ordinals": array(NUMBER), "messages": array({})}
 )
 READ: Final = Operation(
     method="GET",
@@ -264,6 +293,7 @@ READ: Final = Operation(
     parameters=(
         shared.STREAM,
         shared.OFFSET,
+        *_STARTS,
         Parameter(
             "live",
             "query",
@@ -279,6 +309,13 @@ READ: Final = Operation(
         ),
         Parameter("until", "query", "The offset where the read ends at the latest.", shared.TOKEN),
         Parameter("count", "query", "The most messages; JSON streams only.", shared.COUNT),
+        *_FILTERS,
+        Parameter(
+            "positions",
+            "query",
+            "With a filter: answer with the position and the ordinal of each message too.",
+            {"const": "true"},
+        ),
         Parameter("splits", "query", "How many parts.", {**shared.COUNT, "maximum": 1000}),
         Parameter("bytes", "query", "The most bytes that are split.", shared.COUNT),
         Parameter(
@@ -294,6 +331,8 @@ READ: Final = Operation(
                 shared.CACHE_CONTROL,
                 *optional(
                     shared.NEXT_OFFSET,
+                    shared.START_OFFSET,
+                    shared.FILTERED,
                     shared.ETAG,
                     shared.UP_TO_DATE,
                     shared.CLOSED,
@@ -307,7 +346,11 @@ READ: Final = Operation(
                 ),
             ),
             (
-                Content("application/json", {"anyOf": [array({}), _SPLITS]}, [{"text": "hello"}]),
+                Content(
+                    "application/json",
+                    {"anyOf": [array({}), _SPLITS, _LOCATED]},
+                    [{"text": "hello"}],
+                ),
                 Content("text/event-stream"),
                 Content("*/*"),
             ),
@@ -326,7 +369,7 @@ READ: Final = Operation(
                 shared.NEXT_OFFSET,
                 shared.UP_TO_DATE,
                 shared.CACHE_CONTROL,
-                *optional(shared.CLOSED, shared.CURSOR),
+                *optional(shared.CLOSED, shared.CURSOR, shared.START_OFFSET, shared.FILTERED),
             ),
         ),
         Answer(
@@ -336,7 +379,14 @@ READ: Final = Operation(
                 shared.ETAG,
                 shared.NEXT_OFFSET,
                 shared.CACHE_CONTROL,
-                *optional(shared.UP_TO_DATE, shared.CLOSED, shared.CURSOR, shared.VARY),
+                *optional(
+                    shared.UP_TO_DATE,
+                    shared.CLOSED,
+                    shared.CURSOR,
+                    shared.VARY,
+                    shared.START_OFFSET,
+                    shared.FILTERED,
+                ),
             ),
         ),
     ),
@@ -348,7 +398,7 @@ _DESCRIBED: Final = (
     shared.EARLIEST_OFFSET,
     shared.ETAG,
     shared.CACHE_CONTROL,
-    *optional(*_LIFETIME, shared.CLOSED, shared.SUCCESSOR),
+    *optional(*_LIFETIME, shared.CLOSED, shared.SUCCESSOR, shared.START_OFFSET),
 )
 DESCRIBE: Final = Operation(
     method="HEAD",
@@ -356,12 +406,12 @@ DESCRIBE: Final = Operation(
     id="describeStream",
     summary="Describe a stream by headers",
     tag="streams",
-    parameters=(shared.STREAM, shared.IF_NONE_MATCH),
+    parameters=(shared.STREAM, *_STARTS, shared.IF_NONE_MATCH),
     answers=(
         Answer(200, "The stream exists; `Content-Type` is its own.", _DESCRIBED),
         Answer(304, "The stream has not changed.", _DESCRIBED),
     ),
-    errors=(*FIND, Damaged),
+    errors=(*QUERY, *FIND, Damaged),
 )
 _DELETE: Final = Operation(
     method="DELETE",
@@ -461,6 +511,7 @@ def describe() -> Description:
                 "trimmed": NUMBER,
                 "closed": FLAG,
                 "created_at": shared.TIME,
+                "touched_at": shared.TIME,
                 "ttl": nullable(NUMBER),
                 "expires_at": nullable(shared.TIME),
                 "forked_from": nullable(TEXT),

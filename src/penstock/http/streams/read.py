@@ -7,7 +7,7 @@ Also bounded reads (`until`, `count`) and `splits` for parallel readers. Live mo
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import InvalidOffset, InvalidParameter
 from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
@@ -20,26 +20,33 @@ from penstock.http.headers import (
     UP_TO_DATE,
     VARY,
     content_headers,
+    filter_header,
     has_tag,
     header_text,
     is_personal,
     weak,
 )
 from penstock.http.message import Body, Headers, Request, Response
-from penstock.http.query import parse_count, parse_query
+from penstock.http.query import parse_count, parse_lists, parse_query
+from penstock.http.streams.filtered import Page, check_filterable, filter_of, search
+from penstock.http.streams.ready import ReadyAnswers
+from penstock.http.streams.start import STARTS, mark_start, start_of, start_offset
 from penstock.http.streams.yjs import start_after_snapshot
+from penstock.log.lineage import generation_at
 from penstock.protocol import etag
 from penstock.protocol.offsets import NOW, START
-from penstock.protocol.sse import PLAIN, parse_form
+from penstock.protocol.sse import PLAIN, SseForm, parse_form
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.config.settings import Settings
     from penstock.http.compression import Compressor
     from penstock.http.streams.live import Live
+    from penstock.http.streams.resource import Streams
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
+    from penstock.state.filtering import EventFilter
 
 MAX_AGE_S = 60
 STALE_S = 300
@@ -47,53 +54,132 @@ STALE_S = 300
 Answer = Response | Coroutine[Any, Any, Response]
 
 
-_PARAMETERS = frozenset({"offset", "live", "cursor", "until", "count", "splits", "bytes", "sse"})
+_FILTERS = frozenset({"type", "key"})
+_PARAMETERS = frozenset(
+    {"offset", "live", "cursor", "until", "count", "splits", "bytes", "sse", "positions"}
+    | {*STARTS, *_FILTERS}
+)
+_STARTS = frozenset(STARTS)
 _BOUNDS = ("until", "count", "splits")
 
 
+class ReadOptions(NamedTuple):
+    """How a reader gets what it reads. `resumed` is a browser that had an earlier SSE response."""
+
+    form: SseForm = PLAIN
+    filter: EventFilter | None = None
+    resumed: bool = False
+
+
 class ReadModes:
-    """GET of a stream: the read mode that a query asks for, and the parameters that each takes."""
+    """GET and HEAD of a stream: the read mode that a query asks for, and the parameters that each
+    takes."""
 
-    __slots__ = ("_engine", "_live", "_reads")
+    __slots__ = ("_engine", "_live", "_reads", "_ready", "_streams")
 
-    def __init__(self, engine: Engine, reads: Reads, live: Live) -> None:
+    def __init__(self, engine: Engine, reads: Reads, live: Live, streams: Streams) -> None:
+        self._ready = ReadyAnswers()
         self._engine = engine
         self._reads = reads
         self._live = live
+        self._streams = streams
+
+    def head(self, path: str, request: Request) -> Answer:
+        query = parse_query(request.query, _STARTS)
+        response = self._streams.head(path, request)
+        name = start_of(query)
+        if name is None:
+            return response
+        return self._describe(self._engine.find(path, touch=False), response, name, query[name])
 
     def get(self, path: str, request: Request) -> Answer:
-        query = parse_query(request.query, _PARAMETERS)
+        ready = self._ready.get(path, request)
+        if (
+            ready is not None
+            and ready.is_for(request, self._engine.find(path, touch=True))
+            and self._engine.is_current()
+        ):
+            return self._reads.again(ready.response)
+        return self._get(path, request)
+
+    def _get(self, path: str, request: Request) -> Answer:
+        query, lists = parse_lists(request.query, _PARAMETERS, repeated=_FILTERS)
+        event_filter = filter_of(lists)
         offset = query.get("offset")
         if offset == "":
             raise InvalidOffset(
                 "`offset` is empty; leave it out to read from the start, or use -1 or now."
             )
-        live = query.get("live")
-        form = PLAIN
+        start = start_of(query)
+        live, form, resumed = query.get("live"), PLAIN, False
         if "sse" in query:
             if live != "sse":
                 raise InvalidParameter("`sse` is the form of events; it needs `live=sse`.")
             form = parse_form(query["sse"])
-        if live is None or live == "false":
-            # In every mode a read restarts the stream's TTL, also one that ends in a 304.
-            return self._reads.catch_up(self._engine.find(path, touch=True), request, query)
-        if live not in ("long-poll", "sse"):
+        if "positions" in query and (
+            query["positions"] != "true" or event_filter is None or live not in (None, "false")
+        ):
+            raise InvalidParameter(
+                "`positions` is true, for a catch-up read with `type` or `key`; others have every "
+                "message."
+            )
+        if live not in (None, "false", "long-poll", "sse"):
             raise InvalidParameter(
                 "`live` is long-poll or sse; false, or leaving it out, is a catch-up read."
             )
-        last_id = header_text(request.headers, b"last-event-id") if live == "sse" else None
-        # A browser that reconnects sends the URL as it was, and where it is by now.
-        offset = last_id or offset
-        if offset is None:
-            raise InvalidParameter("A live read needs `offset`: a Stream-Next-Offset, -1 or now.")
-        for name in _BOUNDS:
-            if name in query:
-                raise InvalidParameter(f"`{name}` bounds a read; a live read has no end.")
+        if live in ("long-poll", "sse"):
+            if live == "sse" and (last_id := header_text(request.headers, b"last-event-id")):
+                # A browser that reconnects sends the URL as it was, and where it is by now.
+                query, start, resumed = {**query, "offset": last_id}, None, True
+            elif offset is None and start is None:
+                raise InvalidParameter(
+                    "A live read needs `offset`: a Stream-Next-Offset, -1 or now. `at` and `tail` "
+                    "stand for one."
+                )
+            for name in _BOUNDS:
+                if name in query:
+                    raise InvalidParameter(f"`{name}` bounds a read; a live read has no end.")
+        # In every mode a read restarts the stream's TTL, also one that ends in a 304.
         stream = self._engine.find(path, touch=True)
-        cursor = query.get("cursor")
+        if event_filter is not None:
+            check_filterable(stream)
+        options = ReadOptions(form, event_filter, resumed=resumed)
+        if start is not None:
+            return self._from_start(stream, request, query, start, options)
+        return self._read(stream, request, query, options)
+
+    def _read(
+        self, stream: Stream, request: Request, query: dict[str, str], options: ReadOptions
+    ) -> Answer:
+        live, event_filter = query.get("live"), options.filter
+        if live is None or live == "false":
+            if event_filter is not None:
+                return self._reads.filtered(stream, request, query, event_filter)
+            answer = self._reads.catch_up(stream, request, query)
+            if isinstance(answer, Response) and self._engine.is_current():
+                self._ready.add(stream.path, request, stream, answer)
+            return answer
+        offset, cursor = query["offset"], query.get("cursor")
         if live == "sse":
-            return self._live.events(stream, offset, cursor, form, resumed=bool(last_id))
+            return self._live.events(stream, offset, cursor, options)
+        if event_filter is not None:
+            return self._live.filtered_poll(stream, request, offset, cursor, event_filter)
         return self._live.long_poll(stream, request, offset, cursor)
+
+    async def _from_start(
+        self,
+        stream: Stream,
+        request: Request,
+        query: dict[str, str],
+        name: str,
+        options: ReadOptions,
+    ) -> Response:
+        offset = await start_offset(self._engine, stream, name, query[name])
+        answer = self._read(stream, request, {**query, "offset": offset}, options)
+        return mark_start(answer if isinstance(answer, Response) else await answer, offset)
+
+    async def _describe(self, stream: Stream, response: Response, name: str, text: str) -> Response:
+        return mark_start(response, await start_offset(self._engine, stream, name, text))
 
 
 class Reads:
@@ -130,6 +216,13 @@ class Reads:
             return self._bounded(stream, request, query)
         return self.answer(stream, start, stream.tail, request)
 
+    def again(self, response: Response) -> Response:
+        """Count a response with a whole body that is given once more."""
+        assert isinstance(response.body, bytes)
+        self._traffic.reads += 1
+        self._traffic.bytes_out += len(response.body)
+        return response
+
     def known_position(self, stream: Stream, offset: str) -> int | None:
         """Return the position of an offset that needs no look into the log, else None."""
         if offset == START:
@@ -153,7 +246,9 @@ class Reads:
         self, stream: Stream, start: int, end: int, request: Request, *, cursor: str | None = None
     ) -> Answer:
         """Return the range [start, end) as 200, or 304 for a client that has it already."""
-        tag = etag.make(stream.id, start, end, stream.closed and end == stream.tail)
+        tag = etag.make(
+            generation_at(stream, end), start, end, stream.closed and end == stream.tail
+        )
         headers = self._headers(stream, start, end, request)
         if cursor is not None:
             headers.append((b"stream-cursor", cursor.encode()))
@@ -177,11 +272,76 @@ class Reads:
         packed = encode(coding, whole(stream, wire))
         return self._packed(headers, tag, coding, packed, packed)
 
+    async def filtered(
+        self, stream: Stream, request: Request, query: dict[str, str], event_filter: EventFilter
+    ) -> Response:
+        """Return the events from an offset on that pass a filter."""
+        if "splits" in query:
+            raise InvalidParameter(
+                "`splits` cuts a range whatever is in it; send `type` and `key` with the reads of "
+                "its parts."
+            )
+        start, until = await self._range(stream, query)
+        page = await search(
+            self._engine,
+            stream,
+            event_filter,
+            start,
+            until=stream.tail if until is None else until,
+            count=parse_count("count", query["count"]) if "count" in query else None,
+            bytes_max=self._settings.filter_scan_bytes_max,
+        )
+        ordinal = await self._engine.ordinal(stream, start) if "positions" in query else None
+        return await self.answer_page(stream, start, page, request, event_filter, ordinal=ordinal)
+
+    async def answer_page(
+        self,
+        stream: Stream,
+        start: int,
+        page: Page,
+        request: Request,
+        event_filter: EventFilter,
+        *,
+        cursor: str | None = None,
+        ordinal: int | None = None,
+    ) -> Response:
+        """Return a page as 200, or 304 for a client that has it already.
+
+        With `ordinal`, that of the first message from `start` on, it has the positions too.
+        """
+        is_end = stream.closed and page.end == stream.tail
+        variant = event_filter.digest + ("" if ordinal is None else "p")
+        tag = etag.make(generation_at(stream, page.end), start, page.end, is_end, variant=variant)
+        # An empty page is no chunk either, however far it goes.
+        headers = self._headers(stream, start if page.wire else page.end, page.end, request)
+        headers.append(filter_header(event_filter, located=ordinal is not None))
+        if cursor is not None:
+            headers.append((b"stream-cursor", cursor.encode()))
+        data, coding = whole(stream, page.wire), None
+        if ordinal is not None:
+            data = page.located(ordinal, data)
+        if self._compressor.applies(stream.config.content_type, len(data)):
+            headers.append(VARY)
+            coding = self._compressor.choose(request.headers.get(b"accept-encoding"))
+        if has_tag(request, tag):
+            return Response(304, [*headers, (b"etag", tag.encode())])
+        headers += content_headers(stream.config.content_type)
+        if coding is not None and self._compressor.reserve(len(data)):
+            try:
+                packed = await self._compressor.encode(coding, data)
+            finally:
+                self._compressor.release(len(data))
+            return self._packed(headers, tag, coding, packed, packed)
+        self._traffic.reads += 1
+        self._traffic.bytes_out += len(data)
+        return Response(200, [*headers, (b"etag", tag.encode())], data)
+
     def _headers(self, stream: Stream, start: int, end: int, request: Request) -> Headers:
         headers: Headers = [(b"stream-next-offset", self._engine.token(stream, end).encode())]
         at_tail = end == stream.tail
         if at_tail:
-            headers.append(UP_TO_DATE)
+            if stream.closed or self._engine.is_current():
+                headers.append(UP_TO_DATE)
             if stream.closed:
                 headers.append(CLOSED)
         if start == end and not (at_tail and stream.closed):
@@ -215,6 +375,7 @@ class Reads:
         wire: bytes | None = None,
     ) -> Response:
         """Return the bytes as they are; without `wire` they are read while they are sent."""
+        self._traffic.reads += 1
         self._traffic.bytes_out += end - start
         headers.append((b"etag", tag.encode()))
         if wire is not None:
@@ -244,6 +405,7 @@ class Reads:
     def _packed(
         self, headers: Headers, tag: str, coding: str, packed: bytes, body: Body
     ) -> Response:
+        self._traffic.reads += 1
         self._traffic.bytes_out += len(packed)
         headers.append((b"content-encoding", coding.encode()))
         headers.append((b"etag", weak(tag)))
@@ -251,12 +413,14 @@ class Reads:
 
     def _now(self, stream: Stream) -> Response:
         """Return the empty response at the tail: never cached, since the tail moves."""
+        self._traffic.reads += 1
         headers: Headers = [
             *content_headers(stream.config.content_type),
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
-            UP_TO_DATE,
             NO_STORE,
         ]
+        if stream.closed or self._engine.is_current():
+            headers.append(UP_TO_DATE)
         if stream.closed:
             headers.append(CLOSED)
         return Response(200, headers, whole(stream, b""))

@@ -100,7 +100,7 @@ class StreamRegistry:
 
     def _committed(self, batch: Sequence[Mutation]) -> None:
         for mutation in batch:
-            if mutation.creates and mutation.stream is not None:
+            if mutation.creates:
                 self._mark([mutation.stream.path])
             if mutation.ended:
                 self._mark([stream.path for stream in mutation.ended])
@@ -165,7 +165,7 @@ class StreamRegistry:
         unlisted = dict.fromkeys(self._entries)
         after = ""
         while True:
-            page = self._engine.list_streams("", after, PAGE)
+            page = await self._engine.list_streams("", after, PAGE)
             for info in page:
                 unlisted.pop(info.path, None)
                 entry = Entry(info.content_type, info.created_us // 1000)

@@ -31,6 +31,7 @@ from penstock.http.headers import (
 from penstock.http.message import Headers, Later, Request, Response
 from penstock.http.permission import require
 from penstock.http.router import parse_source
+from penstock.log.lineage import generation_at
 from penstock.log.requests import Append, Appended, Created, Fork
 from penstock.protocol import etag
 from penstock.protocol.headers import (
@@ -125,7 +126,9 @@ class Streams:
         config = stream.config
         # The tag of the read that returns all there is. A read of a long stream ends earlier, and
         # has another.
-        tag = etag.make(stream.id, stream.earliest, stream.tail, stream.closed)
+        tag = etag.make(
+            generation_at(stream, stream.tail), stream.earliest, stream.tail, stream.closed
+        )
         headers: Headers = [
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             (b"stream-earliest-offset", self._engine.earliest(stream).offset.encode()),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.http.traffic import Traffic
     from penstock.log.engine import Engine
     from penstock.log.stream import Stream
+    from penstock.state.filtering import EventFilter
 
 PIECE_BYTES: Final = 64 * 1024
 """The size of what a reader that is behind is sent at a time, and so what a stalled one holds."""
@@ -34,15 +35,34 @@ RETRY: Final = sse.retry(limits.SSE_RETRY_MS)
 class SseReader(LiveReader):
     """One SSE response, at a position of its stream."""
 
-    __slots__ = ("cursor", "deadline", "form", "held", "live", "position", "started", "stream")
+    __slots__ = (
+        "cursor",
+        "deadline",
+        "filter",
+        "form",
+        "held",
+        "live",
+        "position",
+        "searched_from",
+        "started",
+        "stream",
+    )
 
     def __init__(
-        self, live: Live, stream: Stream, position: int, cursor: int, form: SseForm
+        self,
+        live: Live,
+        stream: Stream,
+        position: int,
+        cursor: int,
+        form: SseForm,
+        event_filter: EventFilter | None = None,
     ) -> None:
         super().__init__()
         self.live = live
         self.stream = stream
         self.form = form
+        self.filter = event_filter
+        self.searched_from = position  # a filter has searched from here for this reader alone
         # Everything up to `position` was written; `held` are the bytes after it that wait for the
         # rest of a character. For joined readers the encoder has both.
         self.position = position
@@ -97,6 +117,9 @@ class SseEncoder:
         self._sent = stream.tail
         self._held = b""
 
+    def wakes(self, wire: bytes, end: int, closed: bool) -> bool:
+        return True
+
     def publish(self, wire: bytes, end: int, closed: bool) -> Frame[SseReader] | None:
         wire, self._held = self._split(self._held + wire, closed)
         if self._held and not wire:
@@ -105,12 +128,13 @@ class SseEncoder:
         offset = self._engine.token(self._stream, end)
         data = self._data(wire, sse.end_at(offset)) if wire else b""
         current = self._cursor(0)
+        is_all = self._engine.is_current()
         own = {
-            reader: data + _control(offset, reader.cursor, up_to_date=True, closed=closed)
+            reader: data + _control(offset, reader.cursor, up_to_date=is_all, closed=closed)
             for reader in self._ahead
             if reader.cursor > current
         }
-        return Frame(data + _control(offset, current, up_to_date=True, closed=closed), own)
+        return Frame(data + _control(offset, current, up_to_date=is_all, closed=closed), own)
 
     def share(self, reader: SseReader) -> None:
         self._sent, self._held = reader.position, reader.held
@@ -173,7 +197,8 @@ class SseEncoder:
         end -= len(held)
         cursor = self._cursor(reader.cursor)
         offset = self._engine.token(self._stream, end)
-        frame = _control(offset, cursor, up_to_date=is_at_tail, closed=closed)
+        is_all = is_at_tail and self._engine.is_current()
+        frame = _control(offset, cursor, up_to_date=is_all, closed=closed)
         if wire:
             frame = self._data(wire, sse.end_at(offset)) + frame
             self._traffic.events += 1

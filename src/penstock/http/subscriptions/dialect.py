@@ -39,7 +39,11 @@ class SubscriptionDialect(Dialect):
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self.service = Subscriptions(
-            services.engine, settings, services.egress, clock=services.clock
+            services.engine,
+            settings,
+            services.egress,
+            clock=services.clock,
+            streams=services.streams,
         )
         self._resource = SubscriptionResource(self.service, settings)
         self._keys = WebhookKeys(self.service)

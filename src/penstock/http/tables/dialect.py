@@ -35,12 +35,12 @@ class TableDialect(Dialect):
         self.directory = TableDirectory(engine, indexer, settings)
         live_keys = LiveKeys(indexer, settings)
         self._checks = TableChecks(Resets(indexer, settings), live_keys, clock=clock)
-        self._live = TableLive(engine, settings, services.traffic)
+        self.live = TableLive(engine, settings, services.traffic)
         declarations = TableDeclarations(
             self.directory, clock=clock, public_url=settings.public_url
         )
         self._tables = Tables(self.directory, declarations, live_keys, settings, clock=clock)
-        self._reads = TableReads(self.directory, self._live, services.compressor)
+        self._reads = TableReads(self.directory, self.live, services.compressor)
 
     def routes(self) -> Routes:
         table = {
@@ -62,10 +62,10 @@ class TableDialect(Dialect):
         return [AppendCheck(META, self._checks)]
 
     def metrics(self) -> Iterable[Metric]:
-        return table_metrics(self._tables, self._live, self._checks, self.directory.cache)
+        return table_metrics(self._tables, self.live, self._checks, self.directory.cache)
 
     def drain(self) -> None:
-        self._live.drain()
+        self.live.drain()
 
 
 def _put_needs(request: Request) -> Need:

@@ -69,6 +69,9 @@ class RowEncoder:
         self._sent = view.stream.tail
         self._ordinal = view.stream.count
 
+    def wakes(self, wire: bytes, end: int, closed: bool) -> bool:
+        return True
+
     def publish(self, wire: bytes, end: int, closed: bool) -> Frame[TableReader] | None:
         rows = self._view.transcoder.rows(wire, self._ordinal)
         self._sent, self._ordinal = end, self._view.stream.count

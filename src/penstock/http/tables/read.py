@@ -18,6 +18,7 @@ from penstock.http.headers import CLOSED, NO_CACHE, VARY_TABLE, has_tag, weak
 from penstock.http.message import Headers, Request, Response
 from penstock.http.query import parse_query
 from penstock.http.tables.response import TableReader
+from penstock.log.lineage import generation_at
 from penstock.stp.content_type import accepts
 from penstock.stp.rows import parse_since_id
 from penstock.stp.server.table_view import RowCursor
@@ -61,7 +62,7 @@ class TableReads:
             return self._waiting(view, cursor, query, headers, request)
         if cursor is None:
             cursor = RowCursor(extent.position, extent.messages)
-        tag = f'"{view.stream.id}:r{cursor.ordinal}:{extent.messages}{_end(view, extent)}"'
+        tag = _tag(view, extent, f"r{cursor.ordinal}:{extent.messages}")
         if (unchanged := _not_modified(request, tag, headers)) is not None:
             return unchanged
         return await self._bounded(view, cursor, extent, None, request, headers, tag)
@@ -73,7 +74,7 @@ class TableReads:
         cursor, first = RowCursor(extent.position, extent.messages), view.active_rows(active)
         if self._waits(view, query):
             return self._waiting(view, cursor, query, headers, request, first)
-        tag = f'"{view.stream.id}:a{extent.messages}{_end(view, extent)}"'
+        tag = _tag(view, extent, f"a{extent.messages}")
         if (unchanged := _not_modified(request, tag, headers)) is not None:
             return unchanged
         size = sum(active.lengths)
@@ -200,9 +201,10 @@ def _negotiate(view: TableView, request: Request) -> None:
         )
 
 
-def _end(view: TableView, extent: TableExtent) -> str:
-    """Return a suffix of the tag: closing changes it, so that a 304 cannot hide a table's end."""
-    return ":c" if view.stream.closed and extent.position == view.stream.tail else ""
+def _tag(view: TableView, extent: TableExtent, rows: str) -> str:
+    """Return the tag of rows; closing changes it, so that a 304 cannot hide a table's end."""
+    end = ":c" if view.stream.closed and extent.position == view.stream.tail else ""
+    return f'"{generation_at(view.stream, extent.position)}:{rows}{end}"'
 
 
 def _not_modified(request: Request, tag: str, headers: Headers) -> Response | None:

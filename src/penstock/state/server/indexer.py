@@ -43,7 +43,10 @@ WAIT_S: Final = 10.0
 """How long a reader waits for the index to reach its position."""
 RETRY_S: Final = 1.0
 FOLDS_MAX: Final = 4
-"""Streams that are folded for an answer at the same time: each takes memory."""
+"""Streams that are folded for an answer at the same time, and those that are remembered: each takes
+memory."""
+FOLD_AGE_S: Final = 20.0
+"""How long a fold is remembered after it was made or gone on with."""
 SWEEP_STREAMS: Final = 20
 """Streams checked for each new one, so that deleted streams leave the index faster than new ones
 enter it."""
@@ -68,6 +71,7 @@ class StateIndexer:
         # must be removed here too.
         self._checked: dict[int, int] = {}
         self._folding = asyncio.Semaphore(FOLDS_MAX)
+        self._folds: dict[int, _Fold] = {}
         self._closed = False
         self.on_deadline: Callable[[Deadline], None] = lambda _: None
         self.skipped = 0
@@ -104,6 +108,8 @@ class StateIndexer:
         if self._index is not None:
             self._index.interrupt()
         self._thread.shutdown(cancel_futures=True)
+        for stream_id in list(self._folds):
+            self._folds.pop(stream_id).index.close()
         for follow in list(self._follows.values()):
             self._engine.unwatch(follow.stream, follow)
             follow.fail(ShuttingDown("The server is stopping; try again.", Retry_After="1"))
@@ -161,19 +167,53 @@ class StateIndexer:
         return answer
 
     async def fold(self, stream: Stream, at: int, question: Callable[[StateIndex], T | None]) -> T:
-        """Return the answer for a stream that is not indexed: all of it is read now."""
+        """Return the answer for a stream that is not indexed: its events are read now, or were for
+        another position a short time ago."""
         async with self._folding:
-            index = await self._work(lambda: StateIndex(None))
+            # Taken out while it is used: one request at a time.
+            fold = self._folds.pop(stream.id, None)
+            if fold is None or fold.first != stream.earliest:
+                fold = await self._begin_fold(stream, fold)
             try:
-                start, ordinal = stream.earliest, stream.earliest_ordinal
-                await self._work(lambda: index.begin(stream.id, stream.path, start, ordinal))
-                while start < at:
-                    start = await self._fold_on(index, stream, start, at)
-                answer = await self._work(lambda: question(index))
-            finally:
-                index.close()
+                while fold.position < at:
+                    start = fold.position
+                    fold.position = await self._fold_on(fold.index, stream, start, at)
+                answer = await self._work(lambda: question(fold.index))
+            except BaseException:
+                fold.index.close()
+                raise
+        self._remember(stream, fold)
         assert answer is not None
         return answer
+
+    async def _begin_fold(self, stream: Stream, old: _Fold | None) -> _Fold:
+        if old is not None:  # the stream was trimmed since
+            old.index.close()
+        start, ordinal = stream.earliest, stream.earliest_ordinal
+        index = await self._work(lambda: StateIndex(None))
+        try:
+            await self._work(lambda: index.begin(stream.id, stream.path, start, ordinal))
+        except BaseException:
+            index.close()
+            raise
+        return _Fold(index, start, start)
+
+    def _remember(self, stream: Stream, fold: _Fold) -> None:
+        """Keep a fold for a while: whoever looks at one position soon looks at others."""
+        other = self._folds.pop(stream.id, None)
+        if other is not None:
+            other.index.close()
+        while len(self._folds) >= FOLDS_MAX:
+            self._folds.pop(next(iter(self._folds))).index.close()
+        if self._closed:
+            fold.index.close()
+            return
+        self._folds[stream.id] = fold
+        asyncio.get_running_loop().call_later(FOLD_AGE_S, self._forget_fold, stream.id, fold)
+
+    def _forget_fold(self, stream_id: int, fold: _Fold) -> None:
+        if self._folds.get(stream_id) is fold:
+            self._folds.pop(stream_id).index.close()
 
     async def _fold_on(self, index: StateIndex, stream: Stream, start: int, at: int) -> int:
         end = await self._engine.plan(stream, start, max_bytes=BATCH_BYTES, until=at)
@@ -376,6 +416,17 @@ class StateIndexer:
         if self._index is None:
             self._index = StateIndex(self._path)
         return self._index
+
+
+class _Fold:
+    """A stream that is not declared, folded in memory from its first event up to a position."""
+
+    __slots__ = ("first", "index", "position")
+
+    def __init__(self, index: StateIndex, first: int, position: int) -> None:
+        self.index = index
+        self.first = first
+        self.position = position
 
 
 class _Follow:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.errors import BadRequest, InvalidEvent, InvalidRow, PenstockError
+from penstock.log.lineage import generation_at, is_generation
 from penstock.log.requests import NotYet, Proposal, Writer
 from penstock.protocol.headers import format_expires_at
 from penstock.protocol.json_mode import SLICE_BYTES, slices
@@ -240,7 +241,7 @@ def check_event(event: ChangeEvent, table: Table, index: int | None = None) -> N
 def _floor(event: ControlEvent, proposal: Proposal) -> int | None:
     """Return the position from which events count after a reset; None if none before it does."""
     offset = _offset(event)
-    if offset is None or offset.generation != proposal.stream.id:
+    if offset is None or not is_generation(proposal.stream, offset.generation):
         return None
     return offset.position
 
@@ -256,7 +257,8 @@ def _offset(event: ControlEvent) -> Offset | None:
 def _check_reset(event: ControlEvent, proposal: Proposal, index: int) -> None:
     """Refuse a reset that skips events after it: rows cannot express that."""
     offset = _offset(event)
-    if offset is not None and offset > (proposal.stream.id, proposal.start):
+    start = (generation_at(proposal.stream, proposal.start), proposal.start)
+    if offset is not None and offset > start:
         raise InvalidEvent(
             f"Event {index}: a reset with an offset ahead of it skips events, which rows cannot: "
             "the stream is shown as a table. Leave the offset out.",

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import BadRequest, InvalidRow, NotExpressible
+from penstock.log.lineage import generation_at
 from penstock.protocol.offsets import Offset, parse_offset
 from penstock.state.event import ControlEvent
 from penstock.stp.server.checks import check_event
@@ -49,11 +50,12 @@ async def inspect(
             continue
         end = await engine.plan(stream, history.position, max_bytes=PIECE_BYTES, until=until)
         wire = await indexer.read(stream, history.position, end)
-        history = await asyncio.to_thread(_inspect, wire, stream.id, table, history)
+        generation = generation_at(stream, end)
+        history = await asyncio.to_thread(_inspect, wire, generation, table, history)
     return history
 
 
-def _inspect(wire: bytes, stream_id: int, table: Table, history: History) -> History:
+def _inspect(wire: bytes, generation: int, table: Table, history: History) -> History:
     changes, has_resets, position = history.changes, history.has_resets, history.position
     lines = wire.split(b"\n")
     for index, event in enumerate(events_of(wire)):
@@ -64,7 +66,7 @@ def _inspect(wire: bytes, stream_id: int, table: Table, history: History) -> His
         if isinstance(event, ControlEvent):
             if event.control == "reset":
                 has_resets = True
-                _check_reset(event, stream_id, position, seqno)
+                _check_reset(event, generation, position, seqno)
         elif event.type == table.type:
             changes += 1
             try:
@@ -77,12 +79,12 @@ def _inspect(wire: bytes, stream_id: int, table: Table, history: History) -> His
     return History(history.position + len(wire), messages, changes, has_resets)
 
 
-def _check_reset(event: ControlEvent, stream_id: int, position: int, seqno: int) -> None:
+def _check_reset(event: ControlEvent, generation: int, position: int, seqno: int) -> None:
     try:
         offset = parse_offset(event.offset or "")
     except BadRequest:
         return
-    if isinstance(offset, Offset) and offset > (stream_id, position):
+    if isinstance(offset, Offset) and offset > (generation, position):
         raise NotExpressible(
             f"Event {seqno} of the stream is a reset that skips events after it, which rows cannot."
         )

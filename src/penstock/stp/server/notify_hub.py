@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.config.setting import InvalidSetting
@@ -17,7 +18,14 @@ from penstock.stp.server.mirrors import Mirrors
 from penstock.stp.server.notifier import Notifier
 from penstock.stp.server.nurls import Nurls
 from penstock.stp.server.peers import TABLES, Peers, mirror_path
-from penstock.stp.server.registry import FOLLOWED, Listener, Registry, Waiting
+from penstock.stp.server.registry import (
+    FOLLOWED,
+    PART_PATH,
+    PATH,
+    Listener,
+    Registry,
+    Waiting,
+)
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
@@ -45,15 +53,17 @@ class NotifyHub:
         egress: Egress,
         *,
         clock: Clock,
+        owns: Callable[[str], bool] | None = None,
     ) -> None:
         self._engine = engine
+        self._owns = owns
         self._settings = settings
         self._clock = clock
         self._tables = tables
         tables.on_declared = self._declared
         self._peers = Peers(settings)
         self._public_origin = _origin(settings.public_url)
-        self.registry = Registry(engine, indexer)
+        self.registry = Registry(engine, indexer, path=PATH if owns is None else PART_PATH)
         self.notifier = Notifier(settings, self.registry, egress, self._peers, self._last_seqno)
         self.mirrors = Mirrors(
             engine,
@@ -90,6 +100,15 @@ class NotifyHub:
         """Wait until the stored entries are loaded."""
         if self._loading is not None:
             await asyncio.shield(self._loading)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process has all tables of the server."""
+        return self._owns is None
+
+    def owns(self, path: str) -> bool:
+        """Whether a table at a path would be in this process."""
+        return self._owns is None or self._owns(path)
 
     def close(self) -> None:
         if self._loading is not None:
@@ -167,6 +186,8 @@ class NotifyHub:
                 ignored["surl"] = NOT_A_PEER
             elif not self._settings.notify_follow:
                 ignored["surl"] = "an operator decides which tables are followed here"
+            elif not self.owns(mirror_path(surl)):
+                ignored["surl"] = "another worker of this server follows it"
             else:
                 tables = [mirror_path(surl)]
         for table in tables:

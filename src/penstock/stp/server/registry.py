@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.state.server.indexer import StateIndexer
 
 PATH: Final = "__stp/registry"
+PART_PATH: Final = "__ds/stp-registry"
+"""Where a process that has only some of the tables keeps its entries: no client reads them."""
 OWNER: Final = "stp-owner"
 """The meta value of streams that only the server writes: mirrors, and the registry."""
 SERVER: Final = b"the server itself"
@@ -135,10 +137,11 @@ def check_writer(proposal: Proposal) -> None:
 class Registry:
     """All entries by their key, and the stream that has them."""
 
-    def __init__(self, engine: Engine, indexer: StateIndexer) -> None:
+    def __init__(self, engine: Engine, indexer: StateIndexer, *, path: str = PATH) -> None:
         self._engine = engine
         self._indexer = indexer
-        self._stream = SystemStream(engine, PATH, prepare=self._declare)
+        self._path = path
+        self._stream = SystemStream(engine, path, prepare=self._declare)
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
         self.waiting: dict[str, Waiting] = {}
@@ -235,14 +238,14 @@ class Registry:
     async def _declare(self, stream: Stream) -> None:
         """Reserve the new stream for the server and declare its types."""
         engine = self._engine
-        await engine.set_meta(PATH, OWNER, SERVER)
+        await engine.set_meta(self._path, OWNER, SERVER)
         if STATE not in stream.meta:
             types = {kind: {"schema": {"type": "object"}} for kind in _TYPES}
             offset = engine.token(stream, stream.tail)
             declaration = Declaration(
                 version=1, mode="reject", types=types, offset=offset, ordinal=stream.count
             )
-            await engine.set_meta(PATH, STATE, encode_declaration(declaration))
+            await engine.set_meta(self._path, STATE, encode_declaration(declaration))
         self._indexer.follow(stream)
 
 

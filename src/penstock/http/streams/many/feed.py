@@ -28,6 +28,11 @@ class Feed:
         self.stream = stream
         self.groups: dict[Group, None] = {}
 
+    @property
+    def readers(self) -> int:
+        """The number of responses that the stream is part of."""
+        return sum(len(group.joined) + len(group.behind) for group in self.groups)
+
     # -- called by the engine
 
     def advanced(self, start: int, end: int, wire: bytes, closed: bool) -> None:
@@ -56,4 +61,5 @@ class Feed:
     def entry(self, wire: bytes, end: int, closed: bool) -> bytes:
         """Return the entry of the last bytes of the stream."""
         offset = self._live.engine.token(self.stream, end)
-        return data_entry(self.stream, offset, wire, up_to_date=True, closed=closed)
+        is_all = self._live.engine.is_current()
+        return data_entry(self.stream, offset, wire, up_to_date=is_all, closed=closed)

@@ -123,6 +123,11 @@ class Group:
         feed.groups[self] = None
         self.feeds[stream.id] = self.paths[stream.path] = feed
         self._positions.set(stream.id, stream.tail, closed=stream.closed)
+        self.renew(self._positions)
+
+    def renew(self, positions: Positions) -> None:
+        """Let cursors say that they are newer than the last restore of the store."""
+        positions.newest = max(positions.newest, self._engine.restore_generation)
 
     def welcome(self, feed: Feed, turn: int) -> None:
         """Add a stream that was created while there are readers: all read it from its beginning."""
@@ -139,7 +144,8 @@ class Group:
         self.add_stream(feed)
         if self.joined and data is not None:
             offset = self._engine.token(stream, start)
-            self._put(entries.joined(stream, offset, up_to_date=not data and not stream.closed))
+            is_all = not data and not stream.closed and self._engine.is_current()
+            self._put(entries.joined(stream, offset, up_to_date=is_all))
             if data or stream.closed:
                 self._put(feed.entry(data, stream.tail, stream.closed))
 
@@ -289,7 +295,7 @@ class Group:
 
     def _join(self, reader: ManyReader, sink: Sink, batch: Batch) -> None:
         self._flush()
-        if not reader.is_told:
+        if not reader.is_told and self._engine.is_current():
             reader.is_told = True
             batch.add(entries.UP_TO_DATE)
         self._send(reader, sink, batch)
@@ -335,7 +341,8 @@ class Group:
             reader.feeds[generation] = self.feeds[generation]
             offset = self._engine.token(stream, stream.earliest)
             is_empty = stream.earliest == stream.tail and not stream.closed
-            batch.add(entries.joined(stream, offset, up_to_date=is_empty))
+            is_all = is_empty and self._engine.is_current()
+            batch.add(entries.joined(stream, offset, up_to_date=is_all))
             positions.set(generation, stream.earliest)
 
     async def _read(self, reader: ManyReader, stream: Stream, batch: Batch) -> None:
@@ -364,6 +371,5 @@ class Group:
         positions.set(stream.id, end, closed=closed)
         if wire or closed:
             offset = engine.token(stream, end)
-            batch.add(
-                entries.data_entry(stream, offset, wire, up_to_date=is_at_tail, closed=closed)
-            )
+            is_all = is_at_tail and engine.is_current()
+            batch.add(entries.data_entry(stream, offset, wire, up_to_date=is_all, closed=closed))

@@ -144,6 +144,7 @@ class ManyLive:
                 continue  # It was created after the request: the reader is to find it as new.
             await self._begin(feed, selection, positions, notices)
             feeds[generation] = feed
+        group.renew(positions)
         return ManyReader(self, group, positions, notices, feeds)
 
     async def _resumed(self, group: Group, selection: Selection, cursor: Positions) -> ManyReader:
@@ -158,6 +159,7 @@ class ManyLive:
             stream = feed.stream
             if generation in cursor:
                 position = cursor.position(generation)
+                _check_restored(stream, position, cursor.newest)
                 await self._check(stream, position)
                 positions.set(generation, position, closed=cursor.knows_closed(generation))
             elif generation > cursor.newest:
@@ -165,6 +167,7 @@ class ManyLive:
             else:
                 await self._begin(feed, selection, positions, notices)
             feeds[generation] = feed
+        group.renew(positions)
         return ManyReader(self, group, positions, notices, feeds)
 
     async def _check(self, stream: Stream, position: int) -> None:
@@ -200,7 +203,7 @@ class ManyLive:
                 error.detail = f"`stream={stream.path}`: {error.detail}"
                 raise
         positions.set(stream.id, position)
-        is_at_tail = position == stream.tail and not stream.closed
+        is_at_tail = position == stream.tail and not stream.closed and self.engine.is_current()
         token = self.engine.token(stream, position)
         notices.append(entries.joined(stream, token, up_to_date=is_at_tail))
 
@@ -221,15 +224,18 @@ class ManyLive:
     async def _fill(self, group: Group) -> None:
         try:
             for path in group.selection.streams:
+                await self.engine.fetch(path)
                 self._add(group, path)
             for pattern in group.selection.patterns:
                 prefix, exact = listing(pattern)
                 if exact is not None:
+                    await self.engine.fetch(exact)
                     self._add(group, exact)
                 after = ""
-                while page := self.engine.list_streams(prefix, after, PAGE):
+                while page := await self.engine.list_streams(prefix, after, PAGE):
                     for info in page:
                         if matches(pattern, info.path):
+                            await self.engine.fetch(info.path)
                             self._add(group, info.path)
                     after = page[-1].path
                     await asyncio.sleep(0)
@@ -298,7 +304,7 @@ class ManyLive:
     def _committed(self, batch: Sequence[Mutation]) -> None:
         """Note the streams that a commit has created. It runs in every commit."""
         for mutation in batch:
-            if mutation.creates and mutation.stream is not None:
+            if mutation.creates:
                 self._news.append(mutation.stream)
         if self._news and self._welcoming is None:
             self._welcoming = asyncio.get_running_loop().call_soon(self._welcome)
@@ -366,3 +372,13 @@ class ManyLive:
 
 def _is_reserved(path: str) -> bool:
     return path.startswith(f"{RESERVED}/")
+
+
+def _check_restored(stream: Stream, position: int, newest: int) -> None:
+    """Refuse a cursor that a server gave out after the backup that it was restored from."""
+    for start, generation in stream.renewals:
+        if newest < generation and position > start:
+            raise InvalidCursor(
+                f"The cursor does not fit {stream.path!a}: the server was restored from a backup, "
+                "and does not have that data. Begin again without the cursor."
+            )

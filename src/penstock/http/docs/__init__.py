@@ -1,0 +1,1 @@
+"""`/docs` and `/problems`: pages about the server's API and its errors, for people."""

@@ -1,0 +1,132 @@
+"""Equal reads of an unchanged stream get the same response; whatever it depends on changes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.access.principal import Principal
+from penstock.http.message import Request, Response
+from penstock.http.streams import ready
+from tests.helpers.app import Client, make_request, run_with_app, settings_of, with_app
+
+JSON = "application/json"
+
+
+async def answer(client: Client, request: Request) -> Response:
+    """Send a request as a transport does that has seen its head before."""
+    request.route = None
+    assert client.app.refuse(request) is None
+    response = client.app.handle(request)
+    return response if isinstance(response, Response) else await response
+
+
+def read(path: str = "a", query: str = "offset=-1", **headers: str) -> Request:
+    return make_request("GET", f"/v1/stream/{path}?{query}", b"", **headers)
+
+
+@with_app()
+async def test_an_equal_read_of_an_unchanged_stream_is_answered_with_the_same_response(
+    client: Client,
+) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    request = read()
+    first = await answer(client, request)
+    traffic = client.app.traffic
+    reads, sent = traffic.reads, traffic.bytes_out
+    assert await answer(client, request) is first
+    assert first.body == b"[1]"
+    assert (traffic.reads, traffic.bytes_out) == (reads + 1, sent + 3)
+
+
+async def append(client: Client) -> None:
+    await client.post("a", b"[2]", content_type=JSON)
+
+
+async def close(client: Client) -> None:
+    await client.post("a", stream_closed="true")
+
+
+async def trim(client: Client) -> None:
+    tail = (await client.head("a")).offset
+    body = json.dumps({"before": tail}).encode()
+    assert (await client.send("POST", "/v1/stream/a/__ds/trim", body)).status < 300
+
+
+async def recreate(client: Client) -> None:
+    await client.delete("a")
+    await client.put("a", b"[1]", content_type=JSON)
+
+
+@pytest.mark.parametrize("change", [append, close, trim, recreate])
+def test_what_changes_a_stream_changes_the_answer(
+    change: Callable[[Client], Awaitable[None]], tmp_path: Path
+) -> None:
+    async def run(client: Client) -> None:
+        await client.put("a", b"[1]", content_type=JSON)
+        request = read()
+        first = await answer(client, request)
+        await change(client)
+        second, fresh = await answer(client, request), await answer(client, read())
+        assert (second.headers, second.body) == (fresh.headers, fresh.body)
+        assert (second.headers, second.body) != (first.headers, first.body)
+
+    run_with_app(run, settings_of("disk", tmp_path))
+
+
+@with_app()
+async def test_a_deleted_stream_is_gone(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    request = read()
+    await answer(client, request)
+    await client.delete("a")
+    assert (await answer(client, request)).status == 404
+
+
+@with_app()
+async def test_other_requests_have_answers_of_their_own(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    first = await answer(client, read())
+    assert await answer(client, read()) is not first  # equal headers, but not known to be
+    private = await answer(client, read(authorization="Bearer x"))
+    assert (b"cache-control", b"private, max-age=60, stale-while-revalidate=300") in private.headers
+    tag = dict(first.headers)[b"etag"].decode()
+    assert (await answer(client, read(if_none_match=tag))).status == 304
+
+
+@with_app()
+async def test_a_principal_is_part_of_the_request(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    request = read()
+    first = await answer(client, request)
+    entry = client.app.streams.modes._ready.get("a", request)
+    assert entry is not None
+    stream = client.engine.find("a", touch=False)
+    assert entry.is_for(request, stream)
+    assert request.principal is not None
+    request.principal = Principal("somebody else", request.principal.rules)
+    assert not entry.is_for(request, stream)
+    assert entry.response is first
+
+
+@with_app()
+async def test_a_stream_whose_time_runs_is_answered_anew(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON, stream_ttl="30")
+    request = read()
+    assert await answer(client, request) is not await answer(client, request)
+
+
+@with_app()
+async def test_they_are_few_and_small(client: Client) -> None:
+    await client.put("large", b'["' + b"x" * ready.BODY_BYTES_MAX + b'"]', content_type=JSON)
+    request = read("large")
+    assert await answer(client, request) is not await answer(client, request)
+    answers = client.app.streams.modes._ready
+    for number in range(ready.ENTRIES_MAX + 1):
+        await client.put(f"s{number}", b"[1]", content_type=JSON)
+        await answer(client, read(f"s{number}"))
+    assert answers.get("s0", read("s0")) is None
+    assert answers.get(f"s{ready.ENTRIES_MAX}", read(f"s{ready.ENTRIES_MAX}")) is not None
