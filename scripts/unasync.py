@@ -19,6 +19,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from ruff import find_ruff_bin
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "src/penstock/"
 MODULES = (
@@ -26,6 +28,7 @@ MODULES = (
     "client/aio/many.py",
     "client/aio/stream.py",
     "client/aio/subscription.py",
+    "client/aio/writing.py",
     "state/live/aio/transaction.py",
     "stp/client/aio/notifier.py",
     "stp/client/aio/table.py",
@@ -143,7 +146,7 @@ def generated(module: str, source: str) -> str:
 
 
 def _ruff(*arguments: str, path: str, text: str) -> str:
-    command = [sys.executable, "-m", "ruff", *arguments, "--quiet", "--stdin-filename", path, "-"]
+    command = [find_ruff_bin(), *arguments, "--quiet", "--stdin-filename", path, "-"]
     done = subprocess.run(  # noqa: S603 - a fixed command
         command, cwd=ROOT, input=text, capture_output=True, text=True, check=False
     )

@@ -459,3 +459,30 @@ def test_trim_and_retention(stream: Any) -> None:
     stream.reset_retention()
     with pytest.raises(errors.NotStateStream):
         stream.compact()
+
+
+def test_the_state_at_an_offset_and_a_time_and_the_history_of_an_entity(json_stream: Any) -> None:
+    def event(key: str, value: Any) -> dict[str, Any]:
+        headers = {"operation": "upsert", "timestamp": "2026-11-01T10:00:00Z"}
+        return {"type": "user", "key": key, "value": value, "headers": headers}
+
+    first = json_stream.append(event("1", {"name": "Ann"})).offset
+    many = [event(f"k{number:04d}", number) for number in range(1200)]  # more than a page
+    tail = json_stream.append_many([event("1", {"name": "Anna"}), *many]).offset
+    state = json_stream.state()
+    assert (state.offset, len(state.types["user"])) == (tail, 1201)
+    assert json_stream.state(offset=first).types == {"user": {"1": {"name": "Ann"}}}
+    assert json_stream.state(type="user", prefix="k000").types["user"]["k0009"] == 9
+    assert json_stream.state(at=datetime(2020, 1, 1, tzinfo=UTC)).types == {}
+    assert json_stream.state(at="2100-01-01T00:00:00Z").offset == tail
+    steps = json_stream.history("user", "1")
+    assert [(step.operation, step.value) for step in steps] == [
+        ("upsert", {"name": "Ann"}),
+        ("upsert", {"name": "Anna"}),
+    ]
+    assert (steps[0].offset, steps[0].timestamp) == (first, "2026-11-01T10:00:00Z")
+    assert len(json_stream.history("user", "1", offset=first)) == 1
+    with pytest.raises(ValueError, match="one of them"):
+        json_stream.state(offset=first, at="2100-01-01T00:00:00Z")
+    with pytest.raises(ValueError, match="time zone"):
+        json_stream.state(at=datetime(2020, 1, 1))  # noqa: DTZ001 - that is the mistake

@@ -14,7 +14,6 @@ from tests.helpers.faults import Fault, Kind, fault_proxy, seeded
 from tests.helpers.server import Server, running_server
 
 PATIENT = Retry(attempts_max=None, first_s=0.01, max_s=0.05)
-KILLS = 6
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -43,9 +42,10 @@ class Mortal:
         self.server = self._start(self.server.port)
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("batch_items_max", "messages"), [(1, 60), (50, 500)])
 def test_a_server_killed_under_load_has_everything_once_and_in_order(
-    connect: Connect, tmp_path: Path, batch_items_max: int, messages: int
+    connect: Connect, tmp_path: Path, batch_items_max: int, messages: int, kills: int
 ) -> None:
     """Each time as many messages before the kill as while the server is away."""
     with ExitStack() as cleanup:
@@ -55,7 +55,7 @@ def test_a_server_killed_under_load_has_everything_once_and_in_order(
         producer = stream.producer("p", batch_items_max=batch_items_max, linger_ms=0, retry=PATIENT)
         count = 0
         in_flight = []
-        for _ in range(KILLS):
+        for _ in range(kills):
             for _ in range(2):
                 for _ in range(messages):
                     producer.append({"n": count})

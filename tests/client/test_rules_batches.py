@@ -97,7 +97,7 @@ def test_without_decoding_there_are_only_the_bytes(content_type: str) -> None:
 
 def test_batches_are_joined_into_one_read() -> None:
     decoder = Decoder(decode=True)
-    read = joined([batch(decoder, b"[1,\n2]"), batch(decoder, b"[]"), batch(decoder, b"[3]")], "-1")
+    read = joined([batch(decoder, b"[1,\n2]"), batch(decoder, b"[]"), batch(decoder, b"[3]")])
     assert read.messages == [1, 2, 3]
     assert msgspec.json.decode(read.data) == [1, 2, 3]
-    assert (read.offset, read.next_offset) == ("-1", "0_1")
+    assert (read.offset, read.next_offset) == ("0_0", "0_1")

@@ -119,11 +119,11 @@ class Script:
 
     @property
     def modes(self) -> list[str]:
-        return [request.params.get("live", request.method) for request in self.requests]
+        return [str(request.params.get("live", request.method)) for request in self.requests]
 
     @property
     def offsets(self) -> list[str]:
-        return [request.params.get("offset", "") for request in self.requests]
+        return [str(request.params.get("offset", "")) for request in self.requests]
 
     @property
     def messages(self) -> list[Any]:

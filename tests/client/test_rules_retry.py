@@ -9,6 +9,7 @@ import pytest
 from penstock import Retry
 from penstock.client.retry import retry_after_s
 from penstock.errors import (
+    ClientClosed,
     ConnectionFailed,
     PenstockError,
     QuotaExceeded,
@@ -38,6 +39,7 @@ def _status(status: int) -> PenstockError:
         (_failed(sent=True), True, False, True),
         (_failed(sent=False, passing=False), False, False, False),
         (_status(429), True, True, True),
+        (ClientClosed("no more"), False, False, False),
         (QuotaExceeded("full"), False, False, False),
         (TooManyTokens("full"), False, False, False),
         (_status(503), True, True, True),

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock import errors
-from penstock.client.requests import Request, shown_url
+from penstock.client.requests import Filter, Request, Start, shown_url
 from penstock.errors import PenstockError, ProtocolError
 from penstock.protocol.headers import parse_closed
 
@@ -109,6 +109,35 @@ class Retention(msgspec.Struct, frozen=True, rename={"age_s": "age"}):
     earliest: str
 
 
+class StateSnapshot(msgspec.Struct, frozen=True):
+    """The state of a stream at an offset: the values of its entities by type and key."""
+
+    offset: str
+    types: dict[str, dict[str, Any]]
+
+
+class StateStep(msgspec.Struct, frozen=True):
+    """A change of one entity. `offset` is that after the event, `timestamp` the time that its
+    writer gave it; a reset of the stream has `control` and no operation."""
+
+    offset: str
+    ordinal: int
+    operation: str | None = None
+    control: str | None = None
+    value: Any = None
+    txid: str | None = None
+    timestamp: str | None = None
+
+
+class StatePage(msgspec.Struct, frozen=True):
+    """A page of a state, or of the history of one entity."""
+
+    offset: str
+    next: str | None
+    types: dict[str, dict[str, Any]] = {}
+    history: list[StateStep] = []
+
+
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A stream in the listing."""
 
@@ -175,12 +204,42 @@ def earliest(answer: Answer) -> str:
     return offset
 
 
+def start_offset(answer: Answer, start: Start) -> str:
+    """Return Stream-Start-Offset, which the answer to a read from `start` must have."""
+    offset = answer.headers.get("stream-start-offset")
+    if not offset:
+        raise ProtocolError(
+            f"The {answer.status} answer has no Stream-Start-Offset header: the server does not "
+            f"know `{start.name}`. Read from an offset."
+        )
+    return offset
+
+
+def check_filter(answer: Answer, filter: Filter) -> None:
+    """Refuse the answer of a server that has not applied the filter."""
+    names = ", ".join(filter.params)
+    if names and answer.headers.get("stream-filter") != names:
+        raise ProtocolError(
+            f"The {answer.status} answer has no `Stream-Filter: {names}` header: the server does "
+            "not filter by types and keys. Read everything, and choose from that."
+        )
+
+
 def retention(answer: Answer) -> Retention:
     try:
         return msgspec.json.decode(answer.body, type=Retention)
     except msgspec.DecodeError as error:
         raise ProtocolError(
             f"The server's answer about retention cannot be decoded: {error}."
+        ) from error
+
+
+def state_page(answer: Answer) -> StatePage:
+    try:
+        return msgspec.json.decode(answer.body, type=StatePage)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(
+            f"The server's answer about a state cannot be decoded: {error}."
         ) from error
 
 

@@ -112,7 +112,7 @@ class Decoder:
         return messages
 
 
-def joined(batches: list[Batch], offset: str) -> Read:
+def joined(batches: list[Batch]) -> Read:
     """Return one read from its batches, of which there is at least one."""
     last = batches[-1]
     messages: list[Any] = []
@@ -124,7 +124,7 @@ def joined(batches: list[Batch], offset: str) -> Read:
     else:
         data = b"".join(batch.data for batch in batches)
     return Read(
-        offset=offset,
+        offset=batches[0].offset,
         next_offset=last.next_offset,
         up_to_date=last.up_to_date,
         closed=last.closed,

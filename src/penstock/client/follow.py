@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from penstock.client import requests
-from penstock.client.answers import Answer, error_of
+from penstock.client.answers import Answer, check_filter, error_of, start_offset
 from penstock.client.batches import Batch, Decoder
 from penstock.client.endurance import Endurance, OnOutage
 from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
+from penstock.client.requests import EVERYTHING, Filter, Start
 from penstock.client.retry import Retry
 from penstock.client.sse import Control, EventParser, decode_base64, parse_control
 from penstock.errors import ConnectionFailed, Gone, PenstockError, ProtocolError
@@ -47,6 +48,8 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `Stream.follow`."""
 
     offset: str = START
+    start: Start | None = None
+    filter: Filter = EVERYTHING
     mode: Mode = "auto"
     checkpoint: Checkpoint | None = None
     checkpoint_key: str | None = None
@@ -78,6 +81,7 @@ class Follower:
         self.content_type = content_type
         self._url = url
         self._options = options
+        self._start = options.start
         self._now_s = now_s
         self._endurance = Endurance(
             options.retry or retry,
@@ -89,7 +93,7 @@ class Follower:
         )
         self._decoder = Decoder(decode=options.decode, message_type=options.message_type)
         self._mode: Literal["catch-up", "sse", "long-poll"] = (
-            "catch-up" if options.mode == "auto" else options.mode
+            "catch-up" if options.mode == "auto" or options.start else options.mode
         )
         self._sse_allowed = options.mode != "long-poll"
         self._sse_works = False
@@ -109,7 +113,8 @@ class Follower:
         checkpoint = self._options.checkpoint
         if checkpoint is not None:
             saved = yield Call(checkpoint.load, (self._key(),), blocking=True)
-            self.offset = self.offset if saved is None else saved
+            if saved is not None:
+                self.offset, self._start = saved, None
         while not self._done:
             try:
                 yield from self._turn()
@@ -138,9 +143,13 @@ class Follower:
 
     def _read(self) -> Flow[Batch]:
         """Return the batch of one catch-up read from the current offset."""
-        request = requests.read(self._url, self.offset)
+        request = requests.read(
+            self._url, self.offset, start=self._start, filter=self._options.filter
+        )
         answer = yield from exchange(Exchange(request))
         yield from self._check(request, answer)
+        if self._start is not None:
+            self.offset, self._start = start_offset(answer, self._start), None
         if answer.offset == self.offset and not answer.up_to_date:
             raise ProtocolError(
                 "The answer has no new offset and does not say that it is up to date."
@@ -155,6 +164,7 @@ class Follower:
             self.offset,
             "long-poll",
             cursor=self._cursor,
+            filter=self._options.filter,
             read_timeout_s=self._options.idle_timeout_s,
         )
         answer = yield from exchange(Exchange(request))
@@ -183,6 +193,7 @@ class Follower:
             "sse",
             cursor=self._cursor,
             base64=self._base64_allowed and is_text(self.content_type or ""),
+            filter=self._options.filter,
             read_timeout_s=_least(patience_s, self._options.idle_timeout_s),
         )
         try:
@@ -253,6 +264,7 @@ class Follower:
         media_type = answer.content_type.partition(";")[0].strip().lower()
         if answer.status == 200 and media_type == "text/event-stream":
             yield from self._endurance.answered()
+            check_filter(answer, self._options.filter)
             return True
         if self._options.mode == "auto" and (answer.status in SSE_REFUSED or answer.status < 300):
             yield Close()
@@ -285,6 +297,7 @@ class Follower:
         if answer.status >= 300:
             raise error_of(request, answer)
         yield from self._endurance.answered()
+        check_filter(answer, self._options.filter)
         if answer.status == 200:
             self.content_type = answer.content_type
 
@@ -324,10 +337,12 @@ class Follower:
             self._endurance.failures = self._endurance.broken = 0
             self._endurance.heard()
         self._done = batch.closed or (batch.up_to_date and self._options.stop_when_up_to_date)
-        if not news:
+        # Behind a filter the offset moves without news, and is not to be searched again.
+        if not news and self._options.filter == EVERYTHING:
             return
-        yield Emit(batch)
-        self._endurance.heard()
+        if news:
+            yield Emit(batch)
+            self._endurance.heard()
         checkpoint = self._options.checkpoint
         if checkpoint is not None and batch.next_offset != batch.offset:
             yield Call(checkpoint.save, (self._key(), batch.next_offset), blocking=True)

@@ -8,14 +8,25 @@ from typing import Any
 import msgspec
 
 from penstock.client import answers, requests
-from penstock.client.answers import Appended, Created, Head, Retention
+from penstock.client.answers import (
+    Appended,
+    Created,
+    Head,
+    Retention,
+    StatePage,
+    StateSnapshot,
+    StateStep,
+)
 from penstock.client.batches import Batch, Decoder, Read, joined
 from penstock.client.flow import Effect, Emit, Flow, send
 from penstock.client.follow import Follower, FollowOptions
 from penstock.client.requests import (
+    EVERYTHING,
     JSON,
     CreateOptions,
+    Filter,
     ProducerId,
+    Start,
     encode_message,
     join_messages,
     shown_url,
@@ -48,8 +59,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is read, and how it is decoded: see `Stream.read`."""
 
     offset: str = START
+    start: Start | None = None
     until: str | None = None
     count: int | None = None
+    filter: Filter = EVERYTHING
     decode: bool = True
     message_type: Any = None
     json_only: bool = False
@@ -91,6 +104,10 @@ class Operations:
         head = answers.head(answer)
         self.content_type = head.content_type
         return head
+
+    def start_offset(self, start: Start) -> Flow[str]:
+        answer = yield from send(requests.head(self.url, start=start), self._retry)
+        return answers.start_offset(answer, start)
 
     def exists(self) -> Flow[bool]:
         try:
@@ -140,6 +157,30 @@ class Operations:
         policy = {"age": age_s, "bytes": bytes, "compact": ratio} if own else None
         yield from send(requests.retention(self.url, policy), self._retry)
 
+    def state(self, params: dict[str, str]) -> Flow[StateSnapshot]:
+        pages = yield from self._state_pages(params)
+        types: dict[str, dict[str, Any]] = {}
+        for page in pages:
+            for name, values in page.types.items():
+                types.setdefault(name, {}).update(values)
+        return StateSnapshot(pages[0].offset, types)
+
+    def history(self, params: dict[str, str]) -> Flow[list[StateStep]]:
+        pages = yield from self._state_pages({**params, "history": "true"})
+        return [step for page in pages for step in page.history]
+
+    def _state_pages(self, params: dict[str, str]) -> Flow[list[StatePage]]:
+        """Return every page; the offset of the first one holds for all of them."""
+        pages: list[StatePage] = []
+        while True:
+            answer = yield from send(requests.state(self.url, params), self._retry)
+            page = answers.state_page(answer)
+            pages.append(page)
+            if page.next is None:
+                return pages
+            params = {**params, "offset": page.offset, "after": page.next}
+            params.pop("at", None)
+
     def delete(self) -> Flow[None]:
         yield from send(requests.delete(self.url), self._retry)
 
@@ -147,9 +188,20 @@ class Operations:
         """Emit batches as the server cuts them, until the read is up to date or at its bound."""
         decoder = Decoder(decode=options.decode, message_type=options.message_type)
         offset, until, remaining = options.offset, options.until, options.count
+        start = options.start
         while True:
-            request = requests.read(self.url, offset, until=until, count=remaining)
+            request = requests.read(
+                self.url,
+                offset,
+                start=start,
+                until=until,
+                count=remaining,
+                filter=options.filter,
+            )
             answer = yield from send(request, self._retry)
+            answers.check_filter(answer, options.filter)
+            if start is not None:
+                offset, start = answers.start_offset(answer, start), None
             self.content_type = answer.content_type
             if options.json_only and not is_json(answer.content_type):
                 raise ContentTypeMismatch(
@@ -200,7 +252,7 @@ class Operations:
                 else:
                     effect = flow.send(value)
         except StopIteration:
-            return joined(batches, options.offset)
+            return joined(batches)
 
     def follow(self, options: FollowOptions) -> Follower:
         return Follower(self.url, options, self._retry, content_type=self.content_type)

@@ -70,6 +70,11 @@ class ProducerBase:
         return self._window.pending_count + len(self._inbox)
 
     @property
+    def stored_count(self) -> int:
+        """The number of messages, in order, that are certainly stored."""
+        return self._window.stored_count
+
+    @property
     def in_flight_count(self) -> int:
         """The number of batches in flight."""
         return self._window.in_flight_count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,13 +19,15 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _encode: Final = msgspec.json.Encoder().encode
 _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
+AutoClaim = bool | Literal["start"]
+
 
 class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a producer; invalid values raise ValueError."""
 
     id: str
     epoch: int = 0
-    auto_claim: bool = False
+    auto_claim: AutoClaim = False
     batch_bytes_max: int = limits.MIB
     batch_items_max: int | None = None
     linger_ms: float = 5.0

@@ -38,7 +38,7 @@ class AppendBatch:
 
     __slots__ = (
         "attempts", "close", "doomed", "epoch", "head_seq", "in_flight",
-        "messages", "seq", "settled", "uncertain", "waits_for", "weight",
+        "messages", "seq", "settled", "stored", "uncertain", "waits_for", "weight",
     )  # fmt: skip
 
     def __init__(self, messages: list[bytes], weight: int, seq: int, *, close: bool) -> None:
@@ -50,6 +50,7 @@ class AppendBatch:
         self.attempts = 0
         self.in_flight = False
         self.settled = False
+        self.stored = False
         self.doomed = False  # an earlier batch has failed: this one is not sent again
         self.uncertain = False  # it may be stored although no answer says so
         self.head_seq = seq  # the oldest unsettled sequence number when it was sent
@@ -96,6 +97,7 @@ class Window:
         self._queued_bytes = 0
         self._in_flight = 0
         self._settled_count = 0
+        self.stored_count = 0  # before the first message that was given up
         self._added_count = 0  # without those of the open batch
         self._next_seq = 0
         self.separator_bytes = 0  # between the messages of a body, and one more around them
@@ -296,6 +298,7 @@ class Window:
         self._established = self._is_ours = True
         self._claims = 0
         self._width = min(self._width + 1 / self._width, self._options.in_flight_max)
+        batch.stored = True
         self._settle(batch)
         return self._claim()
 
@@ -319,7 +322,7 @@ class Window:
             batch.waits_for = None if head is batch else head.seq
             return []
         if isinstance(error, StaleEpoch):
-            if not self._options.auto_claim or self._claims >= CLAIMS_MAX:
+            if not self._may_claim():
                 return self._give_up(batch, error)
             self._fenced_by = error
             return []
@@ -332,6 +335,13 @@ class Window:
         pause_s = retry.pause_s(batch.attempts, error)
         self._resume_at = max(self._resume_at, self._clock() + pause_s)
         return []
+
+    def _may_claim(self) -> bool:
+        """Whether to take the id back from a producer with a higher epoch."""
+        claims = self._options.auto_claim
+        if claims == "start" and self.stored_count:
+            return False
+        return bool(claims) and self._claims < CLAIMS_MAX
 
     def _has_slot(self) -> bool:
         if self._writing is not None:
@@ -383,7 +393,10 @@ class Window:
         batch.settled = True
         self._queued_bytes -= batch.weight
         while self._unsettled and self._unsettled[0].settled:
-            self._settled_count += len(self._unsettled.popleft().messages)
+            first = self._unsettled.popleft()
+            if first.stored and self.stored_count == self._settled_count:
+                self.stored_count += len(first.messages)
+            self._settled_count += len(first.messages)
 
     def _claim(self) -> list[Failed]:
         """Claim the id back from another producer, once nothing is in flight: each of the others

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.headers import format_expires_at, is_json, is_text, parse_stream_path
+from penstock.protocol.offsets import START
 
 JSON: Final = "application/json"
 STREAM_PREFIX: Final = "/v1/stream/"
@@ -41,7 +42,7 @@ class Request(NamedTuple):
     method: str
     url: str
     headers: Mapping[str, str] = {}
-    params: Mapping[str, str] = {}
+    params: Mapping[str, str | list[str]] = {}
     body: bytes = b""
     wait: Wait = "answer"
     repeatable: bool = True
@@ -111,7 +112,7 @@ def create(
     if options.ttl_s is not None:
         headers["Stream-TTL"] = str(options.ttl_s)
     if options.expires_at is not None:
-        headers["Stream-Expires-At"] = _rfc3339(options.expires_at)
+        headers["Stream-Expires-At"] = _rfc3339(options.expires_at, "expires_at")
     if options.closed:
         headers["Stream-Closed"] = "true"
     return Request("PUT", url, headers, body=body)
@@ -181,17 +182,97 @@ def get_retention(url: str) -> Request:
     return Request("GET", f"{url}/__ds/retention")
 
 
-def head(url: str) -> Request:
-    return Request("HEAD", url)
+def state_params(
+    *, offset: str | None, at: datetime | str | None, **names: str | None
+) -> dict[str, str]:
+    """Return the parameters of a request for a state; a time needs its zone."""
+    if offset is not None and at is not None:
+        raise ValueError("offset and at each name a point of the stream: pass one of them.")
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError("at needs a time zone, such as datetime.now(UTC).")
+        at = at.isoformat()
+    params = {"offset": offset, "at": at, **names}
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def state(url: str, params: Mapping[str, str]) -> Request:
+    """Penstock's extension: a page of the state that a stream folds to, or of a history."""
+    return Request("GET", url.replace("/v1/stream/", "/v1/state/", 1), {}, dict(params))
+
+
+def head(url: str, *, start: Start | None = None) -> Request:
+    """Return the HEAD of a stream. `start`, whose offset is asked for, is Penstock's extension."""
+    return Request("HEAD", url, params={} if start is None else {start.name: start.text})
 
 
 def delete(url: str) -> Request:
     return Request("DELETE", url)
 
 
-def read(url: str, offset: str, *, until: str | None = None, count: int | None = None) -> Request:
-    """Return a catch-up read. `until` and `count` are Penstock's extensions."""
-    params = {"offset": offset}
+Time = datetime | int | str
+"""A point in time: a datetime with its zone, milliseconds since 1970, or RFC 3339."""
+
+
+class Filter(NamedTuple):
+    """The types and the keys of the state events that are read; none is any."""
+
+    types: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, types: str | Iterable[str], keys: str | Iterable[str]) -> Filter:
+        """Return the filter of some types and keys, or of a single one."""
+        return cls(*((each,) if isinstance(each, str) else tuple(each) for each in (types, keys)))
+
+    @property
+    def params(self) -> dict[str, list[str]]:
+        values = {"type": list(self.types), "key": list(self.keys)}
+        return {name: texts for name, texts in values.items() if texts}
+
+
+EVERYTHING: Final = Filter()
+
+
+class Start(NamedTuple):
+    """A start that the server resolves to an offset: a parameter and its text."""
+
+    name: Literal["at", "tail"]
+    text: str
+
+    @classmethod
+    def of(cls, offset: str, at: Time | None, tail: int | None) -> Start | None:
+        """Return what stands for the offset; None if that was passed itself."""
+        if at is not None and tail is not None:
+            raise ValueError("Pass `at` or `tail`, not both: each says where to start.")
+        if at is None and tail is None:
+            return None
+        if offset != START:
+            raise ValueError("Pass `offset`, `at` or `tail`: each says where to start.")
+        if at is None:
+            return cls("tail", str(tail))
+        return cls("at", str(at) if isinstance(at, int) else _rfc3339(at, "at"))
+
+
+def read(
+    url: str,
+    offset: str,
+    *,
+    start: Start | None = None,
+    until: str | None = None,
+    count: int | None = None,
+    filter: Filter = EVERYTHING,
+    located: bool = False,
+) -> Request:
+    """Return a catch-up read from `start`, if there is one, else from `offset`. All but the offset
+    are Penstock's extensions. `located` asks for the positions of the messages that pass."""
+    params: dict[str, str | list[str]] = {**filter.params}
+    if located:
+        params["positions"] = "true"
+    if start is None:
+        params["offset"] = offset
+    else:
+        params[start.name] = start.text
     if until is not None:
         params["until"] = until
     if count is not None:
@@ -206,10 +287,12 @@ def live(
     *,
     cursor: str | None = None,
     base64: bool = False,
+    filter: Filter = EVERYTHING,
     read_timeout_s: float | None = None,
 ) -> Request:
-    """Return a live read. `base64`, for events that carry every byte, is Penstock's extension."""
-    params = {"offset": offset, "live": mode}
+    """Return a live read. `base64`, for events that carry every byte, and `filter` are Penstock's
+    extensions."""
+    params: dict[str, str | list[str]] = {"offset": offset, "live": mode, **filter.params}
     if base64:
         params["sse"] = "base64"
     if cursor is not None:
@@ -290,10 +373,10 @@ def _path_on(url: str, source: str) -> str:
     return theirs.path
 
 
-def _rfc3339(moment: datetime | str) -> str:
+def _rfc3339(moment: datetime | str, name: str) -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:
-        raise ValueError("expires_at has no time zone: give it one, for example UTC.")
+        raise ValueError(f"{name} has no time zone: give it one, for example UTC.")
     delta = moment - _UNIX_EPOCH
     return format_expires_at((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)

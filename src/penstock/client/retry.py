@@ -11,12 +11,18 @@ from typing import Final
 import msgspec
 
 from penstock.backoff import Backoff
-from penstock.errors import ConnectionFailed, PenstockError, QuotaExceeded, TooManyTokens
+from penstock.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    PenstockError,
+    QuotaExceeded,
+    TooManyTokens,
+)
 
 STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # The server has done nothing, so that even a plain append may be sent again.
 REFUSED_STATUSES: Final = frozenset({408, 425, 429, 503})
-LASTING: Final = (QuotaExceeded, TooManyTokens)
+LASTING: Final = (ClientClosed, QuotaExceeded, TooManyTokens)
 """Errors that time alone does not mend, whatever their status."""
 
 

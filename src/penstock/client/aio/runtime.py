@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from typing import Any
 
 from penstock.client.http import Field
 
 Value = str | Callable[[], str | Awaitable[str]]
+Items = AsyncIterable[Any] | Iterable[Any]
 
 
 class Lifetime:
@@ -77,3 +78,19 @@ async def field_values(fields: Iterable[Field]) -> dict[str, str]:
 
 async def _resolved(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+async def each(items: Items) -> AsyncGenerator[Any, None]:
+    """Yield the items of a source; a generator is closed at the end, however that comes."""
+    try:
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                yield item
+        else:
+            for item in items:
+                yield item
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+        elif isinstance(items, Generator):
+            items.close()

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
 
-from penstock.client.answers import Appended, Created, Head, Retention
+from penstock.client.aio.runtime import Items
+from penstock.client.answers import Appended, Created, Head, Retention, StateSnapshot, StateStep
 from penstock.client.batches import Batch, Read
 from penstock.client.checkpoint import Checkpoint
 from penstock.client.endurance import OnOutage
 from penstock.client.follow import Follower, FollowOptions, Mode, OnReset
 from penstock.client.operations import AppendOptions, Operations, Producer, ReadOptions
-from penstock.client.requests import JSON, CreateOptions, ForkAt, stream_url
+from penstock.client.requests import (
+    JSON,
+    CreateOptions,
+    Filter,
+    ForkAt,
+    Start,
+    Time,
+    state_params,
+    stream_url,
+)
 from penstock.client.retry import Retry
+from penstock.client.writing import (
+    QUEUE_BYTES_MAX,
+    OnSourceError,
+    WriteOptions,
+    WriteProgress,
+    Written,
+)
 from penstock.protocol.offsets import START
 
 if TYPE_CHECKING:
@@ -153,9 +171,39 @@ class AsyncStream:
         """Return to the limits that the server has for the stream's path."""
         await self.client.run(self._operations.set_retention(None, None, None, own=False))
 
+    async def state(
+        self,
+        *,
+        offset: str | None = None,
+        at: datetime | str | None = None,
+        type: str | None = None,
+        prefix: str | None = None,
+    ) -> StateSnapshot:
+        """Return the state that the stream folds to (a feature of Penstock servers): at its tail,
+        at an `offset`, or before the first message appended `at` a time or later. `type` and
+        `prefix` choose entities by their type and the beginning of their keys."""
+        params = state_params(offset=offset, at=at, type=type, prefix=prefix)
+        return await self.client.run(self._operations.state(params))
+
+    async def history(
+        self, type: str, key: str, *, offset: str | None = None, at: datetime | str | None = None
+    ) -> list[StateStep]:
+        """Return the changes of one entity, oldest first, up to the tail or to an `offset` (a
+        feature of Penstock servers)."""
+        params = state_params(offset=offset, at=at, type=type, key=key)
+        return await self.client.run(self._operations.history(params))
+
     async def head(self) -> Head:
         """Return the properties of the stream and its tail."""
         return await self.client.run(self._operations.head())
+
+    async def start_offset(self, *, at: Time | None = None, tail: int | None = None) -> str:
+        """Return the offset at which a read from a time, or of the last messages, starts (a feature
+        of Penstock servers)."""
+        start = Start.of(START, at, tail)
+        if start is None:
+            raise ValueError("Pass `at` or `tail`.")
+        return await self.client.run(self._operations.start_offset(start))
 
     async def exists(self) -> bool:
         return await self.client.run(self._operations.exists())
@@ -216,19 +264,31 @@ class AsyncStream:
         self,
         offset: str = START,
         *,
+        at: Time | None = None,
+        tail: int | None = None,
         until: str | None = None,
         count: int | None = None,
+        types: str | Iterable[str] = (),
+        keys: str | Iterable[str] = (),
         decode: bool = True,
         message_type: Any = None,
     ) -> Read:
         """Read everything from `offset` to the tail into memory.
 
-        `until` (an offset) and `count` (messages of a JSON stream) end it earlier; they are
-        extensions of Penstock servers. With `message_type` msgspec decodes messages as that type;
-        with `decode=False` there is only `data`.
+        Instead of at an offset it starts `at` a time, or with the last `tail` messages of a JSON
+        stream, or lines of text. `until` (an offset) and `count` (messages of a JSON stream) end it
+        earlier. Of a state stream, `types` and `keys` select change events; control events always
+        come. These are extensions of Penstock servers. With `message_type` msgspec decodes messages
+        as that type; with `decode=False` there is only `data`.
         """
         options = ReadOptions(
-            offset=offset, until=until, count=count, decode=decode, message_type=message_type
+            offset=offset,
+            start=Start.of(offset, at, tail),
+            until=until,
+            count=count,
+            filter=Filter.of(types, keys),
+            decode=decode,
+            message_type=message_type,
         )
         return await self.client.run(self._operations.read(options))
 
@@ -236,14 +296,24 @@ class AsyncStream:
         self,
         offset: str = START,
         *,
+        at: Time | None = None,
+        tail: int | None = None,
         until: str | None = None,
         count: int | None = None,
+        types: str | Iterable[str] = (),
+        keys: str | Iterable[str] = (),
         message_type: Any = None,
     ) -> list[Any]:
         """Read the messages of a JSON stream. Raises ContentTypeMismatch if it holds anything
         else."""
         options = ReadOptions(
-            offset=offset, until=until, count=count, message_type=message_type, json_only=True
+            offset=offset,
+            start=Start.of(offset, at, tail),
+            until=until,
+            count=count,
+            filter=Filter.of(types, keys),
+            message_type=message_type,
+            json_only=True,
         )
         return (await self.client.run(self._operations.read(options))).messages
 
@@ -258,14 +328,24 @@ class AsyncStream:
         self,
         offset: str = START,
         *,
+        at: Time | None = None,
+        tail: int | None = None,
         until: str | None = None,
         count: int | None = None,
+        types: str | Iterable[str] = (),
+        keys: str | Iterable[str] = (),
         decode: bool = True,
         message_type: Any = None,
     ) -> AsyncIterator[Batch]:
         """Like `read`, but batch by batch, as the server cuts them."""
         options = ReadOptions(
-            offset=offset, until=until, count=count, decode=decode, message_type=message_type
+            offset=offset,
+            start=Start.of(offset, at, tail),
+            until=until,
+            count=count,
+            filter=Filter.of(types, keys),
+            decode=decode,
+            message_type=message_type,
         )
         return self.client.iterate(self._operations.batches(options))
 
@@ -273,6 +353,10 @@ class AsyncStream:
         self,
         offset: str = START,
         *,
+        at: Time | None = None,
+        tail: int | None = None,
+        types: str | Iterable[str] = (),
+        keys: str | Iterable[str] = (),
         mode: Mode = "auto",
         checkpoint: Checkpoint | None = None,
         checkpoint_key: str | None = None,
@@ -292,6 +376,8 @@ class AsyncStream:
         """
         options = FollowOptions(
             offset=offset,
+            start=Start.of(offset, at, tail),
+            filter=Filter.of(types, keys),
             mode=mode,
             checkpoint=checkpoint,
             checkpoint_key=checkpoint_key,
@@ -312,6 +398,43 @@ class AsyncStream:
         from penstock.client.aio.producer import AsyncProducer
 
         return AsyncProducer(self, id, **options)
+
+    async def write_from(
+        self,
+        items: Items,
+        *,
+        close: bool = True,
+        on_error: OnSourceError = "close",
+        error_record: Callable[[BaseException], Any] | None = None,
+        producer_id: str | None = None,
+        skip: int = 0,
+        progress: WriteProgress | None = None,
+        linger_ms: float = 5.0,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+    ) -> Written:
+        """Write what a generator yields as it comes, each item once and in order, and close the
+        stream; return the tail and the number of items.
+
+        The generator waits while `queue_bytes_max` are not stored yet. If it raises or is
+        cancelled, what it has yielded is stored, the stream is closed with an error record and the
+        error goes on; with `on_error="leave"` the stream stays open. To go on after that, pass the
+        same `producer_id` and `skip` the items that `progress` has as stored. The guide explains
+        each option.
+        """
+        from penstock.client.aio.producer import AsyncProducer
+        from penstock.client.aio.writing import write_from
+
+        progress = WriteProgress() if progress is None else progress
+        options = WriteOptions(close, on_error, error_record, skip, progress)
+        options.check()
+        producer = AsyncProducer(
+            self,
+            producer_id or f"write-from-{uuid4()}",
+            auto_claim="start",
+            linger_ms=linger_ms,
+            queue_bytes_max=queue_bytes_max,
+        )
+        return await write_from(self, items, producer, options)
 
 
 class AsyncFollow:

@@ -16,7 +16,7 @@ from penstock.client.producer_base import (
     ProducerBase,
     log,
 )
-from penstock.client.producer_options import PRODUCER_RETRY, ProducerOptions
+from penstock.client.producer_options import PRODUCER_RETRY, AutoClaim, ProducerOptions
 from penstock.client.producer_window import FULL, AppendBatch, Failed
 from penstock.client.retry import Retry
 
@@ -41,7 +41,7 @@ class Producer(ProducerBase):
         id: str,
         *,
         epoch: int = 0,
-        auto_claim: bool = False,
+        auto_claim: AutoClaim = False,
         batch_bytes_max: int = limits.MIB,
         batch_items_max: int | None = None,
         linger_ms: float = 5.0,

@@ -4,12 +4,13 @@ users' functions. `client/aio/runtime` has the same names for the asyncio client
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from penstock.client.http import Field
 
 Value = str | Callable[[], str]
+Items = Iterable[Any]
 
 
 class Lifetime:
@@ -72,3 +73,12 @@ def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, blocking: 
 def field_values(fields: Iterable[Field]) -> dict[str, str]:
     """Return headers or parameters by name; values that are callables are called."""
     return {field.name: field.value() if callable(field.value) else field.value for field in fields}
+
+
+def each(items: Items) -> Generator[Any, None, None]:
+    """Yield the items of a source; a generator is closed at the end, however that comes."""
+    try:
+        yield from items
+    finally:
+        if isinstance(items, Generator):
+            items.close()
