@@ -114,8 +114,8 @@ def test_formats_and_exact_offsets(cli: Cli) -> None:
     objects = [json.loads(line) for line in cli.ok("read", "format/a", "--json").splitlines()]
     assert [each["message"] for each in objects] == ["ä", 22, 3]
     assert objects[2]["offset"] == offsets[2][0]
-    code, error = cli.failed("read", "format/a", "--format", "%k")
-    assert (code, "%k is not a field." in error) == (2, True)
+    code, error = cli.failed("read", "format/a", "--format", "%q")
+    assert (code, "%q is not a field." in error) == (2, True)
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_position(cli: Cli) -> None:

@@ -71,7 +71,7 @@ def test_a_missing_stream_is_an_error_unless_it_is_followed(cli: Cli) -> None:
 
 def test_what_cannot_be_combined_is_said_in_one_line(cli: Cli, tmp_path: Path) -> None:
     for arguments, words in (
-        (("a", "b", "--tail", "1"), "--tail is for one stream"),
+        (("a", "b", "-f", "--type", "x"), "follow one stream"),
         (("a*", "--offset", "0000000000000001_0000000000000000"), "use `start` or `end`"),
         (("a", "http://127.0.0.1:1/v1/stream/b"), "are on different servers"),
         (("a**b",), "is a whole segment"),

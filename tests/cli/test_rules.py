@@ -39,7 +39,7 @@ def test_formats(pattern: str, written: bytes) -> None:
     assert compile_format(pattern)(MESSAGE) == written
 
 
-@pytest.mark.parametrize("pattern", ["%k", "%", "\\q", "\\"])
+@pytest.mark.parametrize("pattern", ["%q", "%", "\\q", "\\"])
 def test_formats_that_mean_nothing_are_refused(pattern: str) -> None:
     with pytest.raises(click.BadParameter):
         compile_format(pattern)

@@ -44,6 +44,10 @@ def test_state_is_shown_as_it_is_and_as_it_was(cli: Cli) -> None:
     assert cli.ok("state", "get", "people", "user", "1", "--at", before) == '{"name":"Ann"}\n'
     whole = {"type": "user", "key": "1", "value": {"name": "Ann"}, "offset": before}
     assert cli.json("state", "get", "people", "user", "1", "--at", before) == whole
+    assert (
+        cli.ok("state", "show", "people", "--at", "2100-01-01T00:00:00Z", "--json").count("\n") == 2
+    )
+    assert cli.ok("state", "show", "people", "--at", "2001-01-01T00:00:00Z") == ""
     code, error = cli.failed("state", "get", "people", "user", "2")
     assert (code, "There is no user '2'" in error) == (3, True)
     assert cli.ok("state", "show", "people").splitlines() == [

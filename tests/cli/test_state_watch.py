@@ -216,10 +216,19 @@ def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
             assert set(notes.splitlines()) <= {lost, back}
 
 
+def live_readers(cli: Cli, name: str) -> int:
+    """The live readers of a stream that was appended to since the first call."""
+    streams = httpx2.get(f"{cli.url}/v1/activity").json()["streams"]
+    return sum(each["live_readers"] for each in streams if each["path"] == name)
+
+
 def test_a_stream_that_is_made_anew_is_a_reset(cli: Cli) -> None:
+    assert not live_readers(cli, "anew")
     stream = cli.make("anew", event("1", "old"))
     with watching(cli, "anew", "--json", "--at", "start") as process:
         assert changes(process, 1)[0]["new"] == "old"
+        while not live_readers(cli, "anew"):  # a request on its way could meet no stream
+            pass
         process.send_signal(signal.SIGSTOP)  # so that it never sees that there is no stream
         stream.delete()
         stream.create()
@@ -238,8 +247,8 @@ def test_what_makes_no_sense_is_refused(cli: Cli) -> None:
     assert cli.failed("state", "watch", "s", "--key", "1")[0] == 2
     assert cli.failed("state", "watch", "s", "--type", "a", "--key", "1", "--prefix", "b")[0] == 2
     assert cli.failed("state", "watch", "absent")[0] == 3
-    cli.make("some", event("1", 1))
-    code, error = cli.failed("state", "watch", "some", "--at", "nonsense")
+    cli.make("watched", event("1", 1))
+    code, error = cli.failed("state", "watch", "watched", "--at", "nonsense")
     assert (code, "offset" in error) == (1, True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import platform
 import re
 import socket
@@ -17,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from penstock import errors
+from penstock import errors, plain_modules
 from penstock.cli import COMMANDS, SECTIONS, main
 from penstock.config.settings import SETTINGS
 from scripts import docs
@@ -138,8 +139,8 @@ def test_an_unknown_command_is_a_usage_error(runner: CliRunner) -> None:
 def test_version_names_the_distribution_and_the_python(
     runner: CliRunner, arguments: list[str]
 ) -> None:
-    python = platform.python_version()
-    line = f"penstock {penstock.__version__} (penstock-streams, Python {python})\n"
+    python, form = platform.python_version(), plain_modules.form()
+    line = f"penstock {penstock.__version__} (penstock-streams, Python {python}, {form})\n"
     assert runner.invoke(main, arguments).output == line
 
 
@@ -148,6 +149,7 @@ def test_version_as_json(runner: CliRunner) -> None:
         "version": penstock.__version__,
         "distribution": "penstock-streams",
         "python": platform.python_version(),
+        "form": plain_modules.form(),
     }
 
 
@@ -174,6 +176,24 @@ def test_common_settings_are_shown_before_the_advanced_ones(
         shown = re.compile(rf"(^|\s){setting.flag}(\s|$)")
         assert bool(shown.search(common)) is setting.common, setting.name
         assert bool(shown.search(advanced)) is not setting.common, setting.name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "expected"),
+    [
+        ([], {}, "true"),
+        (["--no-console"], {}, "false"),
+        (["--no-console"], {"PENSTOCK_CONSOLE": "true"}, "false"),
+        (["--console"], {"PENSTOCK_CONSOLE": "false"}, "true"),
+        ([], {"PENSTOCK_CONSOLE": "false"}, "false"),
+    ],
+)
+def test_what_is_on_by_default_has_a_flag_that_turns_it_off(
+    runner: CliRunner, arguments: list[str], env: dict[str, str], expected: str
+) -> None:
+    result = runner.invoke(main, ["config", "--json", *arguments], env=env)
+    values = {row["name"]: row["value"] for row in json.loads(result.output)}
+    assert str(values["console"]).lower() == expected
 
 
 def test_config_as_json_names_the_tier_of_each_setting(runner: CliRunner) -> None:
@@ -269,6 +289,8 @@ def test_the_demo_shows_its_messages_and_ends(tmp_path: Path) -> None:
             timeout=60,
             cwd=tmp_path,
             check=False,
+            # A busy machine holds the loop up, and the log would say so.
+            env={**os.environ, "PENSTOCK_LOOP_STALL_MS": "0"},
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert started in done.stdout

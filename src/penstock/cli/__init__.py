@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.exits import HAS_TOKEN, INTERRUPTED, OK, USAGE, exit_code
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS = {
     "Streams": {
@@ -58,11 +61,19 @@ SECTIONS = {
     },
     "Server": {
         "serve": "Run the server.",
+        "proxy": "Run a server that records responses of language models.",
         "demo": "Start a server with a demo stream and follow it.",
+        "cluster": "Look at a cluster: nodes over PostgreSQL.",
+        "backup": "Back up a server, and list and check backups.",
+        "restore": "Restore a backup into an empty folder.",
+        "scrub": "Let a server check its stored data.",
         "verify": "Check every byte of the data folder of a stopped server.",
+        "reshard": "Change the number of workers of a stopped folder.",
         "inspect": "Show the data folder of a stopped server.",
         "config": "Show every setting, its value and where the value comes from.",
         "audit": "Show who has changed what on a server.",
+        "top": "Show what a server does now, and its busiest streams.",
+        "doctor": "Check the machine, the data folder and the server.",
         "bench": "Measure the appends, reads and fan-out of a server.",
     },
     "Set-up": {
@@ -72,6 +83,12 @@ SECTIONS = {
     },
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
+ALIASES = {
+    "tail": ("read", "--follow", "--tail", "10"),
+    "cat": ("read",),
+    "list": ("ls",),
+}
+"""Other names of commands, with the options that they add."""
 
 
 class Failure(click.ClickException):
@@ -91,7 +108,18 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        aliases = [
+            CompletionItem(name, help=f"The same as {' '.join(words)}.")
+            for name, words in ALIASES.items()
+            if name.startswith(incomplete)
+        ]
+        return [*super().shell_complete(ctx, incomplete), *aliases]
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, (cmd_name,))[0]
         if cmd_name not in COMMANDS:
             return None
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
@@ -103,10 +131,14 @@ class LazyGroup(click.Group):
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(list(names.items()))
+        with formatter.section("Other names"):
+            formatter.write_dl([(name, " ".join(words)) for name, words in ALIASES.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in ALIASES:
+            args = [*ALIASES[args[0]], *args[1:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from penstock.cli.suggestions import unknown_command
 

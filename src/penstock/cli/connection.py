@@ -83,6 +83,12 @@ class Server:
             return Context(context.url, self._token or os.environ.get(ENV_TOKEN) or context.token)
         return Context(URL_DEFAULT, self._token_for(URL_DEFAULT))
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether anybody has named the current server: it is not the default one."""
+        named = self._url, self._context, os.environ.get(ENV_URL), self._contexts.current
+        return any(named)
+
     def target(self, name: str) -> Target:
         """Return the stream of a name: a URL, CONTEXT:PATH, or a path on the current server."""
         if not name.strip("/"):

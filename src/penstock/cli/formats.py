@@ -33,6 +33,9 @@ FIELDS: dict[str, tuple[str, Callable[[Message], bytes]]] = {
         "the name of the stream on the command line",
         lambda m: m.stream.encode("utf-8", "surrogateescape"),
     ),
+    "y": ("the type of a state event", lambda m: _event_field(m, "type")),
+    "k": ("the key of a state event", lambda m: _event_field(m, "key")),
+    "T": ("the timestamp of a state event", lambda m: _event_field(m, "timestamp")),
     "n": ("a line end", lambda m: b"\n"),
     "%": ("a percent sign", lambda m: b"%"),
 }
@@ -58,6 +61,26 @@ def compile_format(pattern: str) -> Callable[[Message], bytes]:
             constant = bytes([int(code, 16)]) if code else text.encode("utf-8", "surrogateescape")
             parts.append(_constant(constant))
     return lambda message: b"".join(part(message) for part in parts)
+
+
+def unescape(text: str) -> bytes:
+    """Return text with the escape sequences of a pattern as bytes; a percent sign is itself."""
+    empty = Message("", b"", "", "", 0)
+    return compile_format(text.replace("%", "%%"))(empty)
+
+
+def _event_field(message: Message, name: str) -> bytes:
+    """Return a field of a state event, or of its headers; empty if the message does not have it."""
+    import msgspec
+
+    try:
+        event = msgspec.json.decode(message.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""
+    if isinstance(event, dict) and name == "timestamp":
+        event = event.get("headers")
+    value = event.get(name) if isinstance(event, dict) else None
+    return value.encode() if isinstance(value, str) else b""
 
 
 def _constant(data: bytes) -> Callable[[Message], bytes]:

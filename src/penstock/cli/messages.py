@@ -113,9 +113,18 @@ class Splitter:
 
 
 class Tail:
-    """The last messages of a stream, and the offset after them."""
+    """The last messages of a stream, or those of some types and keys, and the offset after them."""
 
-    def __init__(self, stream: Stream, name: str, count: int) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        count: int,
+        *,
+        types: Iterable[str] = (),
+        keys: Iterable[str] = (),
+    ) -> None:
+        self._types, self._keys = types, keys
         self.messages: deque[Message] = deque(maxlen=count)
         self.next_offset = START
         self.closed = False
@@ -130,7 +139,7 @@ class Tail:
     def _read(self, stream: Stream, name: str, start: str) -> int:
         splitter = Splitter(name)
         seen = 0
-        for batch in stream.iter_batches(start, decode=False):
+        for batch in stream.iter_batches(start, types=self._types, keys=self._keys, decode=False):
             seen += self._add(splitter.split(batch))
             self.next_offset, self.closed = batch.next_offset, batch.closed
         return seen + self._add(splitter.rest(self.next_offset))

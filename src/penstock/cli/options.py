@@ -48,6 +48,9 @@ def setting_flags(function: F) -> F:
 
 
 def _flag(setting: Setting) -> Callable[[F], F]:
+    if setting.kind is SWITCH and setting.default:
+        flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+        return click.option(flags, setting.name, default=None, help=setting.help)
     if setting.kind is SWITCH:
         return click.option(
             setting.flag, setting.name, flag_value="true", default=None, help=setting.help

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +132,9 @@ def stdin_bytes() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
+def arriving_lines(
+    lines_max: int, bytes_max: int, delimiter: bytes = b"\n"
+) -> Iterator[list[bytes]]:
     """Yield the lines of stdin, without their ends, in lists up to the bounds.
 
     A list is yielded as soon as no more input is waiting, so that a line of `tail -f` is not
@@ -148,7 +151,10 @@ def arriving_lines(lines_max: int, bytes_max: int) -> Iterator[list[bytes]]:
         piece = os.read(descriptor, READ_BYTES)
         if not piece:
             break
-        *whole, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+        # A delimiter of several bytes may have begun in the last piece.
+        seam = rest[len(rest) - len(delimiter) + 1 :] if len(delimiter) > 1 else b""
+        data = rest + piece
+        *whole, rest = data.split(delimiter) if delimiter in seam + piece else (data,)
         for line in whole:
             lines.append(line)
             pending_bytes += len(line) + 1
@@ -167,6 +173,36 @@ def _is_readable(descriptor: int) -> bool:
         return bool(select.select([descriptor], [], [], 0)[0])
     except OSError:
         return False
+
+
+@contextmanager
+def keys_unbuffered() -> Iterator[None]:
+    """Let `pressed_key` see keys as they are pressed, if stdin is a terminal; Ctrl-C stays."""
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows has no such terminals
+        yield
+        return
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def pressed_key(timeout_s: float) -> str:
+    """Return the key that is pressed within a time; an empty text if none is."""
+    if not sys.stdin.isatty() or os.name == "nt":
+        time.sleep(timeout_s)
+        return ""
+    if not select.select([sys.stdin], [], [], timeout_s)[0]:
+        return ""
+    return os.read(sys.stdin.fileno(), 16).decode("utf-8", "replace")
 
 
 def silence_stdout() -> None:

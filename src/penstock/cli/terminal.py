@@ -1,4 +1,5 @@
-"""Output for a person at a terminal: colours, a progress line, no control characters."""
+"""Output for a person at a terminal: colours, a progress line, a full screen, no control
+characters."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self, TextIO
 
 import click
@@ -26,6 +28,11 @@ _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _CLEAR = "\r\x1b[2K"
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, no wrapped lines
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME = "\x1b[H"
+_TO_LINE_END = "\x1b[K"
+_TO_SCREEN_END = "\x1b[J"
 
 
 def printable(text: str) -> str:
@@ -65,6 +72,44 @@ def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     click.echo(styled(first, bold=True))
     for line in lines:
         click.echo(line[:width])
+
+
+class Screen:
+    """What is on a full screen: the last `lines` stay when it is left."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Replace what is on the screen; lines that are too long are cut."""
+        from penstock.cli.system import columns
+
+        self.lines = [_cut(line, columns()) for line in lines]
+        drawn = "".join(f"{line}{_TO_LINE_END}\n" for line in self.lines)
+        click.echo(f"{_HOME}{drawn}{_TO_SCREEN_END}", nl=False)
+
+
+@contextmanager
+def full_screen() -> Iterator[Screen]:
+    """Use the alternate screen of the terminal; what was there before is there again afterwards."""
+    screen = Screen()
+    click.echo(_ENTER, nl=False)
+    try:
+        yield screen
+    finally:
+        click.echo(_LEAVE, nl=False)
+        for line in screen.lines:
+            click.echo(line)
+
+
+def _cut(line: str, width: int) -> str:
+    """Cut a line to the width of the terminal. Colour codes have no width and stay whole."""
+    plain = click.unstyle(line)
+    if len(plain) <= width:
+        return line
+    if plain not in line:  # several colours
+        line = plain
+    return line.replace(plain, plain[: max(width - 1, 0)] + "…", 1)
 
 
 class Progress:

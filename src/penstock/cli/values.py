@@ -14,7 +14,10 @@ from penstock.protocol.offsets import NOW, START
 if TYPE_CHECKING:
     from penstock.client.checkpoint import FileCheckpoint
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_AGE_PART = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
+_AGE = re.compile(rf"(?:{_AGE_PART.pattern})+", re.ASCII)
+_MILLISECONDS_DIGITS_MIN = 11  # fewer would be a year, or a date without its dashes
 _DURATION = re.compile(r"(\d{1,15})([smhd]?)", re.ASCII)
 _WHITESPACE = b" \t\r\n"
 NEVER = "never"
@@ -46,6 +49,55 @@ class Expiry(click.ParamType["int | str"]):
         if seconds < 1:
             self.fail("it is at least one second, or `never`.", param, ctx)
         return seconds
+
+
+class Moment(click.ParamType[int]):
+    """``2h``, ``1d12h``, ``today``, ``2026-11-01``, ``2026-11-01T10:00Z``, or milliseconds since
+    1970. The result is in milliseconds; a time without a zone is local time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        from datetime import datetime, timedelta
+
+        if isinstance(value, int):
+            return value
+        text, now = str(value).strip(), datetime.now().astimezone()
+        if text.isascii() and text.isdigit() and len(text) >= _MILLISECONDS_DIGITS_MIN:
+            return int(text[:16])
+        if _AGE.fullmatch(text):
+            parts = _AGE_PART.findall(text)
+            age_s = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+            return int((now.timestamp() - age_s) * 1000)
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+        days = {"today": 0, "yesterday": 1}
+        try:
+            if text in days:
+                moment = midnight - timedelta(days=days[text])
+            else:
+                moment = now if text == "now" else datetime.fromisoformat(text)
+            return int(moment.timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):
+            self.fail(
+                f"{value!r} is not a time such as 2h, 1d12h, today, 2026-11-01 or "
+                "2026-11-01T10:00Z.",
+                param,
+                ctx,
+            )
+
+
+class Escaped(click.ParamType[bytes]):
+    """Text with the escape sequences of --format, as bytes."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> bytes:
+        from penstock.cli.formats import unescape
+
+        data = value if isinstance(value, bytes) else unescape(str(value))
+        if not data:
+            self.fail("it is empty.", param, ctx)
+        return data
 
 
 class Name(click.ParamType[str]):

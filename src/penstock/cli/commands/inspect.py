@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,10 @@ from penstock.cli.commands.verify import as_indented_json, refusals
 from penstock.cli.text import aligned, amount, size
 from penstock.errors import StreamNotFound
 from penstock.protocol.headers import format_expires_at, parse_stream_path
+from penstock.protocol.shards import shard_of
 
 if TYPE_CHECKING:
-    from penstock.log.offline.inspect import Overview, ProducerLine, StreamView
+    from penstock.log.offline.inspect import Overview, ProducerLine, SegmentLine, StreamView
 
 URL_PREFIX = "/v1/stream/"
 
@@ -28,19 +29,38 @@ def command(data_dir: Path, stream: str | None, as_json: bool) -> None:
 
     The command changes nothing. STREAM is a path such as orders/eu, as in the URL of the stream.
     """
+    from penstock.log.disk.files import Files
+    from penstock.log.disk.worker_folders import worker_folders
     from penstock.log.offline.inspect import overview, stream_view  # late, as in every command
 
     with refusals():
+        folders = worker_folders(Files(), data_dir)
         if stream is None:
-            folder = overview(data_dir)
-            click.echo(as_indented_json(folder) if as_json else "\n".join(_overview(folder)))
+            parts = [overview(each) for each in folders]
+            if as_json:
+                click.echo(as_indented_json(parts if len(parts) > 1 else parts[0]))
+            else:
+                click.echo("\n\n".join("\n".join(_overview(each)) for each in parts))
             return
         path = parse_stream_path(stream.removeprefix(URL_PREFIX).encode())
-        try:
-            view = stream_view(data_dir, path)
-        except StreamNotFound as error:
-            raise click.ClickException(error.detail) from None
+        view = _find(folders, path, stream_view)
     click.echo(as_indented_json(view) if as_json else "\n".join(_stream(view)))
+
+
+def _find(
+    folders: list[Path], path: str, stream_view: Callable[[Path, str], StreamView]
+) -> StreamView:
+    """Return the stream at a path, whichever worker has it."""
+    missing: StreamNotFound | None = None
+    # That of its path first; a fork is where its source is.
+    home = shard_of(path, len(folders))
+    for folder in [folders[home], *folders[:home], *folders[home + 1 :]]:
+        try:
+            return stream_view(folder, path)
+        except StreamNotFound as error:
+            missing = missing or error
+    assert missing is not None
+    raise click.ClickException(missing.detail)
 
 
 def _overview(folder: Overview) -> Iterator[str]:
@@ -54,7 +74,8 @@ def _overview(folder: Overview) -> Iterator[str]:
                 f"{amount(folder.streams, 'stream')}, {amount(folder.messages, 'message')}, "
                 f"{size(folder.bytes)}",
             ),
-            ("segments", f"{amount(folder.segments, 'file')}, {size(folder.segment_bytes)}"),
+            ("segments", f"{amount(folder.segments, 'segment')}, {size(folder.segment_bytes)}"),
+            ("of them cold", _cold(folder)),
             (
                 "catalog",
                 f"{size(folder.catalog_bytes)}, complete up to record {folder.checkpoint_lsn:,}",
@@ -141,12 +162,25 @@ def _stream(view: StreamView) -> Iterator[str]:
                 f"{line.first_byte:,}",
                 size(line.bytes),
                 f"{line.first_message:,}",
-                "missing" if line.file_bytes is None else size(line.file_bytes),
+                _file(line),
             )
             for line in view.segments
         ]
         yield from aligned(table, right={1, 2, 3, 4})
     yield from _preview(view)
+
+
+def _cold(folder: Overview) -> str:
+    if not folder.cold_segments:
+        return "none"
+    amounts = f"{amount(folder.cold_segments, 'segment')}, {size(folder.cold_bytes)}"
+    return f"{amounts} in {folder.cold_url}"
+
+
+def _file(line: SegmentLine) -> str:
+    if line.file_bytes is not None:
+        return size(line.file_bytes)
+    return "missing" if line.object is None else "cold"
 
 
 def _preview(view: StreamView) -> Iterator[str]:

@@ -28,8 +28,9 @@ class CannotCheck(click.ClickException):
 @click.command("verify")
 @click.argument("data_dir", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option("--cold", is_flag=True, help="Read cold segments from the object store, too.")
 @click.pass_context
-def command(context: click.Context, data_dir: Path, as_json: bool) -> None:
+def command(context: click.Context, data_dir: Path, as_json: bool, cold: bool) -> None:
     """Check every byte of the data folder of a stopped server.
 
     The command changes nothing. The exit code is 0 without problems, 1 with problems, and 2 if the
@@ -38,7 +39,7 @@ def command(context: click.Context, data_dir: Path, as_json: bool) -> None:
     from penstock.log.offline.verify import verify  # here, so that `--help` does not load the store
 
     with refusals(), _progress() as on_progress:
-        report = verify(data_dir, progress=on_progress)
+        report = verify(data_dir, cold=cold, progress=on_progress)
     if as_json:
         click.echo(as_indented_json(report))
     else:
@@ -97,7 +98,8 @@ def _text(data_dir: Path, report: Report) -> Iterator[str]:
         (
             "stored in",
             f"{amount(report.segments, 'segment')} ({amount(report.blocks, 'block')}), "
-            f"{amount(report.inline, 'catalog row')}",
+            f"{amount(report.inline, 'catalog row')}"
+            + (f"; {report.cold_segments:,} of the segments are cold" * bool(report.cold_segments)),
         ),
         (
             "journal",

@@ -7,7 +7,7 @@ import platform
 
 import click
 
-from penstock import DISTRIBUTION, __version__
+from penstock import DISTRIBUTION, __version__, plain_modules
 from penstock.cli.connection import json_option
 
 
@@ -20,6 +20,7 @@ def command(as_json: bool) -> None:
             "version": __version__,
             "distribution": DISTRIBUTION,
             "python": platform.python_version(),
+            "form": plain_modules.form(),
         }
         click.echo(json.dumps(versions))
     else:
@@ -27,4 +28,5 @@ def command(as_json: bool) -> None:
 
 
 def version_line() -> str:
-    return f"penstock {__version__} ({DISTRIBUTION}, Python {platform.python_version()})"
+    python = platform.python_version()
+    return f"penstock {__version__} ({DISTRIBUTION}, Python {python}, {plain_modules.form()})"

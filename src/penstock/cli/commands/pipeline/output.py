@@ -105,3 +105,27 @@ def print_status(status: Status, *, as_json: bool) -> None:
         titles = ("PUBLISHED", "KEYS", "ROWS WITHOUT KEY")
         for line in aligned([titles, *results], right={1, 2}):
             click.echo(printable(line))
+    _print_rules(status)
+
+
+def _print_rules(status: Status) -> None:
+    """Print expectations, results that are not up to date, and drift."""
+    if status.expectations:
+        click.echo()
+        expectations = [
+            (
+                each.name,
+                f"{each.violated:,}",
+                "" if each.last_batch is None else f"{each.last_batch:,}",
+                each.action,
+                each.sql,
+            )
+            for each in status.expectations
+        ]
+        heads = ("EXPECTATION", "VIOLATED", "LAST BATCH", "ACTION", "CONDITION")
+        for line in aligned([heads, *expectations], right={1, 2}):
+            click.echo(printable(line))
+    for name, reason in status.failing.items():
+        click.echo(printable(f"\npublish.{name} is not up to date: {reason}"))
+    for name, change in status.drift.items():
+        click.echo(printable(f"\ntypes.{name}: the server's declaration has changed: {change}"))

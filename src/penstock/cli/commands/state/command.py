@@ -17,19 +17,20 @@ from penstock.cli.commands.state.entities import (
     object_text,
     on_one_line,
     pages,
+    point,
     text,
 )
 from penstock.cli.commands.state.watch import watch
 from penstock.cli.connection import Server, json_option, server_options, stream_argument
 from penstock.cli.exits import NOT_FOUND
 from penstock.cli.terminal import note, print_columns, printable, styled
-from penstock.cli.values import offset_of
 
 at_option: Callable[[Any], Any] = click.option(
     "--at",
-    metavar="OFFSET",
+    metavar="OFFSET|TIME",
     default="end",
-    help="Show the state at this offset.  [default: the end]",
+    help="Show the state at this offset, or at a time such as 2026-11-01T10:00:00Z.  "
+    "[default: the end]",
 )
 
 
@@ -62,7 +63,7 @@ command.add_command(watch)
 def get(server: Server, stream: str, type: str, key: str, at: str, as_json: bool) -> None:
     """Print the JSON value of one entity. The exit code is 3 if it does not exist."""
     with server.stream(stream) as remote:
-        page = fetch(remote, {"type": type, "key": key, "offset": offset_of(at)})
+        page = fetch(remote, {"type": type, "key": key, **point(at)})
         values = page.types.get(type, {})
         if key not in values:
             check_events(remote, stream)
@@ -92,7 +93,7 @@ def show(
     with server.stream(stream) as remote:
         is_empty = True
         rows = []
-        for entity in entities(remote, offset_of(at), query):
+        for entity in entities(remote, at, query):
             is_empty = False
             if as_json:
                 click.echo(object_text(entity._asdict()))
@@ -119,7 +120,7 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
     """List the changes of one entity, oldest first."""
     query = {"type": type, "key": key, "history": "true"}
     with server.stream(stream) as remote:
-        steps = [step for page in pages(remote, offset_of(at), query) for step in page.history]
+        steps = [step for page in pages(remote, at, query) for step in page.history]
         if not steps:
             check_events(remote, stream)
             raise Failure(f"There has been no {type} {key!r} in the state of {stream}.", NOT_FOUND)
@@ -147,13 +148,13 @@ def history(server: Server, stream: str, type: str, key: str, at: str, as_json: 
 @json_option
 @server_options
 def diff(server: Server, stream: str, before: str, after: str, as_json: bool) -> None:
-    """Show the differences between the states at the offsets BEFORE and AFTER.
+    """Show the differences between the states at the offsets or times BEFORE and AFTER.
 
     `+` is a new entity, `-` a deleted one, `~` one with another value.
     """
     with server.stream(stream) as remote:
         old, new = (
-            {(type, key): value for type, key, value in entities(remote, offset_of(at), {})}
+            {(type, key): value for type, key, value in entities(remote, at, {})}
             for at in (before, after)
         )
         if not (old or new):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 
+from penstock.cli.values import offset_of
 from penstock.errors import NotStateStream
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Change(NamedTuple):
         return "-" if self.new is None else "+" if self.old is None else "~"
 
 
-def entities(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Entity]:
-    for page in pages(stream, offset, query):
+def entities(stream: Stream, at: str, query: dict[str, str]) -> Iterator[Entity]:
+    for page in pages(stream, at, query):
         yield from page_entities(page)
 
 
@@ -75,15 +76,21 @@ def page_entities(page: Page) -> Iterator[Entity]:
             yield Entity(type, key, value)
 
 
-def pages(stream: Stream, offset: str, query: dict[str, str]) -> Iterator[Page]:
+def pages(stream: Stream, at: str, query: dict[str, str]) -> Iterator[Page]:
     """Yield every page of one state. The offset of the first page holds for all of them."""
-    query = {**query, "offset": offset}
-    while True:
-        page = fetch(stream, query)
+    first = {**query, **point(at)}
+    page = fetch(stream, first)
+    yield page
+    while page.next is not None:
+        page = fetch(stream, {**query, "offset": page.offset, "after": page.next})
         yield page
-        if page.next is None:
-            return
-        query = {**query, "offset": page.offset, "after": page.next}
+
+
+def point(at: str) -> dict[str, str]:
+    """Return the parameter of a point of a stream: an offset, or a time."""
+    from penstock.protocol.timestamps import is_rfc3339
+
+    return {"at": at} if is_rfc3339(at) else {"offset": offset_of(at)}
 
 
 def fetch(stream: Stream, query: dict[str, str]) -> Page:

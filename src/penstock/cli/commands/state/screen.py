@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-import click
-
 from penstock.cli.commands.state.entities import Change, EntityId, on_one_line, text
 from penstock.cli.system import terminal_size
-from penstock.cli.terminal import has_cursor, printable, styled
+from penstock.cli.terminal import Screen as FullScreen
+from penstock.cli.terminal import full_screen, has_cursor, printable, styled
 from penstock.cli.text import aligned, amount
 
 if TYPE_CHECKING:
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, no wrapped lines
-_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_HOME = "\x1b[H"
-_TO_LINE_END = "\x1b[K"
-_TO_SCREEN_END = "\x1b[J"
 _FRAME_LINES = 4  # the title, the head, the count of hidden rows, and the cursor
 
 
@@ -41,14 +35,8 @@ def output(stream: str, *, as_json: bool) -> Iterator[Screen]:
     if as_json or not has_cursor(sys.stdout):
         yield Lines(as_json=as_json)
         return
-    table = Table(stream)
-    click.echo(_ENTER, nl=False)
-    try:
-        yield table
-    finally:
-        click.echo(_LEAVE, nl=False)
-        for line in table.lines:  # the last state stays on the normal screen
-            click.echo(line)
+    with full_screen() as screen:
+        yield Table(stream, screen)
 
 
 class Lines:
@@ -89,11 +77,11 @@ def _line(change: Change) -> str:
 class Table:
     """A table that is redrawn for each batch. It shows the entities that changed last."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, screen: FullScreen) -> None:
         self._stream = stream
+        self._screen = screen
         self._values: dict[EntityId, str] = {}
         self._recent: dict[EntityId, None] = {}
-        self.lines: list[str] = []
 
     def show(self, changes: Sequence[StateChange], offset: str) -> None:
         # One change per entity: from the value on the screen to the current value.
@@ -113,11 +101,8 @@ class Table:
             self._recent.pop(entity, None)
             if entity in values:
                 self._recent[entity] = None
-        width, height = terminal_size()
-        self._compose(values, last, offset, max(height - _FRAME_LINES, 1))
-        self.lines = [_cut(line, width) for line in self.lines]
-        drawn = "".join(f"{line}{_TO_LINE_END}\n" for line in self.lines)
-        click.echo(f"{_HOME}{drawn}{_TO_SCREEN_END}", nl=False)
+        _, height = terminal_size()
+        self._screen.draw(self._compose(values, last, offset, max(height - _FRAME_LINES, 1)))
 
     def _compose(
         self,
@@ -125,7 +110,7 @@ class Table:
         last: Mapping[EntityId, Change],
         offset: str,
         rows: int,
-    ) -> None:
+    ) -> list[str]:
         deleted = [entity for entity in last if entity not in values][:rows]
         current = _last(self._recent, rows - len(deleted))
         shown = sorted([*deleted, *current])
@@ -139,14 +124,15 @@ class Table:
         ]
         head, *lines = aligned([("TYPE", "KEY", "VALUE"), *cells])
         title = f"{self._stream}  {amount(len(values), 'entity', 'entities')} at {offset}"
-        self.lines = [printable(title), styled(head, bold=True)]
+        drawn = [printable(title), styled(head, bold=True)]
         for entity, line in zip(shown, lines, strict=True):
             change = last.get(entity)
             colour = None if change is None else COLOURS[change.mark]
-            self.lines.append(line if colour is None else styled(line, fg=colour))
+            drawn.append(line if colour is None else styled(line, fg=colour))
         hidden = len(values) - len(current)
         if hidden:
-            self.lines.append(f"… and {hidden:,} more, which changed earlier")
+            drawn.append(f"… and {hidden:,} more, which changed earlier")
+        return drawn
 
 
 def _value(
@@ -159,11 +145,3 @@ def _value(
 
 def _last(recent: dict[EntityId, None], count: int) -> list[EntityId]:
     return list(islice(reversed(recent), max(count, 0)))
-
-
-def _cut(line: str, width: int) -> str:
-    """Cut a line to the width of the terminal. Colour codes have no width and stay whole."""
-    plain = click.unstyle(line)
-    if len(plain) <= width:
-        return line
-    return line.replace(plain, plain[: max(width - 1, 0)] + "…", 1)
