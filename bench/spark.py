@@ -79,8 +79,8 @@ def main() -> int:
     options = arguments.parse("bench.spark", __doc__, GROUPS, rounds=3)
     # Turned into an exception, so that servers are stopped and data folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
-    # Spark's workers import the rivals from here.
-    os.environ["PYTHONPATH"] = str(tools.PROJECT)
+    # Spark's workers import the rivals, and the package that is measured, from here.
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(tools.PROJECT), str(tools.PROJECT / "src")))
     groups = [name for name in options.only.split(",") if name] or list(GROUPS)
     started = time.monotonic()
     busy: list[float] = []

@@ -18,7 +18,7 @@ from bench.rounds import note
 from bench.spark_events import STREAM, TYPES
 from bench.table import Row, compared
 from penstock import limits
-from penstock.spark.columns import STATE_ARROW
+from penstock.spark.arrow_columns import STATE_ARROW
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here

@@ -18,9 +18,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock import Client
-from penstock.spark.columns import RAW, RAW_ARROW, STATE, STATE_ARROW
+from penstock.spark.arrow_columns import RAW_ARROW, STATE_ARROW
+from penstock.spark.columns import RAW, STATE
 from penstock.spark.options import SourceOptions, source_options
-from penstock.spark.source.datasource import BatchReader, Ranges
+from penstock.spark.source.readers import BatchReader, Ranges
 from penstock.state import ChangeEvent, insert, parse
 
 STREAM = "bench"

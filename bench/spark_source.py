@@ -1,4 +1,5 @@
-"""The Spark source beside one that has its Arrow batches ready, and one that makes rows.
+"""The Spark source beside one that has its Arrow batches ready, and one that makes rows; and many
+streams beside one.
 
 A source that yields prebuilt Arrow batches is what Spark can take at most; a source that yields a
 tuple for each message is what one would write first.
@@ -6,21 +7,25 @@ tuple for each message is what one would write first.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
+from bench.processor_time import processor_s
 from bench.rounds import Sample, interleave, median, ratios
 from bench.spark_rivals import PARTITIONS, STREAM, event_of
 from bench.table import Row, compared, per_second
 from penstock import Client
-from tests.helpers.server import running_server
+from tests.helpers.server import Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OURS, PREBUILT, ROWS = "durable_streams", "prebuilt", "row_by_row"
-_OF_PREBUILT = {"raw": 0.5, "state": 0.25}
+_OF_PREBUILT = {"raw": 0.8, "state": 0.6}
 _OF_ROWS = 2.0
+_MANY = 1000
+_OF_ONE = 1.3
 
 
 def measure(spark: SparkSession, rounds: int, events: int) -> list[Row]:
@@ -28,8 +33,8 @@ def measure(spark: SparkSession, rounds: int, events: int) -> list[Row]:
         size = _fill(server.url, events)
         rows: list[Row] = []
         for mode in ("raw", "state"):
-            rows += _mode_rows(spark, server.url, rounds, events, mode, size)
-        return rows
+            rows += _mode_rows(spark, server, rounds, events, mode, size)
+        return [*rows, *_many_rows(spark, server, rounds, events)]
 
 
 def _fill(url: str, events: int) -> int:
@@ -43,15 +48,14 @@ def _fill(url: str, events: int) -> int:
 
 
 def _mode_rows(
-    spark: SparkSession, url: str, rounds: int, events: int, mode: str, size: int
+    spark: SparkSession, server: Server, rounds: int, events: int, mode: str, size: int
 ) -> list[Row]:
     part = str(size // PARTITIONS + 1)
-    ours = {"url": url, "streams": STREAM, "partitionBytes": part}
+    ours = {"url": server.url, "streams": STREAM, "partitionBytes": part}
 
     def timed(source: str, number: int) -> Sample:
         options = {"events": str(events)} if source == PREBUILT else ours
-        seconds = to_nowhere(spark.read.format(source).options(mode=mode, **options).load())
-        return {"events_s": events / seconds}
+        return _measured(spark, server, events, source, {"mode": mode, **options})
 
     names = (OURS, PREBUILT, ROWS)
     # The first round, which does not count, compiles code and starts workers.
@@ -69,6 +73,55 @@ def _mode_rows(
             by_round=ratios(found[OURS], found[name], "events_s"),
         )
         for name in (PREBUILT, ROWS)
+    ] + [
+        compared(
+            f"source, mode {mode}, beside prebuilt Arrow batches, by processor time",
+            median(found[OURS], "events_cpu_s"),
+            median(found[PREBUILT], "events_cpu_s"),
+            per_second,
+            at_least=bounds[PREBUILT],
+            by_round=ratios(found[OURS], found[PREBUILT], "events_cpu_s"),
+        )
+    ]
+
+
+def _measured(
+    spark: SparkSession, server: Server, events: int, source: str, options: dict[str, str]
+) -> Sample:
+    """Events a second, and a second of processor time of all that take part."""
+    pids = os.getpid(), server.process.pid
+    before = processor_s(*pids)
+    seconds = to_nowhere(spark.read.format(source).options(**options).load())
+    used = max(processor_s(*pids) - before, 0.01)
+    return {"events_s": events / seconds, "events_cpu_s": events / used}
+
+
+def _many_rows(spark: SparkSession, server: Server, rounds: int, events: int) -> list[Row]:
+    each = max(events // _MANY, 1)
+    with Client(server.url) as client:
+        for stream in range(_MANY):
+            first = stream * each
+            target = client.stream(f"many/{stream:04d}")
+            target.create()
+            target.append_many([event_of(n).to_json() for n in range(first, first + each)])
+
+    def timed(streams: str, number: int) -> Sample:
+        options = {"url": server.url, "streams": streams, "minPartitions": str(PARTITIONS)}
+        sample = _measured(spark, server, events, OURS, options)
+        return {"s": events / sample["events_s"], "cpu_s": events / sample["events_cpu_s"]}
+
+    found = interleave([("many", "many/*"), ("one", STREAM)], timed, rounds=rounds)
+    words = f"{events:,} events in {_MANY:,} streams, beside one"
+    return [
+        compared(
+            f"{words}{how}",
+            median(found["many"], key),
+            median(found["one"], key),
+            lambda value: f"{value:.2f} s",
+            at_most=_OF_ONE,
+            by_round=ratios(found["many"], found["one"], key),
+        )
+        for key, how in (("s", ""), ("cpu_s", ", by processor time"))
     ]
 
 

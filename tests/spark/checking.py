@@ -51,13 +51,15 @@ def check_warehouse(pipeline: Pipeline, replay: Replay | None = None) -> Replay:
 
 def state_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
     columns = "_stream, _key, _value, _generation, _ordinal"
-    rows = duck.sql(f"SELECT {columns} FROM state_{entity}").to_pylist()
+    name = duck.view_names()[entity]
+    rows = duck.sql(f"SELECT {columns} FROM state_{name}").to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
 
 def history_rows(duck: Duck, entity: str) -> list[tuple[Any, ...]]:
     columns = "_stream, _key, _value, _valid_from_ordinal, coalesce(_valid_to_ordinal, -1)"
-    rows = duck.sql(f"SELECT {columns} FROM history_{entity}").to_pylist()
+    name = duck.view_names()[entity]
+    rows = duck.sql(f"SELECT {columns} FROM history_{name}").to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
 

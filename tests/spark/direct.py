@@ -12,7 +12,8 @@ from typing import Any
 from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from penstock.spark.source.datasource import BatchReader, DurableStreamsSource, StreamReader
+from penstock.spark.source.datasource import DurableStreamsSource
+from penstock.spark.source.readers import BatchReader, StreamReader
 
 Row = dict[str, Any]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.helpers.server import ROOT
 
 POINT_TIMEOUT_S = 240.0
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # the code beside these tests
 # What a batch leaves behind, in this order: planned, events committed, state folded, results
 # written and committed to the outbox (and after that sent), known as done by Spark.
 POINTS = {
@@ -65,7 +66,7 @@ def pipeline_process(file: Path, *arguments: str) -> Iterator[Driver]:
             stderr=log,
             text=True,
             cwd=file.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "SPARK_LOCAL_IP": "127.0.0.1"},
             start_new_session=True,
         )
         driver = Driver(process)

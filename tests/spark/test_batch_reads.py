@@ -237,7 +237,7 @@ def test_pushed_filters_change_nothing_else(client: Client, server: Server) -> N
         server.url, "filter/*", [GreaterThanOrEqual(("position",), middle)], partitionBytes="16k"
     )
     assert len(some) < len(every), "ranges without such positions are not read"
-    other: list[Filter] = [IsNotNull(("type",)), EqualTo(("key",), "1")]
+    other: list[Filter] = [IsNotNull(("type",)), EqualTo(("value",), "1")]
     _, _, refused = plan(server.url, "filter/*", other)
     assert refused == other, "Spark applies what the source does not accept"
 
@@ -306,6 +306,7 @@ def test_a_token_is_sent() -> None:
             read(guarded.url, "a")
 
 
+@pytest.mark.soak
 def test_a_message_of_100_megabytes_is_one_row() -> None:
     with running_server(memory=True, args=["--max-body", "110m"]) as roomy:
         text = "x" * (100 << 20)

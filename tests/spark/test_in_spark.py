@@ -50,7 +50,9 @@ class Sink:
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_a_batch_read_with_filters(spark: SparkSession, client: Client, server: Server) -> None:
+def test_a_batch_read_with_filters(
+    spark: SparkSession, client: Client, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill(client, "in/batch", [*users(500), insert("order", "o1", {"n": 1}), {"bad": 1}])
     events = penstock.spark.events(spark, server.url, "in/*", partitionBytes="8k")
     selected = events.where("type = 'order' OR kind = 'invalid'").select("key", "seq", "error")
@@ -59,6 +61,10 @@ def test_a_batch_read_with_filters(spark: SparkSession, client: Client, server: 
     ]  # fmt: skip
     pushed = events.where("stream = 'in/batch' AND type = 'order' AND position > 10")
     assert pushed.count() == 1
+    keyed = events.where("type = 'order' AND key IN ('o1', 'o2')")
+    keyed.explain("formatted")
+    assert "EqualTo(type,order), In(key, [o1,o2])]" in capsys.readouterr().out
+    assert [row.seq for row in keyed.collect()] == [500]
 
 
 def test_a_streaming_query_resumes_from_its_checkpoint(

@@ -30,6 +30,7 @@ from penstock.spark.pipeline.checkpoint import Checkpoint
 from penstock.spark.pipeline.rewrite import rewrite
 from penstock.spark.warehouse.dead_letters import replay_dead_letters
 from penstock.spark.warehouse.offsets_file import PositionFiles
+from penstock.spark.warehouse.rebuild import rebuild_table
 from penstock.spark.warehouse.spark_sql import SparkViews
 from penstock.spark.warehouse.storage import filesystem
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -154,7 +155,7 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     check_cities(pipeline, client, check_warehouse(pipeline))
 
     fixed = write(file, server, store, LOOSE)
-    assert replay_dead_letters(fixed) == (1, 0)
+    assert replay_dead_letters(fixed) == (1, 0, 0)
     warehouse = Warehouse(fixed.warehouse.path, fixed.warehouse.options)
     assert len(warehouse.events.files()) > 1
     warehouse.events.compact()
@@ -168,8 +169,13 @@ def test_a_pipeline_keeps_its_tables_in_an_object_store(
     assert f"s3://{BUCKET}/store/state/user/" in options
     assert not [each for each in store.options.values() if each in options]
 
+    narrow = write(file, server, store, "city STRING")
+    rebuilt = rebuild_table(narrow, "user")
+    assert (rebuilt.is_switched, rebuilt.misfits) == (True, 0)
+    assert ask(narrow, keys) == [{"_key": "9"}, {"_key": "late"}]
+
     assert "events" in cli("vacuum", str(file), "--dry-run")
-    done = rewrite(fixed, "store/one", "store/one-2")
+    done = rewrite(narrow, "store/one", "store/one-2")
     assert done.entities == 6
     assert sorted(each.name for each in tmp_path.iterdir()) == ["_checkpoint", "pipeline.toml"]
     listed = store.files.get_file_info(f"{BUCKET}/store/_penstock/writer.json")

@@ -383,6 +383,7 @@ def test_notes_stay_above_the_progress_line(
 def test_metrics_are_served_at_the_address_that_is_told() -> None:
     meter = Meter()
     meter.folds = 2
+    meter.troubles, meter.violations = 1, {"types.user.adult": 3}
     meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
     with serving_metrics(meter, "127.0.0.1", 0) as address:
         assert address.startswith("http://127.0.0.1:")
@@ -406,6 +407,9 @@ def test_metrics_are_served_at_the_address_that_is_told() -> None:
         "penstock_pipeline_lag_messages": 7,
         "penstock_pipeline_unkeyed_rows": 0,
         "penstock_pipeline_batch_seconds": 0.5,
+        "penstock_pipeline_failing_results": 1,
+        "penstock_pipeline_drifted_types": 0,
+        'penstock_pipeline_expectation_violations{expectation="types.user.adult"}': 3,
     }
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=10)

@@ -38,6 +38,7 @@ def sizes(run: Run) -> list[int]:
     return [found[chunk] for chunk in sorted(found)]
 
 
+@pytest.mark.soak
 def test_long_rows_are_sent_in_requests_that_the_server_takes(run: Run, client: Client) -> None:
     rows = {str(number): "é" * 150_000 for number in range(60)}  # 18 MB
     assert run.publish(rows) == 60

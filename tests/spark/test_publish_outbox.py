@@ -108,6 +108,7 @@ def test_a_run_that_was_taken_over_commits_nothing_more(start: Start, tmp_path: 
 # What it lets go of
 
 
+@pytest.mark.soak
 def test_it_does_not_grow_with_the_batches(start: Start, client: Client) -> None:
     run = start("a", "b", run={"outbox_files": 4})
     for number in range(60):

@@ -24,7 +24,7 @@ import pytest
 from penstock import Client, limits
 from penstock.client.sync.stream import Stream
 from penstock.errors import NoWarehouse, RewriteFailed, StreamClosed
-from penstock.spark.columns import STATE_ARROW
+from penstock.spark.arrow_columns import STATE_ARROW
 from penstock.spark.config import Pipeline, make_pipeline
 from penstock.spark.pipeline import rewrite_staging
 from penstock.spark.pipeline.rewrite import Rewritten, rewrite

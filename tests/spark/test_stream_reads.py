@@ -202,7 +202,7 @@ def test_a_server_with_less_than_was_read_is_an_error(client: Client, server: Se
 
 
 def test_a_streaming_query_has_no_end(server: Server) -> None:
-    with pytest.raises(InvalidOption, match="endingOffsets is for batch reads"):
+    with pytest.raises(InvalidOption, match="a streaming query has no end"):
         Query(server.url, "live/x", endingOffsets='{"live/x": "-1"}')
 
 
@@ -238,6 +238,7 @@ def test_shares_are_fair(
     ) == sorted(expected.values())
 
 
+@pytest.mark.soak
 def test_ten_thousand_streams_are_one_query() -> None:
     with running_server(memory=True) as many:
         create_streams(many.port, 10_000)

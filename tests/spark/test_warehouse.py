@@ -10,9 +10,10 @@ import random
 import socket
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
@@ -24,7 +25,15 @@ from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.lock import is_same_process_alive, process_start_id
 from penstock.spark.warehouse.state import StateTable
 from penstock.spark.warehouse.warehouse import Warehouse
-from tests.spark.warehouse_bench import USER, WarehouseBench, as_of_everything, gone, put, spelled
+from tests.spark.warehouse_bench import (
+    NOW,
+    USER,
+    WarehouseBench,
+    as_of_everything,
+    gone,
+    put,
+    spelled,
+)
 
 
 @pytest.fixture
@@ -260,6 +269,45 @@ def test_tables_can_be_read_by_every_engine(bench: WarehouseBench) -> None:
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
     times = bench.duck.sql("SELECT _time FROM state_user").to_pylist()[0]["_time"]
     assert times == datetime(2025, 12, 31, 23, tzinfo=UTC)
+
+
+def test_readers_of_delta_rs_find_rows_by_any_column(bench: WarehouseBench) -> None:
+    """A column without statistics must not look like one without values."""
+    bench.batch(put("a", '{"name":"Ada","age":1}'), put("b", '{"age":2}'), gone("c"))
+    bench.fold()
+    for uri, column, value in (
+        (bench.warehouse.state_uri("user"), "age", 2),
+        (bench.warehouse.state_uri("user"), "_operation", "upsert"),
+        (bench.warehouse.events.uri, "operation", "delete"),
+        (bench.warehouse.events.uri, "value", '{"age":2}'),
+    ):
+        rows = DeltaTable(uri).to_pyarrow_table().to_pylist()
+        found = DeltaTable(uri).to_pyarrow_dataset().to_table(filter=ds.field(column) == value)
+        assert found.to_pylist() == [row for row in rows if row[column] == value] != []
+
+
+def test_the_state_as_of_a_time(bench: WarehouseBench) -> None:
+    bench.batch(put("a", '{"name":"Ada"}'))
+    bench.batch(put("b", '{"name":"Bob"}'))  # both came at NOW
+    second = timedelta(seconds=1)
+    for until, count in ((NOW - second, 0), (NOW, 2), (NOW + second, 2)):
+        rows = bench.duck.state_at("user", sql.Until(ingested=until))
+        assert bench.duck.table(f"SELECT _key FROM {rows}").num_rows == count
+    assert sql.parse_time("2026-01-01T02:00:00+02:00") == sql.parse_time("2026-01-01") == NOW
+    with pytest.raises(QueryFailed, match="no time"):
+        sql.parse_time("yesterday")
+
+
+def test_events_can_be_ordered_by_what_readers_ask_for(bench: WarehouseBench) -> None:
+    for number in range(6):
+        bench.batch(*(put(f"k{n}{number}", '{"age":1}', stream=f"s{n}") for n in range(3)))
+    before = bench.history()
+    bench.warehouse.events.compact(["stream", "key"])
+    bench.duck.refresh()
+    assert len(bench.warehouse.events.files()) == 1
+    assert bench.history() == before
+    bench.batch(put("z", '{"age":1}'))  # and the writer goes on
+    bench.agree()
 
 
 def test_a_batch_is_known_again_and_a_second_writer_ends_the_first(bench: WarehouseBench) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark.columns import STATE_ARROW
+from penstock.spark.arrow_columns import STATE_ARROW
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
-from penstock.spark.warehouse.events import BatchResult, writer_of
+from penstock.spark.warehouse.events import BatchResult, Expectations, writer_of
 from penstock.spark.warehouse.fold import fold_here
 from penstock.spark.warehouse.relations import Relations
 from penstock.spark.warehouse.state import StateTable
@@ -27,8 +27,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 class WarehouseBench:
     """A warehouse that is fed by hand, and the replay of what it was fed."""
 
-    def __init__(self, path: Path, types: dict[str, TypeSchema], *, replaces: bool = False) -> None:
-        self.path, self.types = path, types
+    def __init__(
+        self,
+        path: Path,
+        types: dict[str, TypeSchema],
+        *,
+        replaces: bool = False,
+        expect: Expectations | None = None,
+    ) -> None:
+        self.path, self.types, self._expect = path, types, expect
         self.warehouse = Warehouse(str(path))
         self.warehouse.open()
         self.replay = Replay(types)
@@ -60,7 +67,7 @@ class WarehouseBench:
     def append(self, rows: list[Row], number: int) -> None:
         events = self.warehouse.events
         batch = pa.RecordBatch.from_pylist(rows, schema=STATE_ARROW)
-        write = writer_of(events.uri, self.types, events.record.batch + 1, NOW)
+        write = writer_of(events.uri, self.types, events.record.batch + 1, NOW, None, self._expect)
         appended = BatchResult.of(row for each in write([batch]) for row in each.to_pylist())
         self.warehouse.check()
         events.append(appended, query="q", batch=number, positions=None)

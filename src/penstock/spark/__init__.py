@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark.error_text import error_message
     from penstock.spark.frames import events, history, history_of, lag, state, state_of
+    from penstock.spark.metrics import source_metrics
     from penstock.spark.sessions.session import register, session
     from penstock.spark.warehouse.frames import pipeline_tables
 
@@ -25,6 +26,7 @@ __all__ = [
     "lag",
     "register",
     "session",
+    "source_metrics",
     "state",
     "state_of",
     "pipeline_tables",
@@ -38,6 +40,7 @@ _HOMES = {
     "lag": "penstock.spark.frames",
     "register": "penstock.spark.sessions.session",
     "session": "penstock.spark.sessions.session",
+    "source_metrics": "penstock.spark.metrics",
     "state": "penstock.spark.frames",
     "state_of": "penstock.spark.frames",
     "pipeline_tables": "penstock.spark.warehouse.frames",

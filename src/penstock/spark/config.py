@@ -6,18 +6,30 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 
 from penstock import limits
 from penstock.errors import InvalidOption, InvalidPipeline
-from penstock.spark.options import check_name
+from penstock.protocol.globs import matches
+from penstock.spark.expectations import Action, Expectation, check_conditions
+from penstock.spark.options import check_name, is_pattern, pattern_of
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse.storage import StorageLocation, check_options, parse_location
 
+SERVER: Final = "server"  # the schema of a type that is declared on the server
+# Columns that conditions over a type may name beside its own.
+EXPECTATION_COLUMNS: Final = [
+    pa.field("_stream", pa.string()),
+    pa.field("_key", pa.string()),
+    pa.field("_value", pa.string()),
+    pa.field("_operation", pa.string()),
+    pa.field("_time", pa.timestamp("us", tz="UTC")),
+]
 ENV_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable, not a token
 TABLE: Final = "table:"
 
@@ -49,6 +61,9 @@ class Warehouse(_Section, frozen=True):
 
     path: str
     checkpoint: str | None = None
+    catalog: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]+$")] | None = None
+    database: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]+$")] = "penstock"
+    iceberg: dict[str, str] = {}
     options: dict[str, str] = {}
 
 
@@ -61,15 +76,24 @@ class Run(_Section, frozen=True):
     fold_percent: _Share = limits.PIPELINE_FOLD_PERCENT
     driver_messages: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_DRIVER_MESSAGES
     driver_rows: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    optimize_batches: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_COMPACT_FILES
+    cluster: list[Literal["stream", "type", "key", "time", "ordinal", "kind"]] = []
     outbox_files: _Positive = limits.PIPELINE_OUTBOX_FILES
     keep_hours: Annotated[int, msgspec.Meta(ge=0)] = limits.PIPELINE_KEEP_HOURS
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | None = None
     metrics_host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     spark: dict[str, str] = {}
 
 
+class _Expect(_Section, frozen=True):
+    sql: str
+    action: Action = "warn"
+
+
 class _Type(_Section, frozen=True):
     schema: str
+    expect: dict[str, str | _Expect] = {}
 
 
 class Publish(_Section, frozen=True):
@@ -82,6 +106,8 @@ class Publish(_Section, frozen=True):
     chunk: _Positive = limits.SPARK_CHUNK_MESSAGES
     chunk_bytes: _Positive = limits.SPARK_CHUNK_BYTES
     body_bytes_max: _Positive = limits.BODY_BYTES_MAX
+    expect: dict[str, str | _Expect] = {}
+    on_error: Literal["stop", "continue"] = "stop"
 
     @property
     def is_table(self) -> bool:
@@ -90,6 +116,10 @@ class Publish(_Section, frozen=True):
     @property
     def target(self) -> str:
         return self.to.removeprefix(TABLE).strip("/")
+
+    @property
+    def expectations(self) -> tuple[Expectation, ...]:
+        return _expectations(self.expect)
 
 
 class _File(_Section, frozen=True):
@@ -106,8 +136,11 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     warehouse: Warehouse
     run: Run = Run()
-    types: dict[str, TypeSchema] = {}
+    types: dict[str, TypeSchema] = {}  # without those of `server_types` until these are known
+    server_types: tuple[str, ...] = ()  # types whose schema is declared on the server
+    expect: dict[str, tuple[Expectation, ...]] = {}  # by type
     publish: dict[str, Publish] = {}
+    file: str | None = None  # where it was loaded from
 
 
 def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipeline:
@@ -123,9 +156,10 @@ def load_pipeline(path: Path, environ: Mapping[str, str] | None = None) -> Pipel
     except tomllib.TOMLDecodeError as error:
         raise InvalidPipeline(f"{path} is not TOML: {error}.") from None
     try:
-        return make_pipeline(content, folder=path.parent, environ=environ)
+        pipeline = make_pipeline(content, folder=path.parent, environ=environ)
     except InvalidPipeline as error:
         raise InvalidPipeline(f"{path}: {error.detail}") from None
+    return msgspec.structs.replace(pipeline, file=str(path.absolute()))
 
 
 def make_pipeline(
@@ -139,19 +173,37 @@ def make_pipeline(
     _check_source(file.source)
     for name, publish in file.publish.items():
         _check_publish(name, publish)
+        _check_loop(name, publish, file.source)
     targets = [each.to for each in file.publish.values()]
     if len(set(targets)) != len(targets):
         raise InvalidPipeline("Two [publish] sections have the same `to`: each needs its own.")
     token = file.source.token or (os.environ if environ is None else environ).get(ENV_TOKEN)
     url = file.source.url.rstrip("/")
     source = msgspec.structs.replace(file.source, url=url, token=token)
+    types = {
+        name: _type(name, each.schema, folder)
+        for name, each in file.types.items()
+        if each.schema.strip() != SERVER
+    }
+    expect = {name: _expectations(each.expect) for name, each in file.types.items() if each.expect}
+    for name, expectations in expect.items():
+        if name in types:
+            check_expectations(name, types[name], expectations)
     return Pipeline(
         source=source,
         warehouse=_absolute(file.warehouse, folder),
         run=file.pipeline,
-        types={name: _type(name, each.schema, folder) for name, each in file.types.items()},
+        types=types,
+        server_types=tuple(name for name in file.types if name not in types),
+        expect=expect,
         publish=file.publish,
     )
+
+
+def check_expectations(name: str, schema: TypeSchema, expectations: Sequence[Expectation]) -> None:
+    """Raise an error for a condition that cannot be evaluated over the columns of a type."""
+    columns = pa.schema([*schema.nullable, *EXPECTATION_COLUMNS])
+    check_conditions(columns, expectations, f"types.{name}")
 
 
 def _check_source(source: Source) -> None:
@@ -184,6 +236,31 @@ def _check_publish(name: str, publish: Publish) -> None:
         )
     if not publish.target:
         raise InvalidPipeline(f"{where}.to is empty. Name a stream, or table:… for an STP table.")
+
+
+def _check_loop(name: str, publish: Publish, source: Source) -> None:
+    """Raise an error if the pipeline would read what it publishes: each result would be an event of
+    the next batch, for ever."""
+    for stream in source.streams:
+        is_read = (
+            matches(pattern_of(stream), publish.target)
+            if is_pattern(stream)
+            else stream.strip("/") == publish.target
+        )
+        if is_read:
+            raise InvalidPipeline(
+                f"publish.{name}.to is {publish.to}, which source.streams selects ({stream}): the "
+                "pipeline would read its own output. Publish somewhere else."
+            )
+
+
+def _expectations(section: Mapping[str, str | _Expect]) -> tuple[Expectation, ...]:
+    return tuple(
+        Expectation(name, each)
+        if isinstance(each, str)
+        else Expectation(name, each.sql, each.action)
+        for name, each in section.items()
+    )
 
 
 def _absolute(warehouse: Warehouse, folder: Path) -> Warehouse:

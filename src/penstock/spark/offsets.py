@@ -6,6 +6,7 @@ Pure values; sends no request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from penstock.errors import InvalidOffset, InvalidOption
@@ -13,6 +14,15 @@ from penstock.protocol.offsets import START, Offset, parse_offset
 
 Kind = Literal["penstock", "other"]
 VERSION: Final = 1
+
+
+@lru_cache(maxsize=1 << 16)  # Planning asks many times for each stream.
+def _parsed(token: str) -> Offset | None:
+    try:
+        offset = parse_offset(token)
+    except InvalidOffset:
+        return None
+    return offset if isinstance(offset, Offset) else None
 
 
 class Position(NamedTuple):
@@ -29,11 +39,7 @@ class Position(NamedTuple):
     @property
     def parsed(self) -> Offset | None:
         """Generation and byte of a Penstock offset; None for any other offset."""
-        try:
-            offset = parse_offset(self.offset)
-        except InvalidOffset:
-            return None
-        return offset if isinstance(offset, Offset) else None
+        return _parsed(self.offset)
 
     @property
     def byte(self) -> int:

@@ -4,6 +4,7 @@ that say which option is wrong and what it takes. Opens no connection.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -12,6 +13,8 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidOption, InvalidPath
 from penstock.protocol import globs
+from penstock.protocol.timestamps import unix_us
+from penstock.spark.kafka_names import instead_of
 from penstock.spark.offsets import SourceOffsets, from_spark
 
 EARLIEST: Final = "earliest"
@@ -20,6 +23,7 @@ LATEST: Final = "latest"
 Mode = Literal["raw", "state"]
 Offsets = str | dict[str, str]
 Starting = Offsets | SourceOffsets
+TimeStrategy = Literal["latest", "error"]
 T = TypeVar("T", bound=str)
 
 SOURCE_NAMES: Final = frozenset(
@@ -30,17 +34,40 @@ SOURCE_NAMES: Final = frozenset(
         "mode",
         "types",
         "startingOffsets",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
         "endingOffsets",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
         "maxMessagesPerTrigger",
+        "maxOffsetsPerTrigger",
         "maxBytesPerTrigger",
+        "minMessagesPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
         "minPartitions",
+        "maxRecordsPerPartition",
         "partitionBytes",
         "failOnDataLoss",
         "maxAttempts",
+        "retryInterval",
+        "requestTimeout",
     }
 )
 # Options that Spark itself adds or reads.
 _SPARK_NAMES: Final = frozenset({"path", "checkpointlocation", "queryname", "__truncate"})
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Points in time that stand for offsets, as the server takes them: of all streams, or by
+    stream."""
+
+    all: str | None = None
+    streams: dict[str, str] = {}
+
+    def of(self, stream: str) -> str | None:
+        return self.streams.get(stream, self.all)
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +80,25 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] | None = None
     starting: Starting = EARLIEST
     ending: Offsets = LATEST
+    starting_times: Times = Times()
+    ending_times: Times = Times()
+    time_strategy: TimeStrategy = "latest"
     messages_max: int | None = None
     bytes_max: int | None = None
+    messages_min: int | None = None
+    delay_max_s: float = limits.SPARK_TRIGGER_DELAY_S
     partitions_min: int = 1
+    partition_messages: int | None = None
     partition_bytes: int = limits.SPARK_PARTITION_BYTES
     fail_on_data_loss: bool = True
     attempts_max: int = limits.SPARK_ATTEMPTS_MAX
+    retry_interval_s: float = limits.SPARK_RETRY_INTERVAL_S
+    timeout_s: float = limits.SPARK_TIMEOUT_S
+
+    @property
+    def has_end(self) -> bool:
+        """Whether an option says where a batch read ends."""
+        return self.ending != LATEST or self.ending_times != Times()
 
 
 def source_options(values: Mapping[str, str]) -> SourceOptions:
@@ -80,12 +120,20 @@ def source_options(values: Mapping[str, str]) -> SourceOptions:
         types=options.names("types") or None,
         starting=_source_offsets(options) or _offsets(options, "startingOffsets", EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
-        messages_max=options.number("maxMessagesPerTrigger"),
+        starting_times=_times(options, "starting"),
+        ending_times=_times(options, "ending"),
+        time_strategy=options.one_of("startingOffsetsByTimestampStrategy", ("latest", "error")),
+        messages_max=options.number("maxMessagesPerTrigger", "maxOffsetsPerTrigger"),
         bytes_max=options.size("maxBytesPerTrigger"),
+        messages_min=options.number("minMessagesPerTrigger", "minOffsetsPerTrigger"),
+        delay_max_s=options.seconds("maxTriggerDelay") or limits.SPARK_TRIGGER_DELAY_S,
         partitions_min=options.number("minPartitions") or 1,
+        partition_messages=options.number("maxRecordsPerPartition"),
         partition_bytes=options.size("partitionBytes") or limits.SPARK_PARTITION_BYTES,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         attempts_max=options.number("maxAttempts") or limits.SPARK_ATTEMPTS_MAX,
+        retry_interval_s=options.seconds("retryInterval") or limits.SPARK_RETRY_INTERVAL_S,
+        timeout_s=options.seconds("requestTimeout") or limits.SPARK_TIMEOUT_S,
     )
 
 
@@ -119,6 +167,9 @@ class RawOptions:
         self._values = {name.lower(): value for name, value in values.items()}
         unknown = sorted(set(self._values) - {name.lower() for name in names} - _SPARK_NAMES)
         if unknown:
+            instead = instead_of(unknown[0])
+            if instead is not None:
+                raise InvalidOption(f"Option {unknown[0]} is of Spark's Kafka source: {instead}.")
             raise InvalidOption(
                 f"Option {unknown[0]} is unknown. The options are: {', '.join(sorted(names))}."
             )
@@ -147,8 +198,13 @@ class RawOptions:
             names = text.split(",")
         return tuple(dict.fromkeys(each.strip().strip("/") for each in names if each.strip()))
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: str, other_name: str | None = None) -> int | None:
+        """Return a whole number, which may have another name in Spark's Kafka source."""
         text = self.text(name)
+        if other_name is not None and self.text(other_name) is not None:
+            if text is not None:
+                raise InvalidOption(f"Options {name} and {other_name} are the same: set one.")
+            name, text = other_name, self.text(other_name)
         if text is None:
             return None
         if not (text.isascii() and text.isdigit()) or int(text) < 1:
@@ -168,6 +224,20 @@ class RawOptions:
                 f"Option {name} is {text!r}: it takes bytes, or a size such as 64m."
             )
         return int(digits) * factor
+
+    def seconds(self, name: str) -> float | None:
+        """Return a duration, with or without a unit: 30, 500ms, 30s, 15m."""
+        text = self.text(name)
+        if text is None:
+            return None
+        match = _DURATION.fullmatch(text.strip().lower())
+        seconds = 0.0 if match is None else float(match[1]) * _SECONDS[match[2]]
+        if not seconds > 0:
+            raise InvalidOption(
+                f"Option {name} is {text!r}: it takes a duration above 0, such as 500ms, 30s or "
+                "15m."
+            )
+        return seconds
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name)
@@ -228,4 +298,27 @@ def _offsets(options: RawOptions, name: str, default: str) -> Offsets:
     return {stream.strip("/"): offset for stream, offset in offsets.items()}
 
 
+def _times(options: RawOptions, which: str) -> Times:
+    """The points in time that one option has for all streams, and another one by stream."""
+    all_name, name = f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    text = options.text(all_name)
+    times: dict[str, str | int] = options.json(name, dict[str, str | int]) or {}
+    return Times(
+        all=None if text is None else _time(all_name, text),
+        streams={stream.strip("/"): _time(name, str(time)) for stream, time in times.items()},
+    )
+
+
+def _time(name: str, text: str) -> str:
+    if (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX) or unix_us(text):
+        return text
+    raise InvalidOption(
+        f"Option {name} has the time {text!r}: it takes a time with its zone, such as "
+        "2026-11-01T10:00:00Z, or milliseconds since 1970."
+    )
+
+
+_DIGITS_MAX: Final = 15
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -6,7 +6,7 @@ cuts: they get a request for each stream, and messages are counted by reading th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from penstock.client.requests import Request
 from penstock.client.retry import Retry
 from penstock.client.sync.client import Client
 from penstock.errors import Gone, InvalidOption, PenstockError, ProtocolError, StreamNotFound
-from penstock.limits import LIST_LIMIT_MAX
+from penstock.limits import LIST_LIMIT_MAX, SPARK_RETRY_INTERVAL_S, SPARK_TIMEOUT_S
 from penstock.protocol.globs import listing, matches
 from penstock.protocol.headers import is_json, parse_stream_path
 from penstock.spark.offsets import Kind, Position
@@ -56,14 +56,30 @@ class Cuts(msgspec.Struct, frozen=True):
 class Server:
     """One server, by its URL. Holds no connection, so that it can be sent to executors."""
 
-    def __init__(self, url: str, token: str | None, attempts_max: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        attempts_max: int,
+        *,
+        retry_interval_s: float = SPARK_RETRY_INTERVAL_S,
+        timeout_s: float = SPARK_TIMEOUT_S,
+    ) -> None:
         self.url = url
         self.token = token
+        self.timeout_s = timeout_s
         self._attempts_max = attempts_max
+        self._retry_interval_s = retry_interval_s
 
     @property
     def client(self) -> Client:
-        return shared_client(self.url, self.token, self._attempts_max)
+        return shared_client(
+            self.url,
+            self.token,
+            self._attempts_max,
+            retry_interval_s=self._retry_interval_s,
+            timeout_s=self.timeout_s,
+        )
 
     def stream_url(self, stream: str) -> str:
         return requests.stream_url(self.url, stream)
@@ -172,7 +188,20 @@ class Server:
         size: int | None = None,
     ) -> Cuts:
         """Cut a range of at most `count` messages and `size` bytes into `parts`."""
-        fields = {"offset": start, "until": until, "splits": parts, "count": count, "bytes": size}
+        fields: dict[str, str | int | None] = {
+            "offset": start,
+            "until": until,
+            "splits": parts,
+            "count": count,
+            "bytes": size,
+        }
+        return self._cuts(stream, until, fields)
+
+    def at_time(self, stream: str, time: str, until: str) -> Position:
+        """The position of the first message that was appended at or after a time."""
+        return self._cuts(stream, until, {"at": time, "until": until, "splits": 1}).position(0)
+
+    def _cuts(self, stream: str, until: str, fields: Mapping[str, str | int | None]) -> Cuts:
         params = {name: str(value) for name, value in fields.items() if value is not None}
         answer = self.send(Request("GET", self.stream_url(stream), params=params))
         try:
@@ -211,13 +240,25 @@ def _tail(info: StreamInfo) -> Tail:
     return Tail(position._replace(seq=seq), info.content_type, first_byte, first_seq, is_fork)
 
 
-_clients: dict[tuple[str, str | None, int], Client] = {}
+_clients: dict[tuple[object, ...], Client] = {}
 
 
-def shared_client(url: str, token: str | None, attempts_max: int) -> Client:
+def shared_client(
+    url: str,
+    token: str | None,
+    attempts_max: int,
+    *,
+    retry_interval_s: float = SPARK_RETRY_INTERVAL_S,
+    timeout_s: float = SPARK_TIMEOUT_S,
+) -> Client:
     """The client of all tasks of this process, so that connections outlive a task."""
-    key = (url, token, attempts_max)
+    key = (url, token, attempts_max, retry_interval_s, timeout_s)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = Client(url, token=token, retry=Retry(attempts_max=attempts_max))
+        retry = Retry(
+            attempts_max=attempts_max,
+            first_s=retry_interval_s,
+            max_s=max(Retry().max_s, retry_interval_s),
+        )
+        client = _clients[key] = Client(url, token=token, retry=retry, timeout_s=timeout_s)
     return client

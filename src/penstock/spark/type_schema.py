@@ -7,8 +7,8 @@ letter. Uses no Spark, so that every engine gets the same columns.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Final
@@ -29,7 +29,7 @@ _JSON_TYPES: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
 }
 _JSON_TEXT: Final = {b"penstock": b"json"}  # a column that holds JSON of any shape
-_ERRORS: Final = (msgspec.DecodeError, RecursionError, pa.ArrowException, OverflowError)
+_ERRORS: Final = (msgspec.DecodeError, RecursionError, pa.ArrowException, OverflowError, ValueError)
 
 
 class TypeSchema:
@@ -132,8 +132,50 @@ def _arrays(rows: Sequence[Any], fields: Sequence[pa.Field]) -> list[pa.Array]:
             values = [None if each == "null" else each for each in values]
         elif pa.types.is_nested(field.type):
             values = [_plain(each) for each in values]
+        _check_range(field.name, field.type, values)
         arrays.append(pa.array(values, _bare(field.type)))
     return arrays
+
+
+def _check_range(name: str, kind: pa.DataType, values: Iterable[Any]) -> None:
+    """Raise an error for what Arrow stores and nobody can show: a time that is outside the calendar
+    in UTC, or a number that is infinite as FLOAT."""
+    present = (value for value in values if value is not None)
+    if pa.types.is_timestamp(kind):
+        for value in present:
+            if value.year in _EDGES:
+                try:
+                    value.astimezone(UTC)
+                except OverflowError:
+                    raise ValueError(
+                        f"{name}: {value.isoformat()} is outside the years 1 to 9999 in UTC"
+                    ) from None
+    elif kind == pa.float32():
+        if any(abs(value) > _FLOAT_MAX for value in present):
+            raise ValueError(f"{name}: a number is out of the range of FLOAT")
+    elif pa.types.is_struct(kind) and _has_range(kind):
+        rows = list(present)
+        for field in kind:
+            _check_range(f"{name}.{field.name}", field.type, (row.get(field.name) for row in rows))
+    elif pa.types.is_list(kind) and _has_range(kind):
+        _check_range(name, kind.value_type, (item for row in present for item in row))
+    elif pa.types.is_map(kind) and _has_range(kind):
+        _check_range(name, kind.item_type, (item for row in present for item in row.values()))
+
+
+def _has_range(kind: pa.DataType) -> bool:
+    """Whether a type has a column whose range is checked, at any depth."""
+    if pa.types.is_struct(kind):
+        return any(_has_range(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_range(kind.item_type)
+    if pa.types.is_list(kind):
+        return _has_range(kind.value_type)
+    return bool(pa.types.is_timestamp(kind) or kind == pa.float32())
+
+
+_FLOAT_MAX: Final = 3.4028234663852886e38
+_EDGES: Final = (1, 9999)
 
 
 def _plain(value: Any) -> Any:
@@ -210,8 +252,13 @@ def _python(kind: pa.DataType, *, strict: bool) -> Any:
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
-    """Whether Arrow may refuse what the decoder accepts."""
-    return bool(pa.types.is_decimal(kind) or pa.types.is_nested(kind) or pa.types.is_temporal(kind))
+    """Whether a column may refuse what the decoder accepts."""
+    return bool(
+        pa.types.is_decimal(kind)
+        or pa.types.is_nested(kind)
+        or pa.types.is_temporal(kind)
+        or kind == pa.float32()
+    )
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -32,9 +32,8 @@ from penstock.spark.pipeline.outbox_rows import (
 )
 from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile, write_file
 from penstock.spark.warehouse.storage import filesystem
-from penstock.spark.warehouse.warehouse import Warehouse
+from penstock.spark.warehouse.warehouse import OUTBOX_STATISTICS, Warehouse
 
-_STATISTICS: Final = ("publish", "chunk", "batch")
 _STATE: Final = [name for name in OUTBOX.names if name != "message"]
 _COMMIT_ATTEMPTS: Final = 5  # while others compact the files
 _READ_ROWS: Final = 4096
@@ -47,7 +46,11 @@ class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     warehouse: str = ""  # a unique name of the warehouse, part of the producer id
     sent: dict[str, int] = {}  # the last chunk that the server is known to have, by publish
     computed: dict[str, int] = {}  # the batch up to which a result is computed
+    basis: dict[str, str] = {}  # a digest of the query and the schemas that it was computed with
     unkeyed: dict[str, int] = {}  # rows of a result that have no key and are not published
+    violations: dict[str, int] = {}  # rows of a result that violate an expectation, by NAME.EXPECT
+    troubles: dict[str, str] = {}  # why a result is not up to date, with on_error = "continue"
+    tails: dict[str, str] = {}  # the offset of the target after the last chunk that was sent
     writer: int = 0  # the writer number of the run that committed it
     number: int = 0  # of the commit
     size: int = 0  # bytes of the files after the last compaction
@@ -60,7 +63,9 @@ class Outbox:
         self, warehouse: Warehouse, *, files_max: int = limits.PIPELINE_OUTBOX_FILES
     ) -> None:
         self._warehouse = warehouse
-        self._table = Table(warehouse.outbox_uri, OUTBOX, warehouse.options)
+        self._table = Table(
+            warehouse.outbox_uri, OUTBOX, warehouse.options, statistics=OUTBOX_STATISTICS
+        )
         self._files_max = files_max
         self._next: dict[str, int] = {}
         self._fresh: dict[str, deque[Chunk]] = {}  # committed by this run and not sent yet
@@ -144,23 +149,61 @@ class Outbox:
         if pending:
             yield chunk_of(pending)
 
-    def mark_sent(self, publish: str, chunk: int) -> None:
-        """Note that the server has a chunk. The next commit records it."""
+    def last(self, publish: str) -> int:
+        """The number of the last chunk, sent or not; -1 if there is none."""
+        return self._next.get(publish, 0) - 1
+
+    def mark_sent(self, publish: str, chunk: int, tail: str | None = None) -> None:
+        """Note that the server has a chunk, and where its stream ends then, if that is known. The
+        next commit records it."""
+        tails = {**self.record.tails, publish: tail}
         self.record = msgspec.structs.replace(
-            self.record, sent={**self.record.sent, publish: chunk}
+            self.record,
+            sent={**self.record.sent, publish: chunk},
+            tails={name: offset for name, offset in tails.items() if offset is not None},
         )
         fresh = self._fresh.get(publish)
         while fresh and fresh[0].number <= chunk:
             fresh.popleft()
 
-    def mark_computed(self, publish: str, batch: int, unkeyed: int) -> None:
-        """Note that a result is computed up to a batch, with so many rows without a key. The next
+    def is_computed(self, publish: str, batch: int, basis: str) -> bool:
+        """Whether a result was computed up to this very batch, with this basis."""
+        record = self.record
+        return record.computed.get(publish) == batch and record.basis.get(publish) == basis
+
+    def mark_computed(
+        self,
+        publish: str,
+        batch: int,
+        basis: str,
+        *,
+        unkeyed: int = 0,
+        violations: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Note that a result is computed up to a batch, with so many rows without a key and so many
+        that violate expectations; return whether these numbers are others than before. The next
         commit records it."""
+        before = self.record
+        counts = {f"{publish}.{name}": number for name, number in (violations or {}).items()}
         self.record = msgspec.structs.replace(
-            self.record,
-            computed={**self.record.computed, publish: batch},
-            unkeyed={**self.record.unkeyed, publish: unkeyed},
+            before,
+            computed={**before.computed, publish: batch},
+            basis={**before.basis, publish: basis},
+            unkeyed={**before.unkeyed, publish: unkeyed},
+            violations={**_others(before.violations, publish), **counts},
+            troubles={name: text for name, text in before.troubles.items() if name != publish},
         )
+        names = ("violations", "troubles")
+        return before.unkeyed.get(publish, 0) != unkeyed or any(
+            getattr(before, name) != getattr(self.record, name) for name in names
+        )
+
+    def mark_trouble(self, publish: str, reason: str) -> None:
+        """Commit why a result is not up to date, unless that is recorded already."""
+        if self.record.troubles.get(publish) != reason:
+            troubles = {**self.record.troubles, publish: reason}
+            self.record = msgspec.structs.replace(self.record, troubles=troubles)
+            self.commit_record()
 
     def compact_if_due(self) -> None:
         """Compact the files if there are many, or if much in them is not needed any more."""
@@ -197,7 +240,7 @@ class Outbox:
             ROWS,
             rows,
             prefix=prefix,
-            statistics=_STATISTICS,
+            statistics=OUTBOX_STATISTICS,
             options=self._warehouse.options,
         )
         return [] if file is None else [file]
@@ -269,6 +312,11 @@ class Outbox:
         paths = [filesystem(file.path, options)[1] for file in files]
         rows = _dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
         return rows.to_table(columns=columns, filter=condition)
+
+
+def _others(counts: Mapping[str, int], publish: str) -> dict[str, int]:
+    """The counts of other results; names of results have no dots."""
+    return {name: n for name, n in counts.items() if name.partition(".")[0] != publish}
 
 
 def _may_have(file: TableFile, column: str, low: Any, high: Any) -> bool:

@@ -13,9 +13,10 @@ from penstock.spark.config import Pipeline, Source
 from penstock.spark.offsets import from_spark
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline.checkpoint import Checkpoint, check_match
+from penstock.spark.pipeline.owner import check_owner
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.source.driver import Driver
-from penstock.spark.warehouse.state import check_tables
+from penstock.spark.warehouse.rebuild import check_tables
 from penstock.spark.warehouse.warehouse import Warehouse
 
 _MASTER: Final = re.compile(r"(spark|k8s)://.|(local(-cluster)?(\[.*\])?|yarn)$")
@@ -65,6 +66,7 @@ def check_warehouse(
     of the settings. A checkpoint, which has to match the warehouse, overrides them."""
     warehouse.events.refresh()
     record = warehouse.events.record
+    check_owner(pipeline, record.owner)
     check_tables(warehouse, pipeline.types)
     # Before the first batch `resume` is allowed and has no effect.
     if not resume or (record.batch == 0 and checkpoint.done is None):

@@ -32,13 +32,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # duration of the last batch
     folds: int
     unkeyed: int = 0  # rows of published results without a key
+    violations: dict[str, int] = {}  # by expectation, as types.TYPE.NAME and publish.NAME.NAME
+    troubles: int = 0  # published results that are not up to date
+    drifts: int = 0  # types whose declaration on the server has changed since the start
 
     def line(self) -> str:
+        violated = sum(self.violations.values())
         return (
             f"batch {self.batch:,}  {self.events_total:,} events  {self.events_per_s:,.0f}/s  "
             f"lag {self.lag:,}  dead letters {self.invalid_total:,}"
             + (f"  published {self.published:,}" if self.published else "")
             + (f"  rows without key {self.unkeyed:,}" if self.unkeyed else "")
+            + (f"  expectations violated {violated:,}" if violated else "")
+            + (f"  results behind {self.troubles:,}" if self.troubles else "")
             + f"  last batch {self.seconds:.2f} s"
         )
 
@@ -51,7 +57,8 @@ class Meter:
         self._recent: list[tuple[float, int]] = []
         self.folds = 0
         self.published = 0
-        self.unkeyed = 0
+        self.unkeyed = self.troubles = self.drifts = 0
+        self.violations: dict[str, int] = {}
         self.last = Progress(
             batches=0,
             batch=0,
@@ -87,6 +94,9 @@ class Meter:
                 seconds=seconds,
                 folds=self.folds,
                 unkeyed=self.unkeyed,
+                violations=self.violations,
+                troubles=self.troubles,
+                drifts=self.drifts,
             )
             return self.last
 
@@ -117,9 +127,19 @@ class PipelineCollector(Collector):
             "lag_messages": (last.lag, "Messages that are in the streams and not yet read."),
             "batch_seconds": (last.seconds, "How long the last batch took."),
             "unkeyed_rows": (last.unkeyed, "Rows of published results that have no key."),
+            "failing_results": (last.troubles, "Published results that are not up to date."),
+            "drifted_types": (last.drifts, "Types that the server now declares differently."),
         }
         for name, (level, help_text) in gauges.items():
             yield GaugeMetricFamily(f"penstock_pipeline_{name}", help_text, value=level)
+        violations = GaugeMetricFamily(
+            "penstock_pipeline_expectation_violations",
+            "Rows that violate an expectation: of all events, or of a current result.",
+            labels=["expectation"],
+        )
+        for expectation, count in last.violations.items():
+            violations.add_metric([expectation], count)
+        yield violations
 
 
 @contextmanager

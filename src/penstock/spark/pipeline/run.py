@@ -30,7 +30,9 @@ from penstock.spark.error_text import (
 from penstock.spark.frames import lag
 from penstock.spark.options import source_options
 from penstock.spark.pipeline.checkpoint import Checkpoint
-from penstock.spark.pipeline.driver_batches import SmallBatches
+from penstock.spark.pipeline.declarations import DriftWatch, with_declarations
+from penstock.spark.pipeline.driver_batches import DirectBatches
+from penstock.spark.pipeline.owner import owner_of
 from penstock.spark.pipeline.preflight import (
     check_master,
     check_source,
@@ -41,10 +43,14 @@ from penstock.spark.pipeline.progress import Meter, Progress, serving_metrics
 from penstock.spark.pipeline.publish import Publisher
 from penstock.spark.pipeline.signals import stopped_by_signals
 from penstock.spark.sessions.session import needs_classic, session
+from penstock.spark.warehouse import declared
+from penstock.spark.warehouse.catalog import Registration, session_settings
 from penstock.spark.warehouse.dead_letters import recount
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import WRITTEN_DDL, BatchResult, writer_of
 from penstock.spark.warehouse.fold import fold_here, fold_in_spark
+from penstock.spark.warehouse.optimize import optimize_if_due
+from penstock.spark.warehouse.rebuild import switch_rebuilt
 from penstock.spark.warehouse.spark_sql import SparkViews
 from penstock.spark.warehouse.vacuum import vacuum_if_due
 from penstock.spark.warehouse.warehouse import Warehouse
@@ -67,7 +73,6 @@ class PipelineRun:
         on_note: Callable[[str], None] | None = None,
         meter: Meter | None = None,
     ) -> None:
-        self._pipeline = pipeline
         self._spark = spark
         self._on_progress = on_progress
         self._notify = on_note or _silent
@@ -75,15 +80,17 @@ class PipelineRun:
         needs_classic(spark, "A pipeline")
         self._checkpoint = Checkpoint(pipeline.warehouse.checkpoint, pipeline.warehouse.options)
         self.warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
+        self._pipeline = pipeline = with_declarations(pipeline, self.warehouse, self._notify)
+        self._drift = DriftWatch(pipeline, self._notify)
         replaces = pipeline.run.snapshots == "replace"
         self._duck = Duck(self.warehouse, pipeline.types, replaces=replaces)
         self._views = SparkViews(spark, self.warehouse, pipeline.types, replaces=replaces)
-        self._publisher = Publisher(pipeline, self.warehouse, self._views)
+        self._publisher = Publisher(pipeline, self.warehouse, self._views, self._notify)
+        self._registration = Registration(spark, pipeline, self.warehouse)
         self._driver_rows = pipeline.run.driver_rows
         if self._driver_rows is None and not str(spark.sparkContext.master).startswith("local"):
             self._driver_rows = limits.PIPELINE_DRIVER_ROWS
-        options = source_options(_source_options(pipeline.source, pipeline.source.starting))
-        self._small = SmallBatches(options, messages_max=pipeline.run.driver_messages)
+        self._direct = self._direct_batches(pipeline.source.starting)
         self._query_id: str | None = None
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
@@ -105,11 +112,16 @@ class PipelineRun:
         # Checked before the warehouse is opened: a run that must not start changes nothing.
         starting = check_warehouse(self._pipeline, self.warehouse, self._checkpoint, resume=resume)
         notify_unselected(self._pipeline.source, self.warehouse, self._notify)
+        self._direct = self._direct_batches(starting)
         self._checkpoint.check_reach(self._spark)
-        self.warehouse.open(self._pipeline.types)
+        self.warehouse.open(self._pipeline.types, owner=owner_of(self._pipeline))
         try:
             if resume:
                 self._checkpoint.put_aside()
+            for entity in switch_rebuilt(self.warehouse, self._pipeline.types):
+                self._notify(f"state of {entity} switched to its rebuilt table")
+            if self._pipeline.server_types:
+                declared.note(self.warehouse, self._pipeline)
             self._publisher.open()
             self._catch_up()
             with self._checkpoint.written_without_programs(self._spark):
@@ -117,11 +129,16 @@ class PipelineRun:
             if self._failure is None:
                 self._fold(everything=True)
                 self._publisher.close()
+                self._registration.update()
         finally:
             with self._busy:  # without Java a batch continues for a while
                 self.warehouse.close()
                 self._duck.close()
         self._raise_failure()
+
+    def _direct_batches(self, starting: Any) -> DirectBatches:
+        options = source_options(_source_options(self._pipeline.source, starting))
+        return DirectBatches(options, messages_max=self._pipeline.run.driver_messages)
 
     def _catch_up(self) -> None:
         """Fold and publish what earlier runs committed, and what was replayed since."""
@@ -189,6 +206,10 @@ class PipelineRun:
         self._fold()
         self.meter.published += self._publisher.publish()
         self.meter.unkeyed = self._publisher.unkeyed
+        self.meter.violations = self._violations()
+        self.meter.troubles = len(self._publisher.troubles)
+        self._drift.look()
+        self.meter.drifts = len(self._drift.drifts)
         self._maintain()
         record = events.record
         progress = self.meter.batch(
@@ -202,18 +223,30 @@ class PipelineRun:
         if self._on_progress is not None:
             self._on_progress(progress)
 
+    def _violations(self) -> dict[str, int]:
+        """The violations of each expectation: of types in all events, of results in the current
+        ones."""
+        pipeline, total = self._pipeline, self.warehouse.events.record.violations
+        names = [f"{name}.{each.name}" for name, group in pipeline.expect.items() for each in group]
+        types = {f"types.{name}": total.get(name, 0) for name in names}
+        results = self._publisher.violations.items()
+        return {**types, **{f"publish.{name}": count for name, count in results}}
+
     def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> BatchResult:
         """Write the events of a batch to files that are not committed yet."""
         events = self.warehouse.events
         number, types = events.record.batch + 1, self._pipeline.types
         options = self.warehouse.options
-        write = writer_of(events.uri, types, number, datetime.now(UTC), options)
-        start = self._checkpoint.positions(batch - 1)
-        if start is not None and end is not None and self._small.is_small(start, end):
-            summaries = write(self._small.read(start, end))
+        expect = self._pipeline.expect
+        write = writer_of(events.uri, types, number, datetime.now(UTC), options, expect)
+        start = self._checkpoint.positions(batch - 1) if batch else self._direct.first_start()
+        if start is None or end is None:
+            written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+            return BatchResult.of(row.asDict() for row in written)
+        if self._direct.is_small(start, end):
+            summaries = write(self._direct.read(start, end))
             return BatchResult.of(row for part in summaries for row in part.to_pylist())
-        written = rows.mapInArrow(write, WRITTEN_DDL).collect()
-        return BatchResult.of(row.asDict() for row in written)
+        return BatchResult.of(self._direct.in_tasks(self._spark, start, end, write))
 
     def _fold(self, *, everything: bool = False) -> None:
         """Fold the state tables that are due; with `everything` all that are behind."""
@@ -238,10 +271,11 @@ class PipelineRun:
             self.meter.folds += 1
 
     def _maintain(self) -> None:
-        """Vacuum if it is due, and compact the files of events every so many batches."""
+        """Register new tables, vacuum if that is due, and optimize the files of events every so
+        many batches."""
+        self._registration.update()
         vacuum_if_due(self.warehouse, keep_hours=self._pipeline.run.keep_hours)
-        if self.warehouse.events.record.batch % limits.PIPELINE_COMPACT_FILES == 0:
-            self.warehouse.events.compact()
+        optimize_if_due(self.warehouse, self._pipeline)
 
 
 def _source_options(source: Source, starting: Any) -> dict[str, str]:
@@ -289,8 +323,13 @@ def run_pipeline(
     with _metrics(meter, pipeline.run, notify):
         checkpoint = Checkpoint(pipeline.warehouse.checkpoint or "", pipeline.warehouse.options)
         warehouse = Warehouse(pipeline.warehouse.path, pipeline.warehouse.options)
-        check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
-        check_source(pipeline.source, notify)
+        if pipeline.server_types:  # schemas come from the server, so that it has to answer first
+            check_source(pipeline.source, notify)
+            pipeline = with_declarations(pipeline, warehouse, notify)
+            check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
+        else:
+            check_warehouse(pipeline, warehouse, checkpoint, resume=resume_from_warehouse)
+            check_source(pipeline.source, notify)
         notify("starting Spark …")
         with stopped_by_signals(notify) as stop:
             spark = _session(pipeline, master)
@@ -311,7 +350,8 @@ def run_pipeline(
 
 def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
     try:
-        config = {"spark.log.level": "FATAL", **pipeline.run.spark}
+        catalog = session_settings(pipeline.warehouse.catalog)
+        config = {"spark.log.level": "FATAL", **catalog, **pipeline.run.spark}
         return session("penstock pipeline", master=master, config=config, quiet=True)
     except PenstockError:
         raise

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -32,6 +33,9 @@ for each; do [ "$each" = --add-modules=jdk.incubator.vector ] || arguments+=("$e
 exec "{java}" "${{arguments[@]}}"
 """
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
+# Spark starts a first Java only to build the command of the second: it should not compile code.
+_LAUNCHER_VARIABLE: Final = "SPARK_LAUNCHER_OPTS"
+_LAUNCHER_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 # Spark puts its zip of PySpark first on the path, and a zip has no compiled modules.
 _PYTHON_SCRIPT: Final = """\
 #!/bin/sh
@@ -56,7 +60,7 @@ def provide_java(*, quiet: bool = False) -> str:
     home = _installed_java()
     if home is None:
         home = _java_script_home(_packaged_java())
-    elif quiet and not Path(home).is_relative_to(_cache_folder()):
+    elif quiet and not Path(home).is_relative_to(cache_folder()):
         home = _java_script_home(Path(home) / "bin" / "java")
     os.environ["JAVA_HOME"] = home
     return home
@@ -77,14 +81,20 @@ def _installed_java() -> str | None:
 
 def java_version(java: Path) -> int | None:
     """The feature release of a Java, or None if it does not run."""
+    version = _JAVA_VERSION.search(java_version_text(java))
+    return int(version[1]) if version else None
+
+
+@cache
+def java_version_text(java: Path) -> str:
+    """What a Java says of its version; nothing if it does not run."""
     try:
         process = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
         )
     except OSError:
-        return None
-    version = _JAVA_VERSION.search(process.stderr + process.stdout)
-    return int(version[1]) if version else None
+        return ""
+    return process.stderr + process.stdout
 
 
 def _packaged_java() -> Path:
@@ -102,7 +112,7 @@ def _packaged_java() -> Path:
 def _java_script_home(java: Path) -> str:
     """The home of a script that starts a Java without the module of vector instructions."""
     script = _JAVA_SCRIPT.format(java=java)
-    home = _cache_folder() / f"java-{java_version(java)}-{crc32(script.encode()):08x}"
+    home = cache_folder() / f"java-{java_version(java)}-{crc32(script.encode()):08x}"
     _write_script(home / "bin" / "java", script)
     return str(home)
 
@@ -131,7 +141,7 @@ def unzipped_python() -> str:
     """
     text = _PYTHON_SCRIPT.format(python=shlex.quote(sys.executable))
     try:
-        script = _cache_folder() / f"spark-python-{crc32(text.encode()):08x}"
+        script = cache_folder() / f"spark-python-{crc32(text.encode()):08x}"
         _write_script(script, text)
     except (OSError, RuntimeError):  # The folder cannot be created, or the user has no home.
         return sys.executable
@@ -158,9 +168,10 @@ def pyspark_python_env(python: str) -> Iterator[None]:
 
     The next session may have another Python, so the environment is restored afterwards.
     """
-    before = {name: os.environ.get(name) for name in (_PYTHON_VARIABLE, "PATH")}
+    before = {name: os.environ.get(name) for name in (_PYTHON_VARIABLE, "PATH", _LAUNCHER_VARIABLE)}
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ[_PYTHON_VARIABLE] = python
+    os.environ.setdefault(_LAUNCHER_VARIABLE, _LAUNCHER_OPTIONS)
     if "/" not in python:
         # The driver runs the command too, to plan: there it has to be the driver's own Python.
         own = str(Path(sys.executable).parent)
@@ -175,7 +186,8 @@ def pyspark_python_env(python: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """The user's folder for what Penstock can write again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 

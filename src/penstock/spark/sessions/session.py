@@ -6,12 +6,14 @@ Creates classic sessions; sessions of Spark Connect are the user's, and only get
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from penstock.errors import InvalidOption
 from penstock.spark.error_text import error_message, missing_package
+from penstock.spark.sessions.class_archive import class_archive_options
 from penstock.spark.sessions.launchers import provide_java, pyspark_python_env, task_python
 
 if TYPE_CHECKING:
@@ -43,10 +45,11 @@ def session(
             f"{master} is a Spark Connect server: create the session with SparkSession.builder."
             "remote(…), and add Penstock's sources with penstock.spark.register()."
         )
-    provide_java(quiet=quiet)
+    java_home = provide_java(quiet=quiet)
+    java_options = class_archive_options(java_home, os.environ)
     master = master or "local[*]"
     local = _LOCAL if master.startswith("local") else {}
-    settings = {**_defaults(memory), **local, **(config or {})}
+    settings = {**_defaults(memory, java_options), **local, **(config or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -83,8 +86,10 @@ def register(spark: SparkSession) -> None:
     except ModuleNotFoundError as error:
         raise missing_package(error) from error
 
-    # Without this setting Spark refuses readers that accept filters.
-    spark.conf.set(_PUSHDOWN, "true")
+    # Without this setting Spark refuses readers that accept filters. Definitions of a declarative
+    # pipeline may not set it.
+    if spark.conf.get(_PUSHDOWN, "false") != "true":
+        spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(DurableStreamsSource)
     spark.dataSource.register(StpSource)
     if is_connect(spark) and spark not in _CHECKED:
@@ -113,10 +118,11 @@ _LOCAL: Final = {
 }
 
 
-def _defaults(memory: str) -> dict[str, str]:
+def _defaults(memory: str, java_options: Sequence[str]) -> dict[str, str]:
+    options = (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java_options)
     return {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(options),
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

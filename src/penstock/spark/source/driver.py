@@ -16,7 +16,14 @@ from penstock.protocol.headers import is_json
 from penstock.protocol.offsets import NOW, START
 from penstock.spark.error_text import data_lost
 from penstock.spark.offsets import BEGINNING, Kind, Position, SourceOffsets
-from penstock.spark.options import EARLIEST, LATEST, Offsets, SourceOptions, is_pattern
+from penstock.spark.options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    SourceOptions,
+    Times,
+    is_pattern,
+)
 from penstock.spark.server import Server, Tail, selects
 from penstock.spark.source.planning import is_recreated
 
@@ -73,8 +80,12 @@ class Driver:
         if isinstance(starting, SourceOffsets):
             return starting
         offsets = self._offsets(starting, tails, EARLIEST)
+        times = self._times(self._options.starting_times, tails)
         positions = {
-            name: self._position(name, offsets[name], tail) for name, tail in tails.items()
+            name: self._at_time(name, times[name], tail)
+            if name in times
+            else self._position(name, offsets[name], tail)
+            for name, tail in tails.items()
         }
         return SourceOffsets(
             self.kind, {name: at for name, at in positions.items() if at != BEGINNING}
@@ -85,12 +96,15 @@ class Driver:
     ) -> SourceOffsets:
         """Where a batch read ends: at the option's offsets, else at the latest ones."""
         offsets = self._offsets(self._options.ending, tails, LATEST)
+        times = self._times(self._options.ending_times, tails)
         streams = dict(latest.streams)
         for name, offset in offsets.items():
-            if name not in streams or offset.lower() in (LATEST, NOW):
+            if name not in streams or (offset.lower() in (LATEST, NOW) and name not in times):
                 continue
             before = start.of(name)
-            if self.kind == "other":
+            if name in times:
+                streams[name] = self._server.at_time(name, times[name], tails[name].position.offset)
+            elif self.kind == "other":
                 streams[name] = Position(offset, before.seq + self._between(name, before, offset))
             else:
                 streams[name] = self._position(name, offset, tails[name])
@@ -111,6 +125,31 @@ class Driver:
                 "or does not exist."
             )
         return {name: offsets.get(name, default) for name in tails}
+
+    def _times(self, times: Times, tails: Mapping[str, Tail]) -> dict[str, str]:
+        """The time of each stream that has one in the options."""
+        unknown = [name for name in times.streams if name not in tails]
+        if unknown:
+            raise InvalidOption(
+                f"A time is given for {unknown[0]}, which is not among the streams of the query, "
+                "or does not exist."
+            )
+        by_stream = {name: time for name in tails if (time := times.of(name)) is not None}
+        if by_stream and self.kind == "other":
+            raise InvalidOption(
+                f"{self._server.url} is not a Penstock server and finds no offset by time: give "
+                "offsets instead of timestamps."
+            )
+        return by_stream
+
+    def _at_time(self, stream: str, time: str, tail: Tail) -> Position:
+        position = self._server.at_time(stream, time, tail.position.offset)
+        if position.byte >= tail.position.byte and self._options.time_strategy == "error":
+            raise InvalidOption(
+                f"Stream {stream} has no message at or after {time}. Set an earlier time, or "
+                "startingOffsetsByTimestampStrategy to latest, which begins with the next message."
+            )
+        return BEGINNING if position.byte == 0 else position
 
     def _position(self, stream: str, offset: str, tail: Tail) -> Position:
         if offset.lower() in (EARLIEST, START):
@@ -305,6 +344,24 @@ class Driver:
             if answer.up_to_date:
                 break
         return position
+
+
+def pending(start: SourceOffsets, tails: Mapping[str, Tail]) -> int:
+    """The number of messages that a batch from `start` could have."""
+    return sum(lag(start, tails).values())
+
+
+def lag_bytes(offsets: SourceOffsets, tails: Mapping[str, Tail]) -> dict[str, int]:
+    """The number of bytes after the offsets, for each stream that has any; none of servers whose
+    offsets are not bytes."""
+    behind = {}
+    for name, tail in tails.items():
+        before = offsets.of(name)
+        first = 0 if is_recreated(before, tail.position) else before.byte
+        size = tail.position.byte - max(first, tail.first_byte)
+        if size > 0:
+            behind[name] = size
+    return behind
 
 
 def lag(offsets: SourceOffsets, tails: Mapping[str, Tail]) -> dict[str, int]:

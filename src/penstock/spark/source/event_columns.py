@@ -1,5 +1,6 @@
-"""State events as Arrow columns: a whole answer at once if all its events are plain changes, else
-message by message. A message that is not an event becomes a row with an error, never a failure.
+"""State events as Arrow columns: events of a few shapes are cut out of the answer, other plain
+changes are decoded at once, the rest message by message. A message that is not an event becomes a
+row with an error, never a failure.
 """
 
 from __future__ import annotations
@@ -7,13 +8,15 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
 from penstock.errors import InvalidEvent
 from penstock.limits import JSON_DEPTH_MAX
-from penstock.spark.columns import STATE_ARROW
-from penstock.spark.source.arrow import Messages, raw_texts, repeated, texts
+from penstock.spark.arrow_columns import STATE_ARROW
+from penstock.spark.source.arrow import Frame, Messages, raw_texts, repeated, texts
+from penstock.spark.source.event_shapes import SHAPES_MAX, Events, Rows, learn
 from penstock.state import parse
 from penstock.state.event import ABSENT, ChangeEvent, Control, Operation
 from penstock.state.json import SHALLOW_BYTES_MAX
@@ -61,12 +64,68 @@ _IRREGULAR: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _STRING: Final = pa.string()
 
 
-def state_batch(messages: Messages, body: bytes | None) -> pa.RecordBatch:
-    """The messages as state events; `body` is their answer, if they are all of one."""
-    columns = None if body is None else _at_once(body, len(messages))
+def state_batch(messages: Messages) -> pa.RecordBatch:
+    """The messages as state events."""
+    frame = messages.frame
+    columns = None if frame is None else _by_shape(frame)
     if columns is None:
-        columns = _one_by_one(messages.payloads)
+        columns = _decoded(messages.payloads, None if frame is None else frame.body)
     return pa.RecordBatch.from_arrays([*messages.columns, *columns], schema=STATE_ARROW)
+
+
+def _by_shape(frame: Frame) -> list[pa.Array] | None:
+    """The columns of an answer whose events have a few shapes; the others are decoded.
+
+    None if most have to be decoded anyway.
+    """
+    if not _is_utf8(frame.body):
+        return None
+    events = Events(frame)
+    remaining = np.arange(len(frame))
+    parts: list[Rows] = []
+    while len(remaining) and len(parts) < SHAPES_MAX:
+        first = int(remaining[0])
+        shape = learn(frame.body[frame.starts[first] : frame.ends[first]])
+        if shape is None:
+            break
+        rows = events.matching(shape, remaining)
+        if not len(rows.messages):
+            break
+        parts.append(rows)
+        is_remaining = np.zeros(len(frame), np.bool_)
+        is_remaining[remaining] = True
+        is_remaining[rows.messages] = False
+        remaining = np.flatnonzero(is_remaining)
+    if len(remaining) * 2 > len(frame):
+        return None
+    tables = [_columns_of(rows) for rows in parts]
+    if len(remaining):
+        starts, ends = frame.starts[remaining], frame.ends[remaining]
+        tables.append(_decoded(frame.texts(starts, ends, pa.binary()), None))
+    if len(tables) == 1:
+        return tables[0]
+    order = np.argsort(np.concatenate([*(rows.messages for rows in parts), remaining]))
+    indices = pa.array(order)
+    return [pa.concat_arrays(arrays).take(indices) for arrays in zip(*tables, strict=True)]
+
+
+def _columns_of(rows: Rows) -> list[pa.Array]:
+    count = len(rows.messages)
+    columns = {"kind": repeated("change", count, _STRING), **rows.columns}
+    return [columns[name] if name in columns else pa.nulls(count, _STRING) for name in _Row._fields]
+
+
+def _decoded(payloads: pa.Array, body: bytes | None) -> list[pa.Array]:
+    """The columns of messages; `body` is their array, if there is one."""
+    columns = None if body is None else _at_once(body, len(payloads))
+    return _one_by_one(payloads) if columns is None else columns
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        return body.isascii() or body.decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def reset_batch(
@@ -85,8 +144,7 @@ def reset_batch(
 def _at_once(body: bytes, count: int) -> list[pa.Array] | None:
     """The columns of an array of plain change events; None if it has anything else."""
     try:
-        body.isascii() or body.decode()
-        events = _decode(body)
+        events = _decode(body) if _is_utf8(body) else []
     except _IRREGULAR:
         return None
     headers = [event.headers for event in events]

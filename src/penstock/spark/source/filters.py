@@ -6,7 +6,7 @@ A filter that is accepted is applied exactly, so that Spark does not apply it ag
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,18 +21,23 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from penstock.limits import INTEGER_MAX
+from penstock.client import requests
+from penstock.limits import FILTER_VALUES_MAX, INTEGER_MAX
+
+NAMES_CHARACTERS_MAX: Final = 1000
+"""Of the types, and of the keys, that a URL carries: escaped, they take up to twelve times that."""
 
 _compute: Any = pc
 
 
 class Filters:
-    """Conditions that all have to hold: on the stream, the type, the position."""
+    """Conditions that all have to hold: on the stream, the type, the key, the position."""
 
     def __init__(self, types: Iterable[str] | None = None) -> None:
         self._streams: set[str] | None = None
         self._prefixes: list[str] = []
         self._types: set[str] | None = None if types is None else set(types)
+        self._keys: set[str] | None = None
         # The option `types` passes control and invalid events; a filter on the column does not.
         self._pass_untyped = True
         self._low = -1  # the position of a reset row before all messages
@@ -55,6 +60,16 @@ class Filters:
         """Whether messages that begin in [first, end) can pass."""
         return not self._bounded or (first <= self._high and end > self._low)
 
+    @property
+    def for_server(self) -> requests.Filter:
+        """What of the conditions the server can apply, before a row is sent.
+
+        Nothing if control or invalid events pass: the server leaves invalid ones out.
+        """
+        if self._pass_untyped and self._keys is None:
+            return requests.EVERYTHING
+        return requests.Filter(_few(self._types), _few(self._keys))
+
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         masks = []
         if self._bounded:
@@ -67,6 +82,9 @@ class Filters:
             if self._pass_untyped:
                 passes = _compute.or_(passes, _compute.is_null(column))
             masks.append(passes)
+        if self._keys is not None and "key" in batch.schema.names:
+            keys = pa.array(sorted(self._keys), pa.string())
+            masks.append(_compute.is_in(batch.column("key"), keys))
         for mask in masks[1:]:
             masks[0] = _compute.and_(masks[0], mask)
         return batch.filter(masks[0]) if masks else batch
@@ -83,6 +101,10 @@ class Filters:
                 self._only_types({value})
             case In(attribute=("type",), value=values) if _all_text(values):
                 self._only_types(set(values))
+            case EqualTo(attribute=("key",), value=str(value)):
+                self._keys = _intersection(self._keys, {value})
+            case In(attribute=("key",), value=values) if _all_text(values):
+                self._keys = _intersection(self._keys, set(values))
             case EqualTo(attribute=("position",), value=int(value)):
                 self._bound(value, value)
             case GreaterThan(attribute=("position",), value=int(value)):
@@ -108,6 +130,14 @@ class Filters:
 
 def _intersection(before: set[str] | None, values: set[str]) -> set[str]:
     return values if before is None else before & values
+
+
+def _few(texts: set[str] | None) -> tuple[str, ...]:
+    """Return the texts that a filter of the server names: as many as it takes, else none. An event
+    has no empty ones."""
+    names = sorted((texts or set()) - {""})
+    is_short = sum(map(len, names)) <= NAMES_CHARACTERS_MAX
+    return tuple(names) if len(names) <= FILTER_VALUES_MAX and is_short else ()
 
 
 def _all_text(values: Iterable[Any]) -> bool:

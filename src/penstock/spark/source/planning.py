@@ -31,6 +31,11 @@ class Range(NamedTuple):
     def size(self) -> int:
         return max(self.end.byte - self.start.byte, 1)
 
+    @property
+    def messages(self) -> int:
+        """The number of messages, of byte streams bytes; trimmed ones count."""
+        return max(self.end.seq - self.start.seq, 1)
+
 
 def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[Range]:
     """One range for each stream that has changed, in the order of their names."""
@@ -64,37 +69,56 @@ def partitions_of(
         for each in ranges
         for piece in (_cut(server, each, target, options) if end.kind == "penstock" else [each])
     )
-    return list(_packed(pieces, target))
+    return list(_packed(pieces, target, options.partition_messages))
 
 
 def _cut(server: Server, whole: Range, target: int, options: SourceOptions) -> list[Range]:
     """Cut a range at message boundaries into pieces of about equal size."""
     parts = min(-(-whole.size // target), SPLITS_MAX)
-    if parts < 2:
+    most = options.partition_messages
+    if parts < 2 and (most is None or whole.messages <= most):
         return [whole]
     try:
         cuts = server.cuts(whole.stream, whole.start.offset, whole.end.offset, parts=parts)
+        positions = [cuts.position(index) for index in range(len(cuts.offsets))]
+        if most is not None and cuts.ordinals is not None:
+            positions = _by_count(server, whole, positions, most)
     except (Gone, StreamNotFound) as error:
         if options.fail_on_data_loss:
             raise data_lost(whole.stream, error.detail) from error
         return [whole]  # The task that reads it finds out what remains.
-    positions = [cuts.position(index) for index in range(len(cuts.offsets))]
     pieces = [Range(whole.stream, *pair) for pair in pairwise(positions)]
     if pieces and whole.reset is not None:
         pieces[0] = pieces[0]._replace(reset=whole.reset)
     return pieces or [whole]
 
 
-def _packed(ranges: Iterable[Range], target: int) -> Iterator[list[Range]]:
+def _by_count(server: Server, whole: Range, positions: list[Position], most: int) -> list[Position]:
+    """Cut further between positions that are more than `most` messages apart."""
+    result = positions[:1]
+    for end in positions[1:]:
+        while end.seq - result[-1].seq > most:
+            start = result[-1].offset
+            cuts = server.cuts(whole.stream, start, whole.end.offset, count=most)
+            result.append(cuts.position(len(cuts.offsets) - 1))
+        result.append(end)
+    return result
+
+
+def _packed(
+    ranges: Iterable[Range], target: int, messages_max: int | None
+) -> Iterator[list[Range]]:
     """Group small ranges into tasks, up to the size that one task should read."""
     batch: list[Range] = []
-    size = 0
+    size = messages = 0
     for each in ranges:
         full = size + each.size > target or len(batch) >= SPARK_RANGES_PER_PARTITION_MAX
+        full |= messages_max is not None and messages + each.messages > messages_max
         if batch and full:
             yield batch
-            batch, size = [], 0
+            batch, size, messages = [], 0, 0
         batch.append(each)
         size += each.size
+        messages += each.messages
     if batch:
         yield batch

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import groupby, repeat
 from typing import Final
 
@@ -24,16 +25,19 @@ from penstock.spark.source.arrow import (
     byte_messages,
     joined_messages,
     json_messages,
+    located_messages,
     message_count,
     raw_batch,
     take,
 )
+from penstock.spark.source.bulk import BulkReads, Read
 from penstock.spark.source.event_columns import reset_batch, state_batch
 from penstock.spark.source.filters import Filters
-from penstock.spark.source.pipelined import Read, fetch
 from penstock.spark.source.planning import Range
 
-SMALL_BYTES_MAX: Final = 64 * 1024  # ranges up to this size are read together
+SMALL_BYTES_MAX: Final = 1024 * 1024  # ranges up to this size are read together
+# Up to this size reading all of a range costs the server less than searching it.
+UNFILTERED_BYTES_MAX: Final = 64 * 1024
 BATCH_BYTES: Final = 2 * 1024 * 1024  # small answers share a batch up to this size
 
 
@@ -64,7 +68,9 @@ class RangeReader:
                     yield from self._read(each)
 
     def _is_small(self, each: Range) -> bool:
-        return self._is_measured and each.reset is None and each.size <= SMALL_BYTES_MAX
+        is_filtered = self._filters.for_server != requests.EVERYTHING
+        most = UNFILTERED_BYTES_MAX if is_filtered else SMALL_BYTES_MAX
+        return self._is_measured and each.reset is None and each.size <= most
 
     def _together(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
         """Read small ranges, many answers in one batch. A range whose answer is not whole is read
@@ -74,7 +80,9 @@ class RangeReader:
             Read(server.stream_url(each.stream), each.start.offset, each.end.offset)
             for each in ranges
         ]
-        answers = fetch(reads, server.token) if len(reads) > 1 else repeat(None)
+        answers: Iterable[Answer | None] = repeat(None)
+        if len(reads) > 1:
+            answers = BulkReads(server.token, timeout_s=server.timeout_s).read_all(reads)
         pending: list[tuple[bytes, Where]] = []
         size = 0
         for each, answer in zip(ranges, answers, strict=False):
@@ -103,10 +111,8 @@ class RangeReader:
 
     def _joined(self, pending: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
         if pending:
-            body, messages = joined_messages(pending)
-            yield (
-                raw_batch(messages) if self._options.mode == "raw" else state_batch(messages, body)
-            )
+            messages = joined_messages(pending)
+            yield raw_batch(messages) if self._options.mode == "raw" else state_batch(messages)
 
     def _read(self, each: Range) -> Iterator[pa.RecordBatch]:
         if each.reset is not None:
@@ -162,13 +168,21 @@ class RangeReader:
                 yield self._batch(messages, answer), position
             return
         # The next answer arrives while this one is turned into a batch.
-        with ThreadPoolExecutor(1, "penstock-read-ahead") as read_ahead:
-            pending = read_ahead.submit(self._answer, each, position)
+        with (
+            closing(BulkReads(self._server.token, timeout_s=self._server.timeout_s)) as bulk,
+            ThreadPoolExecutor(1, "penstock-read-ahead") as read_ahead,
+        ):
+            pending = read_ahead.submit(self._answer, each, position, bulk)
             while position.offset != each.end.offset:
                 answer = pending.result()
                 after = Position(answer.offset).within(each.end)
                 if after.offset != each.end.offset:
-                    pending = read_ahead.submit(self._answer, each, after)
+                    pending = read_ahead.submit(self._answer, each, after, bulk)
+                if _is_located(answer):
+                    where = self._where(each, position, answer)
+                    position = after._replace(seq=position.seq)
+                    yield state_batch(located_messages(answer.body, where)), position
+                    continue
                 if position.offset == START and _first_byte(answer) > 0:
                     # The stream was trimmed: only the server knows how many messages are gone.
                     cuts = self._server.cuts(each.stream, START, each.end.offset)
@@ -181,10 +195,22 @@ class RangeReader:
         """Whether offsets are bytes, which only those of Penstock are."""
         return self._kind == "penstock"
 
-    def _answer(self, each: Range, position: Position) -> Answer:
+    def _answer(self, each: Range, position: Position, bulk: BulkReads | None = None) -> Answer:
         url = self._server.stream_url(each.stream)
-        until = each.end.offset if self._is_measured else None
-        answer = self._server.send(requests.read(url, position.offset, until=until))
+        until, selection = None, requests.EVERYTHING
+        if self._is_measured:
+            until = each.end.offset
+            if self._options.mode != "raw":
+                selection = self._filters.for_server
+        answer = None
+        if bulk is not None and until is not None and selection == requests.EVERYTHING:
+            answer = bulk.read(Read(url, position.offset, until))
+        if answer is None:
+            located = selection != requests.EVERYTHING
+            request = requests.read(
+                url, position.offset, until=until, filter=selection, located=located
+            )
+            answer = self._server.send(request)
         if Position(answer.offset).within(position).offset == position.offset:
             raise ProtocolError(
                 f"Stream {each.stream} ends at {answer.offset}, and ended at {each.end.offset} "
@@ -236,7 +262,12 @@ class RangeReader:
                 f"A stream of type {answer.content_type} has no state events: read it with the "
                 "option mode=raw."
             )
-        return state_batch(messages, answer.body)
+        return state_batch(messages)
+
+
+def _is_located(answer: Answer) -> bool:
+    """Whether the server has applied the filter; one that does not know it sends every message."""
+    return answer.headers.get("stream-filter", "").endswith(", positions")
 
 
 def _first_byte(answer: Answer) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.client.flow import Flow, Pause
 from penstock.errors import ConnectionFailed, Gone, InvalidOption, ProtocolError
 from penstock.limits import SPARK_ATTEMPTS_MAX
-from penstock.spark.columns import STP_ARROW
+from penstock.spark.arrow_columns import STP_ARROW
 from penstock.spark.error_text import data_lost
 from penstock.spark.options import RawOptions
 from penstock.spark.server import shared_client

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ RECORD: Final = "penstock"  # the key of our record in the metadata of a commit
 _ROW_GROUP_ROWS: Final = 128 * 1024
 _LOOK_BACK: Final = (1, 64, 1024, None)  # commits to read until one has a record; None: all
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 # Reader 1, writer 2: every engine reads it. On a local disk each commit lists the whole log, so the
 # log is kept short: by `vacuum`, since to do it in each commit would be slow.
 _CONFIGURATION: Final = {
@@ -72,13 +74,27 @@ _MAINTENANCE: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 class Table:
     """One Delta table, at its newest version."""
 
-    def __init__(self, uri: str, schema: pa.Schema, options: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        options: dict[str, str] | None = None,
+        *,
+        statistics: Sequence[str] = (),
+    ) -> None:
         self.uri = uri
         self.schema = schema
+        self._statistics = statistics
         self._options = delta_options(uri, options)
         self._handle: DeltaTable | None = None
         self._files: dict[str, TableFile] = {}
         self.foreign: str | None = None
+
+    @property
+    def _statistics_property(self) -> dict[str, str]:
+        """The property that names the columns with statistics. Without it readers of delta-rs take
+        a column without statistics for one without values, and find no rows by it."""
+        return {_STATISTICS: ",".join(self._statistics)} if self._statistics else {}
 
     @property
     def exists(self) -> bool:
@@ -107,7 +123,7 @@ class Table:
                 self.uri,
                 self.schema,
                 mode="ignore",
-                configuration=_CONFIGURATION,
+                configuration={**_CONFIGURATION, **self._statistics_property},
                 storage_options=self._options,
                 commit_properties=_properties(record, {}),
             )
@@ -148,6 +164,18 @@ class Table:
                 break
         self.foreign = "all versions in its log"
         return {}
+
+    @translates_storage_errors
+    def records(self, limit: int) -> list[tuple[datetime, dict[str, Any]]]:
+        """The records of the last commits that the log has, oldest first, with their times."""
+        return [
+            (
+                datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
+                msgspec.json.decode(entry[RECORD], type=dict[str, Any]),
+            )
+            for entry in reversed(list(self.handle.history(limit)))
+            if RECORD in entry
+        ]
 
     def refuse_foreign(self) -> None:
         """Raise an error if another engine is known to have written since our last commit."""
@@ -196,11 +224,15 @@ class Table:
         self.handle.update_incremental()
 
     @translates_storage_errors
-    def compact(self) -> None:
-        """Compact many small files into few; no row changes."""
+    def compact(self, columns: Sequence[str] = ()) -> None:
+        """Compact many small files into few, ordered by columns if there are some (Z-order); no row
+        changes."""
         # Without a record: delta-rs rebases maintenance on what others have committed since, so a
         # run that was taken over would hide the record of its successor.
-        self.handle.optimize.compact(commit_properties=_WITHOUT_RETRIES)
+        if columns:
+            self.handle.optimize.z_order(list(columns), commit_properties=_WITHOUT_RETRIES)
+        else:
+            self.handle.optimize.compact(commit_properties=_WITHOUT_RETRIES)
         self.handle.update_incremental()
 
     @translates_storage_errors
@@ -215,7 +247,11 @@ class Table:
         self.refuse_foreign()
         if dry_run:
             return self._vacuum(hours)
-        properties = {**_CONFIGURATION, _RETENTION: f"interval {keep} hours"}
+        properties = {
+            **_CONFIGURATION,
+            **self._statistics_property,
+            _RETENTION: f"interval {keep} hours",
+        }
         current = self.handle.metadata().configuration
         if any(current.get(name) != value for name, value in properties.items()):
             # Checkpoints drop the entries of removed files by these.

@@ -8,7 +8,7 @@ reached. Converts rows of the source to rows of the table; needs no Spark sessio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,12 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
+from penstock.spark.expectations import Expectation, Violations, violations
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile, write_file
 from penstock.spark.warehouse.offsets_file import PositionFiles
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
+_FIRST_TIME: Final = pa.scalar(datetime(1, 1, 1, tzinfo=UTC), _TIME)
+_LAST_TIME: Final = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), _TIME)
 EVENTS: Final = pa.schema(
     [
         ("stream", pa.string()),
@@ -59,11 +62,12 @@ WRITTEN: Final = pa.schema(
         ("controls", pa.int64()),
         ("types", pa.string()),
         ("dead", pa.string()),
+        ("violations", pa.string()),
     ]
 )
 WRITTEN_DDL: Final = (
     "name STRING, size BIGINT, rows BIGINT, statistics STRING, invalid BIGINT, controls BIGINT, "
-    "types STRING, dead STRING"
+    "types STRING, dead STRING, violations STRING"
 )
 _compute: Any = pc
 _CUTS: Final = pa.array(["reset", "snapshot-end"])  # controls that may make earlier events void
@@ -76,6 +80,14 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
     changes: int
     batch: int
+
+
+class PipelineOwner(msgspec.Struct, frozen=True):
+    """The pipeline that writes a warehouse: its id, if it has one, and the file of the last run."""
+
+    id: str | None = None
+    file: str | None = None
+    host: str = ""
 
 
 class EventsCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +103,12 @@ class EventsCommit(msgspec.Struct, frozen=True, kw_only=True):
     invalid: int = 0  # dead letters: invalid events that were not replayed since
     dead: list[str] | None = None  # streams with dead letters; None: too many, or not known
     types: dict[str, Count] = {}
+    violations: dict[str, int] = {}  # of expectations, by TYPE.NAME
     names: dict[str, str] = {}  # of types in SQL
     cut: int = 0  # the last batch with a reset, or the end of a snapshot
     tidied_s: int = 0  # time of the last vacuum
     engine: str = "delta-rs"
+    owner: PipelineOwner = PipelineOwner()
 
     @property
     def dead_streams(self) -> list[str] | None:
@@ -107,18 +121,17 @@ class EventsCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(
-    batch: pa.RecordBatch, types: Mapping[str, TypeSchema], number: int, ingested: datetime
+    batch: pa.RecordBatch, validated: Validated, number: int, ingested: datetime
 ) -> pa.RecordBatch:
-    """Rows of the source as rows of the table: validated, with timestamps as points in time."""
+    """Rows of the source as rows of the table, with timestamps as points in time."""
     count = batch.num_rows
-    kind, error, version = validate(batch, types)
     replaced = {
         "generation": _compute.fill_null(batch["generation"], 0),
         "ordinal": batch["seq"],
-        "kind": kind,
+        "kind": validated.kind,
         "time": times(batch["timestamp"]),
-        "error": error,
-        "schema_version": version,
+        "error": validated.error,
+        "schema_version": validated.version,
         "batch": pa.repeat(pa.scalar(number, pa.int64()), count),
         "replayed": pa.repeat(pa.scalar(False), count),
         "ingested": pa.repeat(pa.scalar(ingested, _TIME), count),
@@ -127,16 +140,33 @@ def rows_of(
     return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 
+Expectations = Mapping[str, Sequence[Expectation]]
+
+
+class Validated(NamedTuple):
+    """Kind, error and schema version of each row, and how many violate each expectation."""
+
+    kind: pa.Array
+    error: pa.Array
+    version: pa.Array
+    violations: dict[str, int]
+
+
 def validate(
-    batch: pa.RecordBatch, types: Mapping[str, TypeSchema]
-) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Kind, error and schema version of each row, after its value was checked against its
-    schema."""
+    batch: pa.RecordBatch,
+    types: Mapping[str, TypeSchema],
+    expect: Expectations | None = None,
+    *,
+    is_replay: bool = False,
+) -> Validated:
+    """Check each value against the schema and the expectations of its type. In a replay rows stay
+    invalid that would stop a run."""
     count = batch.num_rows
     version: pa.Array = pa.nulls(count, _STRING)
     kind, error = batch["kind"], batch["error"]
     changes = _compute.equal(kind, "change")
     refused: dict[int, str] = {}
+    violated: dict[str, int] = {}
     for name, schema in types.items():
         of_type = _compute.and_(
             changes, _compute.fill_null(_compute.equal(batch["type"], name), False)
@@ -147,23 +177,73 @@ def validate(
         if len(indices) == 0:
             continue
         values = batch["value"].take(indices).to_pylist()
-        problems = zip(indices.to_pylist(), schema.problems(values), strict=True)
-        refused.update((index, problem) for index, problem in problems if problem is not None)
+        numbers = indices.to_pylist()
+        problems = dict(zip(numbers, schema.problems(values), strict=True))
+        refused.update((index, each) for index, each in problems.items() if each is not None)
+        if expect and expect.get(name):
+            valid = [index for index in numbers if problems[index] is None]
+            found = _violations(batch, valid, name, schema, expect[name])
+            if not is_replay:
+                found.check(f"types.{name}", _Names(batch, valid))
+            violated |= {f"{name}.{each}": number for each, number in found.counts().items()}
+            for row, each in found.dropped(include_failing=is_replay).items():
+                refused[valid[row]] = each.reason
     if refused:
         mask = pa.array([index in refused for index in range(count)])
         kind = _compute.if_else(mask, "invalid", kind)
         error = pa.array(
             [refused.get(index, before) for index, before in enumerate(error.to_pylist())], _STRING
         )
-    return kind, error, version
+    return Validated(kind, error, version, violated)
+
+
+def _violations(
+    batch: pa.RecordBatch,
+    indices: list[int],
+    entity: str,
+    schema: TypeSchema,
+    expectations: Sequence[Expectation],
+) -> Violations:
+    """Evaluate the expectations of a type over some rows of the source."""
+    rows = batch.take(pa.array(indices, pa.int64()))
+    columns = dict(
+        zip(
+            (f.name for f in schema.nullable),
+            schema.columns(rows["value"].to_pylist()),
+            strict=True,
+        )
+    )
+    own = {f"_{name}": rows[name] for name in ("stream", "key", "value", "operation")}
+    own["_time"] = times(rows["timestamp"])
+    return violations(pa.table({**columns, **own}), expectations, f"types.{entity}")
+
+
+class _Names(Sequence[str]):
+    """Names of rows for a message, made when one is needed."""
+
+    def __init__(self, batch: pa.RecordBatch, indices: list[int]) -> None:
+        self._batch, self._indices = batch, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, row: Any) -> Any:
+        index = self._indices[row]
+        stream, key = (self._batch[name][index].as_py() for name in ("stream", "key"))
+        return f"{key[:100]!r} of {stream}"
 
 
 def times(texts: pa.Array) -> pa.Array:
-    """Timestamps as points in time; null for a text that is no timestamp or has no time zone."""
+    """Timestamps as points in time; null for a text that is no timestamp, has no time zone, or is
+    outside the years 1 to 9999 in UTC, which engines and Python cannot show."""
     try:
-        return texts.cast(_TIME)
+        points = texts.cast(_TIME)
     except pa.ArrowException:
         return pa.array([_time(text) for text in texts.to_pylist()], _TIME)
+    is_shown = _compute.and_(
+        _compute.greater_equal(points, _FIRST_TIME), _compute.less_equal(points, _LAST_TIME)
+    )
+    return _compute.if_else(is_shown, points, pa.scalar(None, _TIME))
 
 
 def _time(text: str | None) -> datetime | None:
@@ -182,13 +262,19 @@ def writer_of(
     number: int,
     ingested: datetime,
     options: Mapping[str, str] | None = None,
+    expect: Expectations | None = None,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow` that writes the rows of a task to a file and returns its
     summary."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         summary = TaskSummary()
-        rows = (summary.add(rows_of(batch, types, number, ingested)) for batch in batches)
+
+        def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+            checked = validate(batch, types, expect)
+            return summary.add(rows_of(batch, checked, number, ingested), checked.violations)
+
+        rows = map(validated, batches)
         written = write_file(
             uri, EVENTS, rows, prefix=f"{number:08d}", statistics=STATISTICS, options=options
         )
@@ -205,9 +291,13 @@ class TaskSummary:
         self.invalid = self.controls = 0
         self.types: Counter[str] = Counter()
         self.dead: set[str] | None = set()
+        self.violations: Counter[str] = Counter()
 
-    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def add(
+        self, batch: pa.RecordBatch, violations: Mapping[str, int] | None = None
+    ) -> pa.RecordBatch:
         """Count the rows of a batch, and return it."""
+        self.violations.update(violations or {})
         self.invalid += batch.num_rows - batch["error"].null_count
         self.controls += _compute.sum(_compute.is_in(batch["control"], _CUTS)).as_py() or 0
         changes = batch["type"].filter(_compute.equal(batch["kind"], "change"))
@@ -221,8 +311,9 @@ class TaskSummary:
         """A row of the schema WRITTEN, for the file with these rows."""
         types = msgspec.json.encode(self.types).decode()
         dead = None if self.dead is None else msgspec.json.encode(sorted(self.dead)).decode()
+        violations = msgspec.json.encode(self.violations).decode()
         counts = {"invalid": self.invalid, "controls": self.controls, "types": types, "dead": dead}
-        return {**written._asdict(), **counts}
+        return {**written._asdict(), **counts, "violations": violations}
 
 
 def merge_capped(streams: Iterable[str] | None, more: Iterable[str] | None) -> set[str] | None:
@@ -241,10 +332,12 @@ class BatchResult(NamedTuple):
     controls: int
     types: Mapping[str, int]
     dead: Set[str] | None = frozenset()
+    violations: Mapping[str, int] = {}
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> BatchResult:
         types: Counter[str] = Counter()
+        violations: Counter[str] = Counter()
         dead: set[str] | None = set()
         files, invalid, controls = [], 0, 0
         for row in rows:
@@ -252,11 +345,12 @@ class BatchResult(NamedTuple):
             invalid += row["invalid"]
             controls += row["controls"]
             types.update(msgspec.json.decode(row["types"], type=dict[str, int]))
+            violations.update(msgspec.json.decode(row["violations"], type=dict[str, int]))
             streams = row["dead"]
             dead = merge_capped(
                 dead, None if streams is None else msgspec.json.decode(streams, type=list[str])
             )
-        return cls(files, invalid, controls, types, dead)
+        return cls(files, invalid, controls, types, dead, violations)
 
     @property
     def rows(self) -> int:
@@ -267,7 +361,7 @@ class EventsTable:
     """The table **events** and the record of its last commit."""
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
-        self.table = Table(uri, EVENTS, options)
+        self.table = Table(uri, EVENTS, options, statistics=STATISTICS)
         self._position_files = PositionFiles(uri, options)
         self._record: EventsCommit | None = None
 
@@ -282,6 +376,13 @@ class EventsTable:
             record = self.table.record() if self.table.exists else {}
             self._record = msgspec.convert(record, EventsCommit)
         return self._record
+
+    def commits(self, limit: int) -> list[tuple[datetime, EventsCommit]]:
+        """The last commits of ours that the log still has, oldest first, with their times."""
+        return [
+            (committed_at, msgspec.convert(record, EventsCommit))
+            for committed_at, record in self.table.records(limit)
+        ]
 
     def positions(self) -> dict[str, Any] | None:
         """The positions of the source after the last batch, as Spark stores them; None: not
@@ -336,6 +437,10 @@ class EventsTable:
             invalid=before.invalid + result.invalid,
             dead=None if dead is None else sorted(dead),
             types=types,
+            violations={
+                name: before.violations.get(name, 0) + result.violations.get(name, 0)
+                for name in {**before.violations, **result.violations}
+            },
             names=before.named(types),
             cut=number if result.controls else before.cut,
         )
@@ -357,8 +462,8 @@ class EventsTable:
         record = msgspec.structs.replace(self.after(result), invalid=remaining, dead=streams)
         self._commit(result.files, record, {})
 
-    def compact(self) -> None:
-        self.table.compact()
+    def compact(self, columns: Sequence[str] = ()) -> None:
+        self.table.compact(columns)
 
     def _commit(
         self, written: list[ParquetFile], record: EventsCommit, names: dict[str, int]

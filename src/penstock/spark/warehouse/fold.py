@@ -12,7 +12,8 @@ import pyarrow as pa
 from penstock import limits
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.delta import ParquetFile, write_file
-from penstock.spark.warehouse.state import STATISTICS, StateTable
+from penstock.spark.warehouse.state import StateTable
+from penstock.spark.warehouse.warehouse import STATE_STATISTICS
 
 if TYPE_CHECKING:
     from penstock.spark.warehouse.duckdb import Duck
@@ -81,7 +82,7 @@ def _write(
 ) -> ParquetFile | None:
     rows = (batch_rows.cast(schema) for batch_rows in batches)
     return write_file(
-        uri, schema, rows, prefix=f"state-{batch:08d}", statistics=STATISTICS, options=options
+        uri, schema, rows, prefix=f"state-{batch:08d}", statistics=STATE_STATISTICS, options=options
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from penstock.errors import InvalidOffset
+from penstock.errors import InvalidOffset, QueryFailed
 from penstock.protocol.offsets import Offset, parse_offset
 
 # The pipeline's own columns of a state table, in front of and behind the user's.
@@ -29,6 +30,7 @@ REST: Final = (
 # The columns of the events at which a value began and ended, in a row of history.
 ENDS: Final = ("ordinal", "offset", "time")
 # What the columns of history were called before, and are called now. Until the next release.
+_NAME_LENGTH_MAX: Final = 100  # of a type in `state_…`: catalogs take 128
 FORMER_NAMES: Final = {
     **{f"_{end}_{name}": f"_valid_{end}_{name}" for end in ("from", "to") for name in ENDS},
     "_current": "_is_current",
@@ -36,12 +38,14 @@ FORMER_NAMES: Final = {
 
 
 class Until(NamedTuple):
-    """A point in the past: an offset of one stream, or the number of a batch."""
+    """A point in the past: an offset of one stream, the number of a batch, or the time up to which
+    events had come into the warehouse."""
 
     batch: int | None = None
     stream: str | None = None
     generation: int | None = None
     position: int | None = None
+    ingested: datetime | None = None
 
     def condition(self, alias: str) -> str:
         """SQL for whether an event came before that point."""
@@ -54,6 +58,10 @@ class Until(NamedTuple):
                 f"{alias}.stream = {literal(self.stream)} AND ({alias}.generation < {generation} "
                 f"OR ({alias}.generation = {generation} AND {alias}.position < {position}))"
             )
+        if self.ingested is not None:
+            time = self.ingested.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+            # Both engines read such a text as a time; a type for it they would spell differently.
+            conditions.append(f"{alias}.ingested <= '{time}+00:00'")
         return " AND ".join(conditions) or "TRUE"
 
 
@@ -70,41 +78,53 @@ def until_offset(stream: str, offset: str) -> Until:
     return Until(None, stream.strip("/"), parsed.generation, parsed.position)
 
 
+def parse_time(text: str) -> datetime:
+    """A time as ISO 8601 writes it; without a zone it is in UTC."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise QueryFailed(
+            f"{text!r} is no time. Write it as 2026-11-17T12:00:00Z, or with another offset."
+        ) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 def literal(text: str) -> str:
     """A text as an SQL literal. Both engines read '' as a quote; only Spark unescapes
-    backslashes."""
-    if "\\" in text:
-        pieces = " || ".join(map(_piece, _pieces(text)))
-        return f"({pieces})"
+    backslashes, and neither reads a NUL everywhere."""
+    pieces = [piece for piece in re.split(r"([\\\0])", text) if piece]
+    if len(pieces) > 1 or text in _CHARACTERS:
+        return f"({' || '.join(map(_piece, pieces))})"
     return "'" + text.replace("'", "''") + "'"
 
 
-def _pieces(text: str) -> list[str]:
-    """A text cut before and after each backslash."""
-    return [piece for piece in re.split(r"(\\)", text) if piece]
+_CHARACTERS: Final = {"\\": "chr(92)", "\0": "chr(0)"}
 
 
 def _piece(piece: str) -> str:
-    return "chr(92)" if piece == "\\" else "'" + piece.replace("'", "''") + "'"
+    return _CHARACTERS.get(piece) or "'" + piece.replace("'", "''") + "'"
 
 
 def view_names(
     entities: Iterable[str], existing: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """A name for each type in `state_…` and the like, of letters, digits and _; existing names
-    stay, so that a query never changes to another type."""
+    stay, so that a query never changes to another type. Of several new ones that would have one
+    name, the first by order has it, as in warehouses that noted no names."""
     names = dict(existing or {})
     used = set(names.values())
-    for entity in entities:
-        if entity in names:
-            continue
-        name = stem = re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)
+    for entity in sorted(set(entities) - set(names)):
+        name = stem = _stem(entity)
         number = 2
         while name in used:
             name, number = f"{stem}_{number}", number + 1
         used.add(name)
         names[entity] = name
     return names
+
+
+def _stem(entity: str) -> str:
+    return re.sub(r"\W", "_", entity.lower(), flags=re.ASCII)[:_NAME_LENGTH_MAX]
 
 
 def marks(events: str, *, replaces: bool, ends: Sequence[str] = ENDS) -> str:
@@ -435,7 +455,7 @@ def dead_letters(refused: str, events: str, *, columns: Sequence[str] = _DEAD) -
     return (
         f"SELECT {', '.join(f'd.{name}' for name in columns)} FROM {refused} d LEFT JOIN ("
         f"SELECT DISTINCT e.stream, e.generation, e.ordinal FROM {events} e "
-        "WHERE e.kind = 'change' AND e.replayed) r ON d.stream = r.stream "
+        "WHERE e.kind IN ('change', 'discarded') AND e.replayed) r ON d.stream = r.stream "
         "AND d.generation = r.generation AND d.ordinal = r.ordinal "
         "WHERE d.kind = 'invalid' AND r.stream IS NULL"
     )

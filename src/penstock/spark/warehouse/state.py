@@ -5,19 +5,19 @@ fold.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import InvalidPipeline
+from penstock.errors import InvalidPipeline, WarehouseMismatch
 from penstock.spark.type_schema import TypeSchema
 from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile
 from penstock.spark.warehouse.events import EventsCommit
-from penstock.spark.warehouse.warehouse import Warehouse
+from penstock.spark.warehouse.evolution import Evolution, evolution
+from penstock.spark.warehouse.warehouse import STATE_STATISTICS, Warehouse
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _KEY: Final = [pa.field("_stream", pa.string()), pa.field("_key", pa.string())]
@@ -32,8 +32,8 @@ _REST: Final = [
     pa.field("_txid", pa.string()),
     pa.field("_batch", pa.int64()),
 ]
-STATISTICS: Final = ("_key", "_stream", "_batch")
 _FOLD: Final = "penstock/fold"
+_UNCHANGED: Final = Evolution()
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,16 +55,19 @@ class StateTable:
     def __init__(self, warehouse: Warehouse, entity: str, schema: TypeSchema | None) -> None:
         self.entity = entity
         self.schema = state_schema(schema)
-        self._version = None if schema is None else schema.version
+        self.schema_version = None if schema is None else schema.version
         self._warehouse = warehouse
         self.options = warehouse.options
-        self.table = Table(warehouse.state_uri(entity), self.schema, self.options)
+        uri = warehouse.state_uri(entity)
+        self.table = Table(uri, self.schema, self.options, statistics=STATE_STATISTICS)
+        self._is_forgotten = False
         self._read_record()
 
     def _read_record(self) -> None:
         record = self.table.record() if self.table.exists else {}
         self.folded = msgspec.convert(record, Folded)
         self.stored = self.table.columns if self.table.exists else self.schema
+        self.evolution = evolution(self.stored, self.schema)
 
     def refresh(self) -> None:
         """Read the newest version."""
@@ -79,8 +82,12 @@ class StateTable:
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the declared columns are not the stored ones."""
-        return list(self.stored.names) != list(self.schema.names)
+        """Whether the stored rows were made by another schema than the declared one."""
+        return (
+            self.evolution != _UNCHANGED
+            or self.stored.names != self.schema.names
+            or (self.table.exists and self.folded.schema != self.schema_version)
+        )
 
     def is_behind(self, record: EventsCommit) -> bool:
         """Whether later events could change the stored state."""
@@ -98,36 +105,35 @@ class StateTable:
         new = 0 if count is None else count.changes - self.folded.changes
         return new >= self.folded.rows * percent / 100
 
-    def check(self) -> None:
-        """Raise an error if the schema has lost or changed a column, or another engine has
-        written."""
+    def check(self, batch: int | None = None) -> None:
+        """Raise an error if only a rebuild can give the table its declared columns, if it is ahead
+        of `batch`, the last one of the events, or if another engine has written."""
         self.table.refuse_foreign()
-        declared = {field.name: field.type for field in self.schema}
-        gone = [field.name for field in self.stored if field.name not in declared]
-        if gone and self._version is None:
-            raise InvalidPipeline(
-                f"types.{self.entity} is no longer there, and the table has the columns "
-                f"{', '.join(gone)} from it. {self._remedy('Put the section back')}"
+        if batch is not None and self.batch > batch:
+            raise WarehouseMismatch(
+                f"{self.table.uri} ends with batch {self.batch} and the events with {batch}: one "
+                "of them was restored from an older copy. Restore both from one copy, or run "
+                f"`penstock pipeline rebuild FILE {self.entity} --from-events`."
             )
-        if gone:
-            raise InvalidPipeline(
-                f"types.{self.entity}: the column {gone[0]} is in the table and no longer in the "
-                "schema. Columns can be added, not removed. "
-                f"{self._remedy('Put it back')}"
-            )
-        for field in self.stored:
-            if _comparable(declared[field.name]) != _comparable(field.type):
-                raise InvalidPipeline(
-                    f"types.{self.entity}: the column {field.name} is {field.type} in the table "
-                    f"and {declared[field.name]} in the schema. Columns can be added, not changed. "
-                    f"{self._remedy('Change it back')}"
-                )
+        if not self.evolution.breaking:
+            return
+        what = f"types.{self.entity}: {'; '.join(self.evolution.breaking)}"
+        advice = "Change it back"
+        if self.schema_version is None:
+            what = f"types.{self.entity} is no longer there: {'; '.join(self.evolution.breaking)}"
+            advice = "Put the section back"
+        raise InvalidPipeline(
+            f"{what}. Columns are added and widened in place; for anything else run `penstock "
+            f"pipeline rebuild FILE {self.entity}`. {advice} to leave the table as it is."
+        )
 
-    def _remedy(self, advice: str) -> str:
-        return f"{advice}; or delete {self.table.uri}: the next run rebuilds it from events."
+    def forget(self) -> None:
+        """Read no stored row: the next fold starts with the first event."""
+        self.folded = Folded()
+        self._is_forgotten = True
 
     def files(self) -> list[TableFile]:
-        return self.table.files()
+        return [] if self._is_forgotten else self.table.files()
 
     def commit(self, files: Iterable[ParquetFile], record: EventsCommit) -> None:
         """Replace all stored rows by those of these files, as of a batch."""
@@ -138,21 +144,18 @@ class StateTable:
             batch=record.batch,
             changes=0 if count is None else count.changes,
             rows=sum(each.rows for each in written),
-            schema=self._version,
+            schema=self.schema_version,
         )
+        self.replace(written, folded)
+
+    def replace(self, files: Iterable[ParquetFile], folded: Folded) -> None:
+        """Replace all stored rows and the columns by those of these files, in one commit."""
         self.table.create({})
-        self.table.commit(
-            written, msgspec.to_builtins(folded), {_FOLD: record.batch}, overwrite=True
-        )
+        self.table.commit(files, msgspec.to_builtins(folded), {_FOLD: folded.batch}, overwrite=True)
         self.folded = folded
         self.stored = self.schema
-
-
-def check_tables(warehouse: Warehouse, types: Mapping[str, TypeSchema]) -> None:
-    """Raise an error unless every state table can be written with these schemas, including tables
-    of types that no longer have one."""
-    for entity in sorted({*types, *warehouse.types()}):
-        StateTable(warehouse, entity, types.get(entity)).check()
+        self.evolution = _UNCHANGED
+        self._is_forgotten = False
 
 
 class KeyRange(NamedTuple):
@@ -197,9 +200,3 @@ def key_ranges(files: Iterable[TableFile], rows: int) -> list[KeyRange]:
         KeyRange(group, low, high)
         for group, low, high in zip(groups or [[]], bounds[:-1], bounds[1:], strict=True)
     ]
-
-
-def _comparable(kind: pa.DataType) -> str:
-    """A type in a spelling that can be compared: Delta names the item of a list differently."""
-    text = re.sub(r"(list|large_list)<\w+: ", "list<", str(kind)).replace("large_", "")
-    return text.replace(" not null", "").replace("string_view", "string")

@@ -1,0 +1,1 @@
+select age, count(*) as users from {{ ref('users') }} group by age
