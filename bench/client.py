@@ -9,6 +9,7 @@ from typing import NamedTuple
 ROOT = "/v1/stream/"
 TIMEOUT_S = 60
 JSON = {"Content-Type": "application/json"}
+BINARY = {"Content-Type": "application/octet-stream"}
 
 
 class Answer(NamedTuple):
@@ -49,9 +50,9 @@ class Client:
             raise RuntimeError(f"{method} {path}: {answer.status} {answer.body[:200]!r}")
         return answer
 
-    def create(self, name: str) -> str:
-        """Create a JSON stream; its path."""
-        self.request("PUT", ROOT + name, headers=JSON)
+    def create(self, name: str, headers: dict[str, str] = JSON) -> str:
+        """Create a stream, of JSON unless told otherwise; its path."""
+        self.request("PUT", ROOT + name, headers=headers)
         return ROOT + name
 
     def create_many(self, name: str, count: int) -> str:
@@ -60,8 +61,8 @@ class Client:
             self.create(f"{name}-{number}")
         return ROOT + name
 
-    def append(self, path: str, body: bytes) -> None:
-        self.request("POST", path, body, JSON)
+    def append(self, path: str, body: bytes, headers: dict[str, str] = JSON) -> None:
+        self.request("POST", path, body, headers)
 
     def tail(self, path: str) -> str:
         return self.request("HEAD", path).headers["stream-next-offset"]

@@ -20,10 +20,11 @@ from bench.rounds import Sample, interleave, median, note, ratios
 from bench.servers import Kind, Server
 from bench.table import Row, compared
 
-HEADS = ("metric", "ours", "reference", "ratio", "target", "met")
+HEADS = ("metric", "ours", "reference", "ratio", "target", "met", "load generator")
 METHOD = (
     "Servers take turns within each round (only one is loaded at a time), medians of the rounds "
-    "are compared; appends are made by wrk, SSE readers and whole reads by small C programs."
+    "are compared; appends are made by wrk, SSE readers and whole reads by small C programs. The "
+    "last column is their share of one core, for each server."
 )
 CATCH_UP_MESSAGES = 10_000
 BIG_READ_BYTES = 10_000_000
@@ -31,6 +32,7 @@ FAN_OUT_READERS = 1_000
 LATENCY_APPENDS_PER_S = 200
 IDLE_READERS = 4_000
 IDLE_WARM_UP_READERS = 1_000
+WITH_RUST: tuple[Kind, ...] = ("ours", "rust")
 
 
 @dataclasses.dataclass
@@ -41,6 +43,8 @@ class Run:
     ours_command: str
     rounds: int
     seconds: float
+    streams: int = 10_000
+    journal_bytes: int = 64_000_000
     syncs: list[float] = dataclasses.field(default_factory=list)
     loopback: list[float] = dataclasses.field(default_factory=list)
     others: list[float] = dataclasses.field(default_factory=list)
@@ -71,7 +75,7 @@ class Run:
         return statistics.median(self.others) > tools.DISTURBED_SHARE
 
 
-def _side_by_side(
+def side_by_side(
     run: Run, kinds: Sequence[Kind], measure: Callable[[Server, int], Sample]
 ) -> dict[str, list[Sample]]:
     def checked(server: Server, number: int) -> Sample:
@@ -86,6 +90,30 @@ def _side_by_side(
         samples = interleave([(s.name, s) for s in up], checked, rounds=run.rounds)
         run.sample_limits()
     return samples
+
+
+def versus_rust(
+    samples: dict[str, list[Sample]],
+    metric: str,
+    key: str,
+    shown: Callable[[float], str],
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Row:
+    """Medians and ratios by round of one figure of both; a row with a bound names its rival."""
+    ours, theirs = samples["ours"], samples["rust"]
+    bound = at_least is not None or at_most is not None
+    return compared(
+        f"{metric} (vs durable-streams {tools.RUST_VERSION})" if bound else metric,
+        median(ours, key),
+        median(theirs, key),
+        shown,
+        at_least=at_least,
+        at_most=at_most,
+        samples=samples,
+        by_round=ratios(ours, theirs, key),
+    )
 
 
 def appends(run: Run, *, connections: int, streams: int, at_least: float) -> list[Row]:
@@ -110,7 +138,7 @@ def appends(run: Run, *, connections: int, streams: int, at_least: float) -> lis
         )
         return {key: result[key] for key in ("rate", "p50_us", "p99_us", "generator_cpu")}
 
-    samples = _side_by_side(run, ["ours", "reference"], measure)
+    samples = side_by_side(run, ["ours", "reference"], measure)
     over = f" over {streams} streams" if streams > 1 else ""
     plural = "s" if connections > 1 else ""
     return [
@@ -143,10 +171,9 @@ def _catch_up(run: Run, label: str, body: bytes, times: int, at_least: float | N
         result = load.read(server.port, paths[server.name], seconds=run.seconds if number else 1.0)
         if result["bytes"] < result["reads"] * CATCH_UP_MESSAGES * 100:
             raise load.LoadFailed(f"a read came back short: {result}")
-        rate = result["reads"] / result["seconds"]
-        return {"rate": rate, "generator_cpu": result["generator_cpu"]}
+        return {"rate": result["reads_per_s"], "generator_cpu": result["generator_cpu"]}
 
-    samples = _side_by_side(run, ["ours", "reference-memory"], measure)
+    samples = side_by_side(run, ["ours", "reference-memory"], measure)
     return compared(
         f"catch-up of 10,000 × 100 B, {label} (vs memory store)",
         median(samples["ours"], "rate"),
@@ -181,10 +208,9 @@ def big_read(run: Run) -> list[Row]:
             run.loopback.append(load.loopback_bytes_per_s())
         path = paths[server.name]
         result = load.read(server.port, path, seconds=run.seconds if number else 1.0)
-        bandwidth = result["bytes"] / result["seconds"]
-        return {"bandwidth": bandwidth, "generator_cpu": result["generator_cpu"]}
+        return {"bandwidth": result["bytes_per_s"], "generator_cpu": result["generator_cpu"]}
 
-    samples = _side_by_side(run, ["ours", "reference-memory"], measure)
+    samples = side_by_side(run, ["ours", "reference-memory"], measure)
     ours = median(samples["ours"], "bandwidth")
     against = compared(
         "10 MB read (vs memory store)",
@@ -218,7 +244,7 @@ def fan_out(run: Run) -> list[Row]:
             "generator_cpu": result["generator_cpu"],
         }
 
-    samples = _side_by_side(run, ["ours", "ours-memory", "reference-memory"], measure)
+    samples = side_by_side(run, ["ours", "ours-memory", "reference-memory"], measure)
     reference = median(samples["reference-memory"], "rate")
     label = "SSE, 1,000 readers, events delivered"
     return [
@@ -253,7 +279,7 @@ def latency(run: Run) -> list[Row]:
         return {"p50": result["delivery_p50_us"], "p99": result["delivery_p99_us"]}
 
     kinds: list[Kind] = ["ours", "reference", "ours-memory", "reference-memory"]
-    samples = _side_by_side(run, kinds, measure)
+    samples = side_by_side(run, kinds, measure)
     pairs: list[tuple[str, Kind, Kind, float | None]] = [
         ("durable vs file store", "ours", "reference", 1.0),
         ("memory vs memory store", "ours-memory", "reference-memory", 1.0),
@@ -321,24 +347,27 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
 }
 
 
+def chosen(groups: Mapping[str, object], only: Sequence[str]) -> list[str]:
+    """The groups with these names, or whose names begin so (`rust` for `rust-…`); all for none."""
+    names: list[str] = [] if only else list(groups)
+    for name in only:
+        begin = [group for group in groups if group.startswith(name + "-")]
+        names += [name] if name in groups else begin
+    return names
+
+
 def measure_groups(
     run: Run, groups: Mapping[str, Callable[[Run], list[Row]]], only: Sequence[str]
 ) -> list[Row]:
     """The rows of the wanted groups; one that fails or cannot run says so in its row."""
     rows: list[Row] = []
-    for name, group in groups.items():
-        if only and name not in only:
-            continue
+    for name in chosen(groups, only):
         note(f"  {name} ...")
         try:
-            rows += group(run)
+            rows += groups[name](run)
         except tools.Unavailable as missing:
             rows.append(Row(metric=name, ours=f"skipped: {missing}"))
         except (load.LoadFailed, servers.ServerFailed, subprocess.SubprocessError) as failure:
             note(f"    failed: {failure}")
             rows.append(table.failed(name, str(failure)))
     return rows
-
-
-def measure_all(run: Run, only: Sequence[str]) -> list[Row]:
-    return measure_groups(run, GROUPS, only)

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench import load, servers, table, tools
 from bench.client import ROOT, Client, array, message
 from bench.compaction import compaction
-from bench.compare import Run, measure_groups
+from bench.compare import Run
 from bench.retention import retention
 from bench.rounds import Sample, interleave, median, note
 from bench.seed import seed
@@ -315,7 +315,7 @@ def forks(run: Run) -> list[Row]:
 
     def read(path: str, number: int) -> Sample:
         result = load.read(server.port, path, seconds=run.seconds)
-        return {"bandwidth": result["bytes"] / result["seconds"]}
+        return {"bandwidth": result["bytes_per_s"]}
 
     env = {"PENSTOCK_CHUNK_BYTES": "64MiB"}
     server = _start(run, folder, env)
@@ -375,7 +375,3 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "compaction": compaction,
     "retention": retention,
 }
-
-
-def measure_all(run: Run, only: Sequence[str]) -> list[Row]:
-    return measure_groups(run, GROUPS, only)

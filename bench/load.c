@@ -5,6 +5,9 @@
  *       RATE 0: each appender sends as soon as it is answered; else RATE appends a second in all,
  *       latency counted from the moment an append was due (a stall is not left out).
  *       STREAMS > 1: appends rotate over PATH-0, PATH-1, ... (readers read PATH-0).
+ *   load count PORT PATH METHOD STREAMS COUNT CONNECTIONS
+ *       COUNT requests on CONNECTIONS connections, over PATH-0, PATH-1, ... in turn: METHOD PUT creates
+ *       them with one message, POST appends one.
  *   load hold PORT PATH READERS SECONDS
  *       opens READERS SSE readers, prints a line, then obeys stdin: "append" posts one message and
  *       waits until every reader has it; end of file ends. SECONDS bounds the whole run.
@@ -57,7 +60,8 @@ static int reader_count, ready_count, closed_count, stream_count = 1;
 static struct connection *readers, *appenders, timer_source = {.kind = TIMER}, command_source = {.kind = COMMANDS};
 static struct connection *idle[1024];
 static int idle_count, appender_count;
-static uint64_t rate, next_due, interval, sent, answered, delivered, sequence;
+static uint64_t rate, next_due, interval, sent, answered, delivered, events, sequence, sent_max = UINT64_MAX;
+static const char *method = "POST";
 static int appending;
 static char buffer[CARRY_BYTES + BUFFER_BYTES];
 static struct histogram answer_latency, delivery_latency;
@@ -123,8 +127,8 @@ static void post(struct connection *c, uint64_t due) {
     memcpy(body + MESSAGE_BYTES - 2, "\"}", 3);
     if (stream_count > 1) snprintf(number, sizeof number, "-%d", (int)(sequence % (uint64_t)stream_count));
     n = snprintf(text, sizeof text,
-                 "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-                 "Content-Length: %d\r\n\r\n%s", path, number, port, MESSAGE_BYTES, body);
+                 "%s %s%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %d\r\n\r\n%s", method, path, number, port, MESSAGE_BYTES, body);
     sequence++;
     sent++;
     c->due = due;
@@ -134,7 +138,7 @@ static void post(struct connection *c, uint64_t due) {
 
 static void dispatch(void) {
     uint64_t now = now_ns();
-    while (appending && idle_count && (!rate || next_due <= now)) {
+    while (appending && idle_count && sent < sent_max && (!rate || next_due <= now)) {
         post(idle[--idle_count], rate ? next_due : now_ns());
         next_due += interval;
     }
@@ -207,10 +211,14 @@ static void on_events(struct connection *c) {
         record(&delivery_latency, now - stamp(found + MARKER_BYTES));
         c->got++;
         delivered++;
+        /* The first message of an event's array; the others follow a comma. */
+        if (found > start && found[-1] != ',') events++;
         at = found + MARKER_BYTES + STAMP_BYTES;
     }
-    long keep = found ? end - found : (c->ready ? MARKER_BYTES : READY_BYTES) - 1;
+    /* What may be the beginning of a marker or a message, and the byte before it. */
+    long keep = c->ready ? MARKER_BYTES : READY_BYTES - 1;
     if (keep > end - at) keep = end - at;
+    if (found) keep = end - found + (found > start);
     c->carried = (int)keep;
     memcpy(c->carry, end - keep, (size_t)keep);
 }
@@ -268,16 +276,28 @@ static void live(int appender_total, double seconds) {
     while ((now = now_ns()) < end) pump((int)((end - now) / 1000000) + 1);
     appending = 0;
     double took = (double)(now - start) / 1e9;
-    uint64_t in_window = delivered, answered_in_window = answered;
+    uint64_t in_window = delivered, answered_in_window = answered, events_in_window = events;
     drain(sent * (uint64_t)reader_count);
-    printf("{\"seconds\": %.3f, \"appended\": %llu, \"delivered\": %llu, \"missing\": %lld, \"closed\": %d, "
+    printf("{\"seconds\": %.3f, \"appended\": %llu, \"delivered\": %llu, \"events\": %llu, \"missing\": %lld, \"closed\": %d, "
            "\"append_p50_us\": %.0f, \"append_p99_us\": %.0f, \"append_max_us\": %llu, "
            "\"delivery_p50_us\": %.0f, \"delivery_p99_us\": %.0f, \"delivery_max_us\": %llu}\n",
            took, (unsigned long long)answered_in_window, (unsigned long long)in_window,
+           (unsigned long long)events_in_window,
            (long long)(sent * (uint64_t)reader_count) - (long long)delivered, closed_count,
            percentile_us(&answer_latency, 0.5), percentile_us(&answer_latency, 0.99),
            (unsigned long long)answer_latency.max, percentile_us(&delivery_latency, 0.5),
            percentile_us(&delivery_latency, 0.99), (unsigned long long)delivery_latency.max);
+}
+
+static void count(int connections) {
+    connect_appenders(connections);
+    uint64_t start = now_ns();
+    appending = 1;
+    dispatch();
+    while (answered < sent_max) pump(1000);
+    printf("{\"seconds\": %.3f, \"requests\": %llu, \"p50_us\": %.0f, \"p99_us\": %.0f}\n",
+           (double)(now_ns() - start) / 1e9, (unsigned long long)answered, percentile_us(&answer_latency, 0.5),
+           percentile_us(&answer_latency, 0.99));
 }
 
 static void hold(double seconds) {
@@ -316,25 +336,38 @@ static void prepare(void) {
     if (epoll < 0 || timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &e)) fail("epoll");
 }
 
+static int appender_total(const char *text) {
+    int total = atoi(text);
+    if (total < 1 || total > 1024) { errno = 0; fail("1 to 1024 appenders"); }
+    return total;
+}
+
 int main(int argc, char **argv) {
-    int is_live = argc == 9 && !strcmp(argv[1], "live");
-    if (!is_live && !(argc == 6 && !strcmp(argv[1], "hold"))) {
+    const char *what = argc > 1 ? argv[1] : "";
+    int is_live = argc == 9 && !strcmp(what, "live"), is_count = argc == 8 && !strcmp(what, "count");
+    if (!is_live && !is_count && !(argc == 6 && !strcmp(what, "hold"))) {
         fprintf(stderr, "usage: load live PORT PATH READERS APPENDERS STREAMS RATE SECONDS\n"
+                        "       load count PORT PATH METHOD STREAMS COUNT CONNECTIONS\n"
                         "       load hold PORT PATH READERS SECONDS\n");
         return 2;
     }
     prepare();
     port = atoi(argv[2]);
     snprintf(path, sizeof path, "%s", argv[3]);
+    if (is_count) {
+        method = argv[4];
+        stream_count = atoi(argv[5]);
+        sent_max = (uint64_t)atoll(argv[6]);
+        count(appender_total(argv[7]));
+        return 0;
+    }
     reader_count = atoi(argv[4]);
     if (!is_live) {
         hold(atof(argv[5]));
         return 0;
     }
-    int appender_total = atoi(argv[5]);
-    if (appender_total < 1 || appender_total > 1024) { errno = 0; fail("1 to 1024 appenders"); }
     stream_count = atoi(argv[6]);
     rate = (uint64_t)atoll(argv[7]);
-    live(appender_total, atof(argv[8]));
+    live(appender_total(argv[5]), atof(argv[8]));
     return 0;
 }

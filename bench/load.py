@@ -15,6 +15,7 @@ from bench import tools
 
 # Above the longest the programs allow themselves: set-up, measured window, drain.
 EXTRA_SECONDS_MAX = 120.0
+COUNT_SECONDS_MAX = 1_800.0
 
 
 class LoadFailed(Exception):
@@ -54,13 +55,14 @@ def wrk(
     connections: int,
     method: str = "POST",
     streams: int = 1,
+    messages: int = 1,
 ) -> dict[str, Any]:
     """Closed-loop requests; each connection sends the next one when it is answered."""
     # wrk takes whole seconds only.
     whole = max(1, round(seconds))
     command = [str(tools.wrk()), "-t1", f"-c{connections}", f"-d{whole}s", "--timeout", "30s"]
     command += ["-s", str(tools.HERE / "requests.lua"), f"http://127.0.0.1:{port}{path}"]
-    result = _run([*command, "--", method, path, str(streams)], whole)
+    result = _run([*command, "--", method, path, str(streams), str(messages)], whole)
     if result["refused"] or result["broken"] or not result["requests"]:
         raise LoadFailed(f"{method} {path} on {connections} connections: {result}")
     return {**result, "rate": result["requests"] / result["seconds"]}
@@ -85,9 +87,19 @@ def live(
     return result
 
 
-def read(port: int, path: str, *, seconds: float) -> dict[str, Any]:
-    """Whole catch-up reads, one after the other on one connection."""
-    return _run([str(tools.program("probe")), "read", str(port), path, str(seconds)], seconds)
+def count(
+    port: int, path: str, *, method: str, streams: int, requests: int, connections: int = 64
+) -> dict[str, Any]:
+    """Exactly `requests` PUTs or POSTs of one message, over path-0, path-1, ... in turn."""
+    numbers = [str(number) for number in (streams, requests, connections)]
+    command = [str(tools.program("load")), "count", str(port), path, method, *numbers]
+    return _run(command, COUNT_SECONDS_MAX)
+
+
+def read(port: int, path: str, *, seconds: float, connections: int = 1) -> dict[str, Any]:
+    """Whole catch-up reads, one after the other on each connection."""
+    command = [str(tools.program("probe")), "read", str(port), path, str(seconds)]
+    return _run([*command, str(connections)], seconds)
 
 
 def loopback_bytes_per_s(seconds: float = 0.5) -> float:

@@ -1,6 +1,7 @@
 /* Bandwidth of catch-up reads, and the machine's own limits that results are put next to.
  *
- *   probe read PORT PATH SECONDS    whole catch-up reads on one connection, following Stream-Next-Offset
+ *   probe read PORT PATH SECONDS CONNECTIONS
+ *                                   whole catch-up reads, following Stream-Next-Offset; one process a connection
  *   probe loopback SECONDS          plain send/recv between two processes over 127.0.0.1
  *   probe sync FILE SECONDS         200-byte records, one pwrite and one fdatasync each, preallocated file
  */
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -108,23 +110,53 @@ static uint64_t get(int port, const char *path, char *offset, int *up_to_date) {
     return total;
 }
 
-static void read_stream(int port, const char *path, double seconds) {
-    uint64_t bytes = 0, reads = 0, requests = 0;
+struct counts { double took; uint64_t bytes, reads, requests; };
+
+static void read_stream(int port, const char *path, double seconds, struct counts *into) {
+    struct counts so_far = {0};
     char offset[128];
     int up_to_date;
     server = dial(port);
-    double start = now_s(), took;
+    double start = now_s();
     do {
         strcpy(offset, "-1");
         do {
-            bytes += get(port, path, offset, &up_to_date);
-            requests++;
+            so_far.bytes += get(port, path, offset, &up_to_date);
+            so_far.requests++;
         } while (!up_to_date);
-        reads++;
-        took = now_s() - start;
-    } while (took < seconds);
-    printf("{\"seconds\": %.4f, \"reads\": %llu, \"requests\": %llu, \"bytes\": %llu}\n", took,
-           (unsigned long long)reads, (unsigned long long)requests, (unsigned long long)bytes);
+        so_far.reads++;
+        so_far.took = now_s() - start;
+    } while (so_far.took < seconds);
+    *into = so_far;
+}
+
+/* Rates add up over connections, each over its own time: the last read of one may end after the others'. */
+static void read_streams(int port, const char *path, double seconds, int connections) {
+    double reads_s = 0, requests_s = 0, bytes_s = 0;
+    uint64_t reads = 0, bytes = 0;
+    size_t size = (size_t)connections * sizeof(struct counts);
+    struct counts *all = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) fail("mmap");
+    for (int i = 0; i < connections; i++) {
+        pid_t reader = fork();
+        if (reader < 0) fail("fork");
+        if (reader) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        read_stream(port, path, seconds, &all[i]);
+        _exit(0);
+    }
+    for (int i = 0, status; i < connections; i++)
+        if (wait(&status) < 0 || status) { errno = 0; fail("a reader failed"); }
+    for (int i = 0; i < connections; i++) {
+        reads += all[i].reads;
+        bytes += all[i].bytes;
+        reads_s += (double)all[i].reads / all[i].took;
+        requests_s += (double)all[i].requests / all[i].took;
+        bytes_s += (double)all[i].bytes / all[i].took;
+    }
+    printf("{\"reads\": %llu, \"bytes\": %llu, \"reads_per_s\": %.2f, \"requests_per_s\": %.2f, "
+           "\"bytes_per_s\": %.0f}\n",
+           (unsigned long long)reads, (unsigned long long)bytes, reads_s, requests_s, bytes_s);
 }
 
 static void loopback(double seconds) {
@@ -179,11 +211,12 @@ static void sync_rate(const char *file, double seconds) {
 
 int main(int argc, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (argc == 5 && !strcmp(argv[1], "read")) read_stream(atoi(argv[2]), argv[3], atof(argv[4]));
+    int connections = argc == 6 && !strcmp(argv[1], "read") ? atoi(argv[5]) : 0;
+    if (connections > 0) read_streams(atoi(argv[2]), argv[3], atof(argv[4]), connections);
     else if (argc == 3 && !strcmp(argv[1], "loopback")) loopback(atof(argv[2]));
     else if (argc == 4 && !strcmp(argv[1], "sync")) sync_rate(argv[2], atof(argv[3]));
     else {
-        fprintf(stderr, "usage: probe read PORT PATH SECONDS | loopback SECONDS | sync FILE SECONDS\n");
+        fprintf(stderr, "usage: probe read PORT PATH SECONDS CONNECTIONS | loopback SECONDS | sync FILE SECONDS\n");
         return 2;
     }
     return 0;

@@ -1,13 +1,17 @@
--- wrk script: appends of one JSON message of 100 bytes, or reads.
--- Arguments: POST or GET, the path, and how many streams to use (path-0, path-1, ...); 1 means the path itself.
+-- wrk script: appends of JSON messages of 100 bytes, or reads.
+-- Arguments: POST or GET, the path, how many streams to use (path-0, path-1, ...; 1 means the path itself),
+-- and how many messages a request appends.
 -- Up to 64 streams are taken in turn; of more, each request takes one at random, so that most are cold.
 local requests, turn = {}, 0
 
 function init(args)
-  local method, path, count = args[1], args[2], tonumber(args[3])
+  local method, path, count, messages = args[1], args[2], tonumber(args[3]), tonumber(args[4])
   local body, headers
   if method == "POST" then
     body = '{"n":"' .. string.rep("x", 92) .. '"}'
+    if messages > 1 then
+      body = "[" .. string.rep(body .. ",", messages - 1) .. body .. "]"
+    end
     headers = { ["Content-Type"] = "application/json" }
   end
   math.randomseed(os.time())

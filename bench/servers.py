@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,14 +18,14 @@ from typing import Literal
 
 from bench import tools
 
-Kind = Literal["ours", "ours-memory", "reference", "reference-memory"]
+Kind = Literal["ours", "ours-memory", "reference", "reference-memory", "rust"]
 OURS_COMMAND = f"{sys.executable} -m penstock.cli serve"
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 60.0
 # Longer than any measurement: no reader is cycled while it is being counted.
 SSE_SECONDS = 600
 POLL_SECONDS = 0.002
-_URL = re.compile(rb"serving http://127\.0\.0\.1:(\d+)\b.*\n")
+_URL = re.compile(rb"(?:serving|listening on) http://127\.0\.0\.1:(\d+)\b.*\n")
 
 
 class ServerFailed(Exception):
@@ -40,13 +41,25 @@ class Server:
     start_s: float
 
     def rss_bytes(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+        """Memory in use, of its child processes, too."""
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self._family()]
+        return sum(int(status.split("VmRSS:")[1].split()[0]) * 1024 for status in statuses)
 
     def cpu_s(self) -> float:
-        """Processor time used so far, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time used so far: all threads, and child processes, running or ended."""
+        ticks = 0
+        for pid in self._family():
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _family(self) -> list[int]:
+        """The process and all its descendants."""
+        pids = [self.process.pid]
+        for pid in pids:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                pids.extend(map(int, children.read_text().split()))
+        return pids
 
     def check_alive(self) -> None:
         """Raise what is known of its end, if it has ended by itself."""
@@ -74,7 +87,18 @@ class Server:
         return time.monotonic() - started
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def _command(kind: Kind, data: Path, ours_command: str) -> list[str]:
+    if kind == "rust":
+        # It prints the port that it was given, so that 0 would not tell the one it has. `wal` is
+        # its durable mode: an append is answered after the fdatasync of its group.
+        options = ["--port", str(_free_port()), "--data-dir", str(data), "--durability", "wal"]
+        return [str(tools.rust()), *options]
     if kind.startswith("reference"):
         where = [str(data)] if kind == "reference" else []
         return [str(tools.node()), str(tools.HERE / "reference.mjs"), *where]
@@ -101,6 +125,7 @@ def start(
     *,
     ours_command: str = OURS_COMMAND,
     env: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
     name: str | None = None,
 ) -> Server:
     """Start one server and wait until it says where it serves; its log goes next to its data."""
@@ -110,7 +135,7 @@ def start(
     # A file, not a pipe: nobody reads it while load is on, and a full pipe would stop the server.
     with log.open("wb") as output:
         process = subprocess.Popen(
-            _command(kind, data, ours_command),
+            [*_command(kind, data, ours_command), *options],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

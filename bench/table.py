@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,11 @@ def microseconds(value: float) -> str:
     return f"{value:,.0f} µs" if value < 10_000 else f"{value / 1e3:,.1f} ms"
 
 
+def short_time(value_us: float) -> str:
+    """Processor time of one operation."""
+    return f"{value_us:,.1f} µs" if value_us < 100 else microseconds(value_us)
+
+
 def seconds(value: float) -> str:
     return f"{value:.2f} s"
 
@@ -97,11 +103,22 @@ def _cells(row: Row) -> list[str]:
     ratio = "" if row.ratio is None else f"{row.ratio:,.2f}×"
     if row.by_round:
         ratio += f" ({min(row.by_round):,.2f} to {max(row.by_round):,.2f})"
-    return [row.metric, row.ours, row.reference, ratio, row.target, met]
+    return [row.metric, row.ours, row.reference, ratio, row.target, met, _generator_shares(row)]
+
+
+def _generator_shares(row: Row) -> str:
+    """Of one core, as a median, for each server in the order of their names in the samples."""
+    shares = [
+        statistics.median(sample["generator_cpu"] for sample in samples)
+        for samples in row.samples.values()
+        if samples and all("generator_cpu" in sample for sample in samples)
+    ]
+    return " / ".join(f"{share:.0%}" for share in shares)
 
 
 def markdown(rows: Sequence[Row], heads: Sequence[str]) -> str:
-    lines = [list(heads), *map(_cells, rows)]
+    """The table with as many columns as there are heads."""
+    lines = [list(heads), *(_cells(row)[: len(heads)] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     padded = [
         "| "

@@ -1,4 +1,4 @@
-"""What the benchmark needs on the machine: wrk, the compiled C programs, the reference server.
+"""What the benchmark needs on the machine: wrk, compiled C programs, the servers to compare with.
 
 Missing parts are installed where that is allowed; otherwise `Unavailable` says what to do.
 """
@@ -17,6 +17,9 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 BUILD = HERE / "build"
 INSTALL_SECONDS_MAX = 300
+# One crate after the other with link-time optimisation; longer on a busy machine.
+CARGO_SECONDS_MAX = 1_800
+RUST_VERSION = "0.1.5"
 DISTURBED_SHARE = 0.05
 """Of the processors, used by other programs: figures from above that are not for publication."""
 
@@ -25,10 +28,13 @@ class Unavailable(Exception):
     """Something that a measurement needs is missing; the message says how to get it."""
 
 
-def _run(command: list[str], *, cwd: Path) -> None:
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX, check=False
-    )
+def _run(command: list[str], *, cwd: Path, seconds_max: float = INSTALL_SECONDS_MAX) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=seconds_max, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"`{' '.join(command)}` took over {seconds_max:.0f} s") from None
     if done.returncode != 0:
         raise Unavailable(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout)[-800:]}")
 
@@ -65,6 +71,40 @@ def node() -> Path:
     if not (HERE / "node_modules" / "@durable-streams" / "server").exists():
         _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE)
     return Path(found)
+
+
+def _cargo() -> str:
+    at_home = Path.home() / ".cargo" / "bin" / "cargo"
+    found = shutil.which("cargo") or (str(at_home) if at_home.exists() else None)
+    if found is None:
+        raise Unavailable(
+            "cargo 1.75 or newer is missing: it builds the crate "
+            f"durable-streams {RUST_VERSION} to compare with"
+        )
+    return found
+
+
+_rust_failure: list[Unavailable] = []
+"""Why the crate cannot be had, so that only the first measurement tries to build it."""
+
+
+def rust() -> Path:
+    """The server of the crate durable-streams, built once with the versions of its lock file."""
+    root = BUILD / f"durable-streams-{RUST_VERSION}"
+    binary = root / "bin" / "durable-streams-server"
+    if binary.exists():
+        return binary
+    if _rust_failure:
+        raise _rust_failure[0]
+    BUILD.mkdir(exist_ok=True)
+    try:
+        command = [_cargo(), "install", "--quiet", "--locked", "--root", str(root)]
+        command += ["--version", RUST_VERSION, "durable-streams"]
+        _run(command, cwd=BUILD, seconds_max=CARGO_SECONDS_MAX)
+    except Unavailable as failure:
+        _rust_failure.append(failure)
+        raise
+    return binary
 
 
 def work_folder() -> tempfile.TemporaryDirectory[str]:
