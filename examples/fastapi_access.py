@@ -14,8 +14,6 @@ Ann may do everything in her own room and read the lobby:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
@@ -42,13 +40,6 @@ def authorize(request: penstock.AccessRequest) -> penstock.Grant | None:
 streams = penstock.asgi(memory=True, authorize=authorize)
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    await streams.startup()
-    yield
-    await streams.shutdown()
-
-
 class StreamsResponse(Response):
     """Lets Penstock answer the request of a route."""
 
@@ -56,7 +47,7 @@ class StreamsResponse(Response):
         await streams({**scope, "root_path": "/streams"}, receive, send)
 
 
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=streams.lifespan)
 
 
 @app.api_route("/streams/{path:path}", methods=["GET", "HEAD", "PUT", "POST", "DELETE"])

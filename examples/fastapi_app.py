@@ -12,25 +12,14 @@ Streams are then under /streams; create one, append to it and read it:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from fastapi import FastAPI
 
 import penstock
 
 streams = penstock.asgi(memory=True)
 
-
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # FastAPI does not tell mounted apps when the server starts and stops.
-    await streams.startup()
-    yield
-    await streams.shutdown()
-
-
-app = FastAPI(lifespan=lifespan)
+# FastAPI does not tell mounted apps when the server starts and stops.
+app = FastAPI(lifespan=streams.lifespan)
 app.mount("/streams", streams)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md and docs/cli.md from the settings and the commands.
+"""Writes the generated pages: settings, commands and errors here, HTTP and metrics in `reference`.
 
 Run as `python -m scripts.docs [folder]` (`make docs`); a test fails when the files are stale.
 """
@@ -21,6 +21,10 @@ from penstock.cli.options import SECTIONS
 from penstock.config.load import ENV_CONFIG, TOML_NAME
 from penstock.config.setting import Setting
 from penstock.config.settings import SETTINGS
+from penstock.error_guide import FIELDS as PROBLEM_FIELDS
+from penstock.error_guide import GUIDE, every_error, fields_of, headers_of, is_sent
+from penstock.errors import PenstockError
+from scripts.reference import http_list, metric_list
 
 _NOTE: Final = "<!-- Written by `make docs`; edit the source, not this file. -->\n"
 
@@ -185,7 +189,54 @@ def _help(command: click.Command, name: str, parent: click.Context | None = None
     return command.get_help(context).rstrip()
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"configuration.md": configuration, "cli.md": commands}
+def error_list() -> str:
+    """Return the page of the errors: what each means, and what to do about it."""
+    sent = [each for each in every_error().values() if is_sent(each)]
+    others = [each for each in every_error().values() if not is_sent(each)]
+    members = "\n".join(f"| `{name}` | {text} |" for name, text in PROBLEM_FIELDS.items())
+    parts = [
+        f"# Errors\n\n{_NOTE}",
+        f"""
+Every error of a server is a problem document (RFC 9457, `application/problem+json`). Its `code` is
+stable: programs decide by it. Its `type`, such as `/problems/stream-closed`, leads to a page of the
+server with the text below. The clients raise the classes of `penstock.errors` for these documents,
+and `PenstockError` is the base of all of them.
+
+| field | |
+|---|---|
+{members}
+
+## Sent by servers
+""",
+    ]
+    for status, group in groupby(sent, key=lambda error: error.status):
+        parts.append(f"\n### {status}\n")
+        parts += [_error(each) for each in group]
+    parts.append("\n## Raised by clients and commands\n")
+    parts += [_error(each) for each in others]
+    return "".join(parts)
+
+
+def _error(error: type[PenstockError]) -> str:
+    advice = GUIDE[error.code]
+    more = {"fields": fields_of(error), "headers": headers_of(error)}
+    lines = [
+        f"- More {kind}: " + " ".join(f"`{name}`: {text}" for name, text in texts.items())
+        for kind, texts in more.items()
+        if texts
+    ]
+    extra = "\n" + "\n".join(lines) + "\n" if lines else ""
+    name = f"`{error.__name__}`"
+    return f"\n#### {error.code}\n\n{error.title} ({name}). {advice.cause} {advice.remedy}\n{extra}"
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "configuration.md": configuration,
+    "cli.md": commands,
+    "errors.md": error_list,
+    "http.md": http_list,
+    "metrics.md": metric_list,
+}
 
 
 def write(folder: Path) -> None:

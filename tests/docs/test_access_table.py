@@ -49,6 +49,8 @@ def need_of(app: App, method: str, template: str) -> Need:
 
 
 def words(need: Need) -> str:
+    if need.ruled:
+        return "any credentials, or a rule of `anonymous_allow`"
     if need.verb is None:
         return "nothing" if need.is_public else "any credentials"
     if need.resource is not None:

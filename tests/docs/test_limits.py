@@ -73,5 +73,6 @@ def test_every_action_of_the_audit_log_is_on_the_page() -> None:
 
     table = PAGE.partition("| action |")[2].partition("\n\n")[0]
     listed = set(re.findall(r"`(\w+\.\w+)`", table))
-    by_request = {"table.declare", "subscription.add"}
+    by_request = {"table.declare", "subscription.add", "pipeline.query", "pipeline.replay"}
+    by_request |= {"proxy.record"}
     assert listed == asyncio.run(actions()) | by_request
