@@ -41,13 +41,14 @@ def reports(
         }
 
 
-def _run(combination: Combination, folder: Path) -> Report:
+def _run(combination: Combination, folder: Path, *more: str) -> Report:
     with running_server(
         # Webhook receivers of the suite are on loopback, without TLS. One test asks for a preflight
         # of any origin; all others pass without CORS, too.
         args=[
             *("--long-poll-timeout", str(LONG_POLL_TIMEOUT_S)),
             *("--development", "--cors-origin", "*"),
+            *more,
         ],
         memory=combination.memory,
         asgi=combination.asgi,
@@ -62,6 +63,16 @@ def test_official_suite_passes(
     combination: Combination, reports: Mapping[Combination, Future[Report]]
 ) -> None:
     report = reports[combination].result()
+    assert not report.failed, report.summary
+    assert not report.skipped, report.summary
+    assert len(report.passed) == TESTS, report.summary
+
+
+@pytest.mark.soak
+@pytest.mark.conformance
+@pytest.mark.parametrize("workers", [2, 3])
+def test_official_suite_passes_with_several_workers(workers: int, tmp_path: Path) -> None:
+    report = _run(Combination(memory=False, asgi=False), tmp_path, "--workers", str(workers))
     assert not report.failed, report.summary
     assert not report.skipped, report.summary
     assert len(report.passed) == TESTS, report.summary

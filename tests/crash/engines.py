@@ -138,10 +138,14 @@ async def abandon(engine: Engine) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    if store.tier is not None:
+        await store.tier.stop()
     store._committer.stop()
     store._schedule.broke()  # no last checkpoint
     store._schedule.stop()
     await store._schedule_task
+    if store.tier is not None:
+        await store.tier.close()
     store._journal.close()
     store._reader.close()
     store._catalog.close()
@@ -184,7 +188,7 @@ SOFT_DELETED = b"(kept for its forks)"
 async def observe(engine: Engine) -> dict[str, Seen]:
     """All streams with all of their bytes, and those that are only there for their forks."""
     seen: dict[str, Seen] = {}
-    for info in engine.list_streams("", "", 1000):
+    for info in await engine.list_streams("", "", 1000):
         seen[info.path] = Seen(info.id, await read_all(engine, info.path), info.closed)
         for each in ancestors(engine.find(info.path, touch=False)):
             if each.soft_deleted:

@@ -126,7 +126,7 @@ class FaultCatalog(QuickCatalog):
         self._fault = fault
 
     def commit(self, changes: Changes) -> None:
-        code = self._fault.strikes("commit", self._path)
+        code = self._fault.strikes("commit", self.path)
         if code == errno.ENOSPC:
             raise sqlite3.OperationalError("database or disk is full")
         if code:

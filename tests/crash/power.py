@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from penstock.log.disk.catalog import Catalog, Changes
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.store import CATALOG_FILE, DiskStore
+from penstock.object_store import Data, MemoryStore, ObjectStore
 from tests.crash.engines import QuickCatalog
 
 PAGE_BYTES = 4096
@@ -93,8 +94,21 @@ class Commit(NamedTuple):
     is_synced: bool
 
 
+class PutObject(NamedTuple):
+    """An object of the object store, which is another machine: it has all of it, or nothing."""
+
+    key: str
+    data: bytes
+
+
+class DeleteObjects(NamedTuple):
+    keys: tuple[str, ...]
+
+
 NameChange = Link | Unlink | Rename
-Step = Write | Truncate | Sync | NameChange | SyncFolder | SyncAll | Commit
+Step = (
+    Write | Truncate | Sync | NameChange | SyncFolder | SyncAll | Commit | PutObject | DeleteObjects
+)
 
 
 class Content:
@@ -151,6 +165,7 @@ class Image:
         self._changes: dict[PurePath, list[NameChange]] = {}
         self._durable_catalog: bytes | None = None
         self._catalogs: list[bytes] = []
+        self.objects: dict[str, bytes] = {}
 
     def apply(self, step: Step) -> None:
         match step:
@@ -172,6 +187,11 @@ class Image:
                 self._catalogs.append(database)
                 if is_synced:
                     self._durable_catalog, self._catalogs = database, []
+            case PutObject(key, data):
+                self.objects[key] = data
+            case DeleteObjects(keys):
+                for key in keys:
+                    self.objects.pop(key, None)
             case Link() | Unlink() | Rename():
                 self._change_name(step)
 
@@ -194,6 +214,7 @@ class Image:
                 if luck.keeps():
                     _rename(names, step)
         image = Image()
+        image.objects = dict(self.objects)
         image.names = {
             name: file
             for name, file in names.items()
@@ -355,6 +376,27 @@ class PowerCatalog(QuickCatalog):
             self._record.add(Commit(self._writer.serialize(), self._is_synced))
 
 
+class PowerObjects(MemoryStore):
+    """An object store whose every change is recorded."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
+        for key, data in record.start.objects.items():
+            super().put(key, data)
+
+    def put(self, key: str, data: Data | Iterable[Data]) -> None:
+        with self._record.lock:
+            super().put(key, data)
+            self._record.add(PutObject(key, self.get(key)))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = tuple(keys)
+        with self._record.lock:
+            super().delete(keys)
+            self._record.add(DeleteObjects(keys))
+
+
 class PowerStore(DiskStore):
     """A disk store whose every step is recorded."""
 
@@ -364,3 +406,12 @@ class PowerStore(DiskStore):
     def open_catalog(self) -> Catalog:
         path = self._root / CATALOG_FILE
         return PowerCatalog(path, self.record, is_synced=not self.skips(path))
+
+    def open_objects(self) -> ObjectStore:
+        return PowerObjects(self.record)
+
+    async def checkpoint(self) -> bool:
+        done = await super().checkpoint()
+        if done and self.tier is not None:
+            await self.tier.tiering.round()
+        return done

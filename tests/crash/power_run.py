@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,9 +16,11 @@ from penstock.log.disk.files import Files
 from penstock.log.disk.store import CATALOG_FILE
 from penstock.log.engine import Engine
 from penstock.log.offline.verify import verify
+from penstock.object_store import MemoryStore, ObjectStore
 from tests.crash.engines import (
     BYTES,
     START_US,
+    QuickStore,
     abandon,
     append,
     disk,
@@ -65,6 +67,7 @@ async def record_run(
     skips: Callable[[Path], bool] = never,
     start_from: Image | None = None,
     after: tuple[Sequence[Operation], int] = ((), 0),
+    **options: Any,
 ) -> Run:
     """One scenario from start to a sudden end. `after` is what ran before it, up to which step."""
     record = Record(start_from)
@@ -72,7 +75,7 @@ async def record_run(
     # Time goes on between two runs, else nothing would expire in the second.
     clock = ManualClock(START_US + (DAY_US if after[0] else 0))
     make = recording(base, record, skips=skips)
-    engine = await start(small_settings(base / ROOT), clock=clock, make=make)
+    engine = await start(small_settings(base / ROOT, **options), clock=clock, make=make)
     try:
         scenario = Scenario(seed, engine, clock, record, tag=f"{seed}-")
         operations, cut = after
@@ -89,22 +92,23 @@ async def record_run(
     return Run(record, scenario.operations)
 
 
-async def check_cuts(run: Run, cuts: Iterable[int], seed: int) -> None:
+async def check_cuts(run: Run, cuts: Iterable[int], seed: int, **options: Any) -> None:
     """Pull the plug after each of so many steps, with another luck each time."""
     for cut, image in run.record.images(cuts):
         luck = Luck(seed * 1_000_003 + cut, ODDS[(cut + seed) % len(ODDS)])
-        await check_left(image.after_power_loss(luck), run.operations, cut)
+        await check_left(image.after_power_loss(luck), run.operations, cut, **options)
 
 
-async def check_left(image: Image, operations: list[Operation], cut: int) -> None:
+async def check_left(image: Image, operations: list[Operation], cut: int, **options: Any) -> None:
     """A fresh engine finds what was promised, takes more, and finds it all once again."""
     with tempfile.TemporaryDirectory(prefix="penstock-power-") as name:
         base = Path(name)
         image.write_to(base, root=ROOT)
-        settings = small_settings(base / ROOT)
+        settings = small_settings(base / ROOT, **options)
         if (base / ROOT / CATALOG_FILE).exists():
             assert verify(base / ROOT).problems == []
-        engine = await start(settings)
+        make = _with_objects(image.objects)
+        engine = await start(settings, make=make)
         try:
             seen = await observe(engine)
             count = surviving(operations, seen, cut)
@@ -117,13 +121,26 @@ async def check_left(image: Image, operations: list[Operation], cut: int) -> Non
             await _write_on(engine, operations, states, cut)
         finally:
             await (abandon(engine) if cut % 2 else engine.stop())
-        engine = await start(settings)
+        engine = await start(settings, make=make)
         try:
             assert is_same(await observe(engine), states)
             await _check_retries(engine, states)
         finally:
             await engine.stop()
         assert verify(base / ROOT).problems == []
+
+
+def _with_objects(objects: dict[str, bytes]) -> Callable[..., QuickStore]:
+    """What makes a store that finds these objects."""
+    left = MemoryStore()
+    for key, data in objects.items():
+        left.put(key, data)
+
+    class Left(QuickStore):
+        def open_objects(self) -> ObjectStore:
+            return left
+
+    return Left
 
 
 async def _check_retries(engine: Engine, states: dict[str, State]) -> None:
@@ -139,7 +156,7 @@ async def _check_retries(engine: Engine, states: dict[str, State]) -> None:
 
 async def _check_old_offsets(engine: Engine, operations: list[Operation], cut: int) -> None:
     """An offset that was given out for a deleted stream is refused by the one after it."""
-    present = {info.path: info.id for info in engine.list_streams("", "", 1000)}
+    present = {info.path: info.id for info in await engine.list_streams("", "", 1000)}
     for operation in operations:
         if operation.offset is None or operation.answered_at is None:
             continue

@@ -160,7 +160,7 @@ async def _check_read_only(engine: Engine) -> None:
     for _ in range(2):
         with pytest.raises(StoreReadOnly):
             await engine.create("new", BYTES, b"", closed=False)
-        for info in engine.list_streams("", "", 10):
+        for info in await engine.list_streams("", "", 10):
             if not info.closed:
                 with pytest.raises(StoreReadOnly):
                     await engine.append(info.path, append(b'"x"', config=config_of(info.path)))
@@ -259,7 +259,7 @@ def test_full_disk_passes_and_writers_go_on_where_they_were(tmp_path: Path, code
         assert await _errors(_burst(engine)) == [DiskFull] * 4
         assert not engine.health().writable
         assert engine.find("a", touch=False).closed is False
-        assert [info.path for info in engine.list_streams("", "", 9)] == ["a"]
+        assert [info.path for info in await engine.list_streams("", "", 9)] == ["a"]
         second = await engine.append("a", append(b"two", producer=Producer("p", 0, 1)))
         assert not second.duplicate
         assert engine.health().writable

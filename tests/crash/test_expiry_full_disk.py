@@ -41,7 +41,7 @@ def _run(folder: Path, test: Test) -> None:
 
 async def _reap(engine: Engine) -> int:
     """The number of streams whose end was attempted, when it is known how that went."""
-    reaped = engine.reap()
+    reaped = await engine.reap()
     await disk(engine)._committer.drain()
     return reaped
 
@@ -100,7 +100,7 @@ def test_it_is_ended_after_one_that_could_not_take_its_place(tmp_path: Path) -> 
         clock.advance(TTL_S + 1)
         fault.strike_next("write", errno.ENOSPC)
         created = engine.create("a", FOREVER, b"2", closed=False)
-        assert engine.reap() == 0  # Another stream is on its way to this path.
+        assert await engine.reap() == 0  # Another stream is on its way to this path.
         with pytest.raises(DiskFull):
             await created
         clock.advance(2)

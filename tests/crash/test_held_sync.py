@@ -296,15 +296,15 @@ def test_readers_see_nothing_that_is_not_durable(tmp_path: Path) -> None:
         assert await read_all(engine, "gone") == b"1,\n"
         with pytest.raises(StreamNotFound):
             engine.find("b", touch=False)
-        assert [info.path for info in engine.list_streams("", "", 9)] == ["a", "gone"]
-        assert engine.list_streams("gone", "", 9)[0].content_type == JSON.content_type
+        assert [info.path for info in await engine.list_streams("", "", 9)] == ["a", "gone"]
+        assert (await engine.list_streams("gone", "", 9))[0].content_type == JSON.content_type
         assert (watcher.seen, doomed.is_over) == ([], False)
         gate.open()
         await asyncio.wait_for(asyncio.gather(*tasks, recreated), TIMEOUT_S)
         assert watcher.seen == [(5, 8, b"new", True)]
         assert doomed.is_over
         assert await read_all(engine, "gone") == b"other"
-        assert [info.path for info in engine.list_streams("", "", 9)] == ["a", "b", "gone"]
+        assert [info.path for info in await engine.list_streams("", "", 9)] == ["a", "b", "gone"]
         await engine.stop()
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ the writers meet the next one, everything that was acknowledged to them is read 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,22 +35,24 @@ SMALL = [
 ]
 
 
-def test_kill_25_times(tmp_path: Path) -> None:
-    _run(tmp_path / "data", kills=25, seed=1, appends_max=150)
+def test_kill_12_times(tmp_path: Path) -> None:
+    run_kills(tmp_path / "data", kills=12, seed=1, appends_max=150)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [2, 3])
 def test_kill_500_times(tmp_path: Path, seed: int) -> None:
-    _run(tmp_path / "data", kills=500, seed=seed, appends_max=120)
+    run_kills(tmp_path / "data", kills=500, seed=seed, appends_max=120)
 
 
-def _run(data_dir: Path, *, kills: int, seed: int, appends_max: int) -> None:
+def run_kills(
+    data_dir: Path, *, kills: int, seed: int, appends_max: int, args: Sequence[str] = SMALL
+) -> None:
     chance = random.Random(seed)
     address, progress = Address(), Progress()
     with Writers(address, progress) as writers:
         for number in range(kills):
-            with running_server(data_dir=data_dir, args=SMALL) as server:
+            with running_server(data_dir=data_dir, args=args) as server:
                 if number == 0:
                     create_streams(server.port)
                 _check(server.port, progress, settled=False)
@@ -59,7 +62,7 @@ def _run(data_dir: Path, *, kills: int, seed: int, appends_max: int) -> None:
                     progress.wait_for(done + chance.randrange(1, appends_max))
                 server.kill()
             _check_folder(data_dir)
-        with running_server(data_dir=data_dir, args=SMALL) as server:
+        with running_server(data_dir=data_dir, args=args) as server:
             address.publish(server.port)
             progress.wait_for(sum(progress.acknowledged) + WRITERS)
             writers.finish()

@@ -24,8 +24,8 @@ HEADERS = {"Content-Type": "application/json"}
 State = dict[str, Any]
 
 
-def test_a_state_survives_8_kills(tmp_path: Path) -> None:
-    _run(tmp_path / "data", kills=8, seed=1)
+def test_a_state_survives_5_kills(tmp_path: Path) -> None:
+    _run(tmp_path / "data", kills=5, seed=1)
 
 
 @pytest.mark.soak

@@ -23,7 +23,7 @@ from tests.crash.power_run import ODDS, check_cuts, check_left, record_run
 from tests.crash.scenario import Operation, State, apply
 
 BURSTS = 60
-QUICK_CUTS = 250
+QUICK_CUTS = 120
 
 
 @pytest.fixture(autouse=True)

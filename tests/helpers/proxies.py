@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,8 +53,10 @@ def _replaced(path: Path, *changes: tuple[str, str]) -> str:
 
 
 @contextmanager
-def nginx(upstream: int, pem: Path, folder: Path) -> Iterator[int]:
-    """Run nginx in front of a port; yield its own."""
+def nginx(
+    upstream: int, pem: Path, folder: Path, *, changes: Iterable[tuple[str, str]] = ()
+) -> Iterator[int]:
+    """Run nginx in front of a port; yield its own. `changes` are made to its configuration."""
     binary, port = nginx_binary(), free_port()
     assert binary is not None
     cert, key = split(pem)
@@ -71,6 +73,7 @@ def nginx(upstream: int, pem: Path, folder: Path) -> Iterator[int]:
             f"{user}worker_processes 1; daemon off; pid {folder}/nginx.pid;",
         ),
         ("worker_connections 16384;", "worker_connections 256;"),
+        *changes,
         ("http {\n", f"http {{\n    access_log off;\n{_temporary(folder)}"),
     )
     config = folder / "nginx.conf"

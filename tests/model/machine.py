@@ -24,6 +24,7 @@ from penstock.log.requests import Append
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from tests.helpers.log import TINY, abandon
+from tests.helpers.tiered import cold_store
 from tests.model.reference import Reference, Refused
 
 T = TypeVar("T")
@@ -161,7 +162,10 @@ class Trio:
         return self.loop.run_until_complete(work)
 
     def open_disk(self) -> None:
-        self.store = DiskStore(self.settings, clock=self.clock)
+        if self.settings.tier_url:
+            self.store: DiskStore = cold_store(self.folder, self.clock, settings=self.settings)
+        else:
+            self.store = DiskStore(self.settings, clock=self.clock)
         self.disk = Engine(self.store, self.settings, clock=self.clock)
         self.run(self.disk.start())
 
@@ -185,6 +189,7 @@ class Trio:
         for engine in self.engines():
             outcomes = self.run(write_all(engine, writes))
             must_equal(sorted(outcomes, key=repr) if are_equal_forks else outcomes, compared)
+        self.settle_expiry()
         return expected
 
     def ask(self, call: Callable[[Engine], Coroutine[Any, Any, object]], expected: Outcome) -> None:
@@ -194,6 +199,7 @@ class Trio:
             except PenstockError as error:
                 outcome = refused(error)
             must_equal(outcome, expected)
+        self.settle_expiry()
 
     # -- what happens to the disk engine alone
 
@@ -203,7 +209,7 @@ class Trio:
 
     def reap(self) -> None:
         async def reap(engine: Engine) -> None:
-            engine.reap()
+            await engine.reap()
             await asyncio.wait_for(write_barrier(engine), 20)
 
         self.reference.reap()
@@ -211,10 +217,16 @@ class Trio:
             self.run(reap(engine))
 
     def settle(self) -> None:
-        """Wait until everything is durable or has failed. An expired stream that somebody asks for
-        is ended, but who asked is answered at once."""
+        """Wait until everything is durable or has failed."""
         for engine in self.engines():
             self.run(asyncio.wait_for(write_barrier(engine), 20))
+
+    def settle_expiry(self) -> None:
+        """Wait until the expired streams that were asked for are gone. Who asked was answered at
+        once; until their end is durable, a stream that only they need is still there."""
+        if self.reference.has_noticed_expiry:
+            self.settle()
+            self.reference.has_noticed_expiry = False
 
     def notice_expiry(self) -> None:
         """End whatever has expired, on the reference and on both engines."""
@@ -240,6 +252,7 @@ class Trio:
 
         must_equal(self.run(both()), expected)
         must_equal(self.run(write_all(self.memory, writes)), expected)
+        self.settle_expiry()
 
     def read_beside(self, path: str, start: int, writes: list[Write]) -> None:
         """A reader goes through a stream while it is trimmed, extended and checkpointed."""
@@ -355,7 +368,7 @@ class Trio:
                     *(info.tail, info.messages, info.closed),
                     *(info.earliest, info.earliest_ordinal, info.forked_from),
                 )
-                for info in engine.list_streams("", "", 1000)
+                for info in self.run(engine.list_streams("", "", 1000))
             ]
             must_equal(actual, expected)
 

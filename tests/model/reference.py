@@ -114,9 +114,11 @@ class Reference:
         """Deleted, but forks still need them."""
         self.next_generation = 1
         self.last_generation = 0
+        self.has_noticed_expiry = False
 
     def find(self, path: str, *, touch: bool) -> Line:
         if path in self.lines and self.lines[path].expired(self.now):
+            self.has_noticed_expiry = True
             self._end(path)
         if path in self.soft_deleted:
             raise Refused("stream-soft-deleted")

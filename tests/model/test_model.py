@@ -341,7 +341,8 @@ class Script(RuleBasedStateMachine):
     def page_through_the_list(self, prefix: str, after: str, limit: int) -> None:
         expected = self.trio.reference.list(prefix, after, limit)
         for engine in self.trio.engines():
-            assert [info.path for info in engine.list_streams(prefix, after, limit)] == expected
+            infos = self.trio.run(engine.list_streams(prefix, after, limit))
+            assert [info.path for info in infos] == expected
 
     # -- time and trouble
 
@@ -398,6 +399,18 @@ class BusyScript(Script):
     options: ClassVar[dict[str, Any]] = {"active_streams_max": 2, "checkpoint_bytes": 1500}
 
 
+class ColdScript(Script):
+    """The same with all segments in an object store that can be there."""
+
+    options: ClassVar[dict[str, Any]] = {
+        "active_streams_max": 2,
+        "tier_url": "memory://",
+        "tier_after_s": 0,
+        "tier_interval_s": 3600,
+        "tier_cache_bytes_max": 1500,
+    }
+
+
 SHORT = settings(
     max_examples=90,
     stateful_step_count=50,
@@ -414,6 +427,11 @@ def test_disk_memory_and_reference_are_always_equal(monkeypatch: pytest.MonkeyPa
     """With MODEL_SHRINK=1 and `-o faulthandler_timeout=0` a failing script is made short."""
     shrink_blocks(monkeypatch)
     run_state_machine_as_test(Script, settings=SHORT)
+
+
+def test_cold_memory_and_reference_are_always_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_blocks(monkeypatch)
+    run_state_machine_as_test(ColdScript, settings=settings(SHORT, max_examples=6))
 
 
 SHORT_LIVED = StreamConfig(JSON, 100, None)
@@ -439,6 +457,24 @@ def _forked() -> Trio:
 def test_the_comparison_waits_for_the_end_of_what_has_expired() -> None:
     trio = _forked()
     trio.compare_all()
+    trio.close()
+
+
+def test_a_question_waits_for_the_end_of_what_an_earlier_one_found_expired() -> None:
+    """With the fork goes the source, deleted before and held only for it."""
+    trio = Trio()
+    trio.write([Create("a", StreamConfig(JSON, None, None), b"[]", False)])
+    trio.write([Fork("b", "a", None, 0, ForkConfig(JSON, 100, None), b"[]", False)])
+    trio.write([Delete("a")])
+    trio.advance(100)
+    for path in ("b", "a"):
+
+        async def head(engine: Engine, path: str = path) -> object:
+            return engine.find(path, touch=False)
+
+        expected = attempt(lambda path=path: trio.reference.find(path, touch=False))  # type: ignore[misc]
+        assert expected.code == "stream-not-found"
+        trio.ask(head, expected)
     trio.close()
 
 
@@ -468,7 +504,7 @@ FIRST_SEED = int(os.environ.get("SOAK_SEED", "0"))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", [Script, BusyScript])
+@pytest.mark.parametrize("script", [Script, BusyScript, ColdScript])
 @pytest.mark.parametrize("number", range(FIRST_SEED, FIRST_SEED + 20))
 def test_they_are_equal_over_long_random_scripts(
     number: int, script: type[Script], monkeypatch: pytest.MonkeyPatch
