@@ -12,7 +12,7 @@ RUN python -m venv /opt/penstock
 COPY requirements.lock requirements-spark.lock ./
 RUN /opt/penstock/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
     && /opt/penstock/bin/pip install --no-cache-dir --require-hashes -r requirements-spark.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN /opt/penstock/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 # Spark runs `ps` and writes scripts into the home of its user.

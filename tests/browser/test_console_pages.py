@@ -257,6 +257,7 @@ def mounted() -> Iterator[str]:
     )
     outer = uvicorn.Server(config)
     sock = config.bind_socket()
+    sock.listen()  # a page may come before the thread has got that far
     thread = threading.Thread(target=outer.run, kwargs={"sockets": [sock]}, name="outer")
     thread.start()
     try:

@@ -185,7 +185,7 @@ def test_what_is_named_as_an_exception_does_io(name: str) -> None:
 
 def _pending_access(source: str) -> list[str]:
     """Every place where a source looks at the pending half of a stream itself."""
-    fields = {name for name in Stream.__annotations__ if name.startswith("pending_")}
+    fields = {name for name in dir(Stream) if name.startswith("pending_")}  # compiled, too
     return [
         f"{node.lineno}: .{node.attr}"
         for node in _nodes(source)

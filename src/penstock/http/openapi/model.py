@@ -15,6 +15,7 @@ from penstock.errors import (
     BadRequest,
     BodyTooLarge,
     ByteRateLimited,
+    ClusterUnavailable,
     ColdDataUnavailable,
     DiskFull,
     HeadersTooLarge,
@@ -69,11 +70,11 @@ ALWAYS: Final[Errors] = (
     TooManyConnections,
     HeadersTooLarge,
     InternalError,
+    ClusterUnavailable,
     KeysUnavailable,
     NotOwner,
     Overloaded,
     ShuttingDown,
-    KeysUnavailable,
 )
 """Every operation may end so: decided on the head of a request, or while it arrives."""
 AT_PATH: Final[Errors] = (InvalidPath, RouteNotFound, StreamNotFound, ColdDataUnavailable)
