@@ -110,10 +110,11 @@ def view_names(
 ) -> dict[str, str]:
     """A name for each type in `state_…` and the like, of letters, digits and _; existing names
     stay, so that a query never changes to another type. Of several new ones that would have one
-    name, the first by order has it, as in warehouses that noted no names."""
+    name, the type that is spelled like it has it, or else the first by order."""
     names = dict(existing or {})
     used = set(names.values())
-    for entity in sorted(set(entities) - set(names)):
+    new = set(entities) - set(names)
+    for entity in sorted(new, key=lambda each: (each != _stem(each), each)):
         name = stem = _stem(entity)
         number = 2
         while name in used:
