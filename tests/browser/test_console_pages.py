@@ -352,6 +352,18 @@ def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, serve
         expect(page.get_by_role("button", name="Tree")).to_have_attribute("aria-pressed", "true")
 
 
+def test_a_press_reaches_what_was_shown_when_it_began(browser: Browser, server: Server) -> None:
+    """What is polled must not be drawn again between press and release: the click would be lost."""
+    with visiting(browser, server.url, "streams") as page:
+        page.get_by_role("link", name="shop/carts").hover()
+        with page.expect_response("**/v1/activity*") as response:  # rates come after 1.2 seconds
+            page.mouse.down()
+        response.value.finished()
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        page.mouse.up()
+        expect(page.get_by_role("heading", name="shop/carts")).to_be_visible()
+
+
 @pytest.mark.soak  # it waits for rates
 def test_last_writes_and_rates_are_shown(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "streams?sort=-touched_at") as page:

@@ -1,6 +1,6 @@
 // Subscriptions: durable cursors over streams, with their wakes, leases and lag.
 
-import { fill, h } from "../lib/dom.js";
+import { fill, h, released } from "../lib/dom.js";
 import { get, isAbort, pages, poll, send, streamUrl, write } from "../lib/api.js";
 import { ask } from "../lib/dialog.js";
 import { ago, bytes, count, duration, pathText, time, whole } from "../lib/format.js";
@@ -61,9 +61,11 @@ async function one(root, path, signal) {
   await poll(POLL_MS, signal, async () => {
     try {
       const subscription = await get(`${LIST}/${path}`, {}, { signal });
+      const rows = await withLags(subscription.streams, signal);
+      await released();
       fill(state, status(subscription));
       fill(about, factsOf(subscription));
-      streams.update(await withLags(subscription.streams, signal));
+      streams.update(rows);
       fill(problem);
     } catch (error) {
       if (isAbort(error)) throw error;

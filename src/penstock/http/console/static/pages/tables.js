@@ -1,6 +1,6 @@
 // Tables of the State Transfer Protocol: the rows of each as they come, its declaration, and who is notified.
 
-import { append, fill, h } from "../lib/dom.js";
+import { append, fill, h, released } from "../lib/dom.js";
 import { get, isAbort, pages, send, url } from "../lib/api.js";
 import { count, pathText, time, whole } from "../lib/format.js";
 import { preview } from "../lib/json.js";
@@ -68,6 +68,7 @@ class TableView {
     const type = response.headers.get("content-type") ?? "";
     const last = Number(response.headers.get("stp-last-seqno") ?? 0);
     const rows = rowsOf(await response.text());
+    await released();
     this.rows = [...rows.reverse(), ...this.rows].slice(0, ROWS_MAX);
     this.last = rows[0]?.seqno ?? this.last;
     this.log.update(this.rows);
