@@ -69,6 +69,10 @@ def test_a_browser_is_shown_the_overview(browser: Browser, server: Server) -> No
         expect(page.get_by_role("region", name="Busiest streams")).to_be_visible()
         assert page.title() == "Overview · Penstock"
         expect(page.locator("figure.chart polyline").first).to_be_attached()
+        page.get_by_role("link", name="Docs").click()
+        expect(page.get_by_role("heading", name="First steps")).to_be_visible()
+        page.get_by_role("row", name="The console").get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
 def test_addresses_can_be_opened_directly_and_the_back_button_works(

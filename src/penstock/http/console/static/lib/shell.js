@@ -31,7 +31,7 @@ function frame() {
   const links = navigation().map((page) =>
     h("a", { href: link(page.name), "data-page": page.name }, page.nav),
   );
-  nav.append(...links);
+  nav.append(...links, h("a", { href: url("docs").href, title: "The API, its errors, first steps" }, "Docs"));
   const search = h("input#search", {
     type: "search",
     name: "q",
