@@ -235,5 +235,6 @@ def test_no_page_has_violations_or_is_too_wide(
             page.goto(f"{server.url}/#/{address}")
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.get_by_text("Loading …")).to_have_count(0)
+            expect(page.locator("nav [aria-current=page]")).to_be_in_viewport()
             assert violations(page) == [], address
             assert not is_wider_than_the_screen(page), address
