@@ -299,8 +299,7 @@ class StreamsView {
         );
       if (leaf) items.push(leaf);
       if (child.children.size > 0) {
-        const isOpen =
-          open.get(path) ?? ((isFiltered && child.streams <= 50) || node.children.size === 1);
+        const isOpen = open.get(path) ?? ((isFiltered && child.streams <= 50) || node.children.size === 1);
         const toggle = h(
           "button.folder",
           {
