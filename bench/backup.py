@@ -82,9 +82,14 @@ def main() -> None:
                     beside.append(second)
             rates = [statistics.median(x.appends_per_s for x in each) for each in (without, beside)]
             costs = [statistics.median(x.cpu_us for x in each) for each in (without, beside)]
+            ratios = [
+                after.appends_per_s / before.appends_per_s
+                for before, after in zip(without, beside, strict=True)
+            ]
             print(
                 f"{connections} connections, {STREAMS} streams: {rates[0]:,.0f} appends/s without, "
-                f"{rates[1]:,.0f} beside a backup ({rates[1] / rates[0]:.2f}); server "
+                f"{rates[1]:,.0f} beside a backup ({rates[1] / rates[0]:.2f}; rounds "
+                f"{min(ratios):.2f} to {max(ratios):.2f}); server "
                 f"{costs[0]:.1f} µs, {costs[1]:.1f} µs an append, the backup's work included"
             )
 

@@ -43,9 +43,14 @@ def main() -> None:
             closed, opened = (
                 statistics.median(each.cpu_us for each in of_url) for of_url in samples.values()
             )
+            ratios = [
+                after.cpu_us / before.cpu_us
+                for before, after in zip(*samples.values(), strict=True)
+            ]
             print(
                 f"{connections} connections: server {closed:.1f} µs an append, {opened:.1f} µs "
-                f"with the console open ({opened / closed:.2f})"
+                f"with the console open ({opened / closed:.2f}; rounds {min(ratios):.2f} to "
+                f"{max(ratios):.2f})"
             )
 
 

@@ -100,7 +100,10 @@ def test_rows_of_a_table_come_live(browser: Browser, server: Server) -> None:
         Filler(server).send("PUT", "/v1/table/prices?key=hostile", content=SCRIPT)
         expect(rows).to_contain_text(SCRIPT)
         page.get_by_role("tab", name="Live keys").click()
-        expect(page.get_by_role("region", name="Live keys")).to_contain_text("tea")
+        keys = page.get_by_role("region", name="Live keys")
+        expect(keys).to_contain_text("tea")
+        Filler(server).send("PUT", "/v1/table/prices?key=tea", content="2.60")
+        expect(keys).to_contain_text("2.60")
         page.get_by_role("tab", name="Listeners").click()
         expect(page.get_by_text("No other server has asked to be notified.")).to_be_visible()
 
@@ -235,5 +238,6 @@ def test_no_page_has_violations_or_is_too_wide(
             page.goto(f"{server.url}/#/{address}")
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.get_by_text("Loading …")).to_have_count(0)
+            expect(page.locator("nav [aria-current=page]")).to_be_in_viewport()
             assert violations(page) == [], address
             assert not is_wider_than_the_screen(page), address

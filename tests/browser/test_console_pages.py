@@ -69,6 +69,10 @@ def test_a_browser_is_shown_the_overview(browser: Browser, server: Server) -> No
         expect(page.get_by_role("region", name="Busiest streams")).to_be_visible()
         assert page.title() == "Overview · Penstock"
         expect(page.locator("figure.chart polyline").first).to_be_attached()
+        page.get_by_role("link", name="Docs").click()
+        expect(page.get_by_role("heading", name="First steps")).to_be_visible()
+        page.get_by_role("row", name="The console").get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
 def test_addresses_can_be_opened_directly_and_the_back_button_works(
@@ -350,6 +354,18 @@ def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, serve
         expect(page.get_by_role("heading", name="shop/carts")).to_be_visible()
         page.go_back()
         expect(page.get_by_role("button", name="Tree")).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_press_reaches_what_was_shown_when_it_began(browser: Browser, server: Server) -> None:
+    """What is polled must not be drawn again between press and release: the click would be lost."""
+    with visiting(browser, server.url, "streams") as page:
+        page.get_by_role("link", name="shop/carts").hover()
+        with page.expect_response("**/v1/activity*") as response:  # rates come after 1.2 seconds
+            page.mouse.down()
+        response.value.finished()
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        page.mouse.up()
+        expect(page.get_by_role("heading", name="shop/carts")).to_be_visible()
 
 
 @pytest.mark.soak  # it waits for rates

@@ -1,19 +1,22 @@
 """Makes the archive of a data format: folders with one of everything, as this version writes them.
 
-`python -m tests.crash.make_format` writes `format-N.tar.gz` beside this file, for the format of
-this version. Run it once before a release that changes the format, and never over an archive that
-was released: `test_upgrade` opens all of them. `stopped` is a folder after a clean stop, `crashed`
-one of a killed server, with records that only its journal has. `expected.json` says what readers
-see in each.
+`python -m tests.crash.make_format N` writes `format-N.tar.gz` beside this file, for a format that
+this version writes. Run it once before a release that changes the format, and never over an archive
+that was released: `test_formats` opens all of them. `stopped` is a folder after a clean stop,
+`crashed` one of a killed server, with records that only its journal has. Format 3 has the objects
+of its cold segments in a folder beside each. `expected.json` says what readers see in each.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +24,8 @@ from typing import Any
 
 import httpx2
 
-from penstock.log.disk.recovery import FORMAT
+from penstock.log.disk.recovery import FORMAT, FORMAT_COLD
+from penstock.log.disk.worker_folders import FORMAT_WORKERS
 from tests.helpers.server import Server, running_server
 
 TOKEN = "root-token-of-the-tests"
@@ -33,10 +37,24 @@ ARGS = [
     *("--disk-reserve-bytes", "0"),
     *("--audit", "off"),
 ]
+COLD_SEGMENTS = 2
+WORKERS = 2
+FORMATS = (FORMAT, FORMAT_COLD, FORMAT_WORKERS)
 JSON = "application/json"
 BYTES = "application/octet-stream"
 FAR_FUTURE = "2099-01-01T00:00:00Z"
 SCHEMA = {"types": {"user": {"schema": {"type": "object", "required": ["name"]}}}}
+
+
+def args_of(version: int, folder: Path) -> list[str]:
+    """Return the flags of a server for a folder of a format."""
+    if version == FORMAT_WORKERS:
+        return [*ARGS, "--workers", str(WORKERS)]
+    if version == FORMAT_COLD:
+        objects = folder.with_name(f"{folder.name}-objects").as_uri()
+        soon = ("--tier-after", "0", "--tier-interval", "0.1", "--checkpoint-interval", "0.1")
+        return [*ARGS, "--tier-url", objects, *soon]
+    return ARGS
 
 
 @contextmanager
@@ -157,23 +175,46 @@ def seen(client: httpx2.Client) -> dict[str, Any]:
     }
 
 
-def make(target: Path) -> None:
+def wait_until_cold(client: httpx2.Client) -> None:
+    """Wait until the segments that can move are in the object store."""
+    while f"penstock_tier_cold_segments {COLD_SEGMENTS}.0" not in client.get("/metrics").text:
+        time.sleep(0.1)
+
+
+def write(folder: Path, version: int, *, crash: bool) -> dict[str, Any]:
+    """Write a folder; returns what readers see in it."""
+    args = args_of(version, folder)
+    with running_server(data_dir=folder, args=args) as server, client_of(server) as client:
+        secret = write_first(client)
+        if version == FORMAT_COLD:
+            wait_until_cold(client)
+    # Nothing may be written to the catalog behind the last changes of a folder that crashes.
+    with running_server(data_dir=folder, args=[*args, "--checkpoint-interval", "3600"]) as server:
+        with client_of(server) as client:
+            write_more(client)
+            expected = {**secret, **seen(client)}
+        if crash:
+            kill(server.pid)
+    return expected
+
+
+def kill(pid: int) -> None:
+    """Kill a server with its workers, none of which may notice that another one has gone."""
+    os.kill(pid, signal.SIGSTOP)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+
+
+def make(target: Path, version: int) -> None:
     with tempfile.TemporaryDirectory() as scratch, tarfile.open(target, "w:gz") as archive:
         expected: dict[str, Any] = {}
         for name in ("stopped", "crashed"):
-            folder = Path(scratch, name)
-            with running_server(data_dir=folder, args=ARGS) as server, client_of(server) as client:
-                secret = write_first(client)
-            with running_server(data_dir=folder, args=ARGS) as server:
-                with client_of(server) as client:
-                    write_more(client)
-                    expected[name] = {**secret, **seen(client)}
-                if name == "crashed":
-                    server.kill()
-            for path in sorted(folder.rglob("*")):
-                is_cache = path.is_relative_to(folder / "state") or path.name == "LOCK"
-                if path.is_file() and not is_cache and path.suffix != ".spare":
-                    archive.add(path, path.relative_to(scratch))
+            expected[name] = write(Path(scratch, name), version, crash=name == "crashed")
+        for path in sorted(Path(scratch).rglob("*")):
+            is_cache = {"state", "cache"} & set(path.relative_to(scratch).parts)
+            if path.is_file() and not is_cache and path.name != "LOCK" and path.suffix != ".spare":
+                archive.add(path, path.relative_to(scratch))
         text = json.dumps(expected, indent=1, sort_keys=True).encode()
         entry = tarfile.TarInfo("expected.json")
         entry.size = len(text)
@@ -181,7 +222,10 @@ def make(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    path = Path(__file__).with_name(f"format-{FORMAT}.tar.gz")
+    if sys.argv[1:] not in [[str(each)] for each in FORMATS]:
+        sys.exit(f"Name one of the formats that this version writes: {FORMATS}")
+    version = int(sys.argv[1])
+    path = Path(__file__).with_name(f"format-{version}.tar.gz")
     if path.exists():
         sys.exit(f"{path} exists; remove it first if it was never released.")
-    make(path)
+    make(path, version)

@@ -14,10 +14,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.log.disk.recovery import FORMAT
+from penstock.log.disk.recovery import FORMAT_COLD
+from penstock.log.disk.worker_folders import FORMAT_WORKERS
 from penstock.log.offline.inspect import overview
 from penstock.log.offline.verify import verify
-from tests.crash.make_format import ARGS, client_of, produce, seen, send
+from tests.crash.make_format import COLD_SEGMENTS, args_of, client_of, produce, seen, send
 from tests.helpers.server import running_server
 
 HERE = Path(__file__).parent
@@ -29,7 +30,7 @@ ARCHIVES = {
 
 
 def test_every_format_up_to_this_one_has_an_archive() -> None:
-    assert sorted(ARCHIVES) == list(range(1, FORMAT + 1))
+    assert sorted(ARCHIVES) == list(range(1, FORMAT_WORKERS + 1))
 
 
 @pytest.mark.parametrize("name", ["stopped", "crashed"])
@@ -45,9 +46,12 @@ def test_everything_of_a_folder_is_there(tmp_path: Path, version: int, name: str
         name == "stopped",
         name == "crashed",
     )
-    assert overview(folder).streams == report.streams
+    assert report.cold_segments == (COLD_SEGMENTS if version == FORMAT_COLD else 0)
+    parts = sorted(folder.glob("workers/*")) or [folder]
+    assert sum(overview(part).streams for part in parts) == report.streams
     secret = expected.pop("token")
-    with running_server(data_dir=folder, args=ARGS) as server, client_of(server) as client:
+    args = args_of(version, folder)
+    with running_server(data_dir=folder, args=args) as server, client_of(server) as client:
         assert json.loads(json.dumps(seen(client))) == expected
         assert produce(client, "lives/ttl", 0, "produced").status_code == 204
         assert produce(client, "lives/ttl", 1, "produced").status_code == 200

@@ -21,6 +21,8 @@ DOCKER = ROOT / "deploy/docker"
 FILES = [DOCKER / "Dockerfile", DOCKER / "pipeline.Dockerfile"]
 HEALTHCHECK = DOCKER / "healthcheck.py"
 TIMEOUT_S = 60
+BUILD_TIMEOUT_S = 900
+IGNORED = shutil.ignore_patterns("__pycache__", "*.so", ".compiled")
 Step = tuple[str, str]
 
 
@@ -83,27 +85,43 @@ def test_its_variables_are_settings() -> None:
     assert ours <= names
 
 
-def test_the_files_that_are_copied_are_enough_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        pytest.param(FILES[0], "plain"),
+        pytest.param(FILES[0], "compiled", marks=pytest.mark.soak),  # it takes minutes
+        pytest.param(FILES[1], "plain"),
+    ],
+    ids=["server", "server-compiled", "pipeline"],
+)
+def test_the_files_that_are_copied_are_enough_to_install(
+    path: Path, form: str, tmp_path: Path
+) -> None:
     """The steps of the build stage, without the packages that are installed here anyway."""
-    for source in sources(FILES[0]):
+    for source in sources(path):
         target = tmp_path / "build" / source
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / source, target, ignore=IGNORED)
         else:
             shutil.copy(ROOT / source, target)
-    (install,) = [run for run in arguments(FILES[0], "RUN") if "--no-deps" in run]
-    command = shlex.split(install.split("&&")[0])
-    assert command[0] == "/opt/penstock/bin/pip"
-    pip = [sys.executable, "-m", "pip", *command[1:], "--no-index", "--quiet", "--no-compile"]
+    (install,) = [run for run in arguments(path, "RUN") if "--no-deps" in run]
+    variables, _, options = install.split("&&")[0].partition("/opt/penstock/bin/pip ")
+    assert variables == ("PENSTOCK_COMPILE=1 " if path == FILES[0] else "")
+    pip = [sys.executable, "-m", "pip", *shlex.split(options)]
     folder = tmp_path / "installed"
     subprocess.run(
-        [*pip, "--target", str(folder)], cwd=tmp_path / "build", check=True, timeout=TIMEOUT_S
+        [*pip, "--no-index", "--quiet", "--no-compile", "--target", str(folder)],
+        cwd=tmp_path / "build",
+        env={**os.environ, "PENSTOCK_COMPILE": "1" if form == "compiled" else ""},
+        check=True,
+        timeout=BUILD_TIMEOUT_S,
     )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
     command = [sys.executable, "-m", "penstock.cli", "--version"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert "penstock" in done.stdout.lower()
+    assert done.stdout.startswith("penstock ")
+    assert ("compiled" in done.stdout) == (form == "compiled")
 
 
 def check(**env: str) -> tuple[int, str]:

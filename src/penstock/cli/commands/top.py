@@ -17,7 +17,7 @@ from penstock.cli.system import (
     terminal_size,
 )
 from penstock.cli.terminal import full_screen, has_cursor, printable, styled
-from penstock.cli.text import aligned, clock_text, size
+from penstock.cli.text import aligned, amount, clock_text, size
 from penstock.errors import ConnectionFailed, PenstockError, RouteNotFound
 
 if TYPE_CHECKING:
@@ -191,9 +191,10 @@ class Top:
             f"{_bytes(sample['bytes_in_per_s'])}/s in  {_rate(sample['reads_per_s'])} reads/s  "
             f"{_bytes(sample['bytes_out_per_s'])}/s out",
             f"commit p50 {_ms(sample['commit_p50_ms'])}, p99 {_ms(sample['commit_p99_ms'])}  "
-            f"loop lag {_ms(sample['loop_lag_max_ms'])}  {sample['live_readers']:,} live readers  "
-            f"{sample['connections']:,} connections",
-            f"{_number(sample['streams'])} streams  {_bytes(sample['stored_bytes'])} stored  "
+            f"loop lag {_ms(sample['loop_lag_max_ms'])}  "
+            f"{amount(sample['live_readers'], 'live reader')}  "
+            f"{amount(sample['connections'], 'connection')}",
+            f"{_streams(sample['streams'])}  {_bytes(sample['stored_bytes'])} stored  "
             f"{_bytes(sample['disk_free_bytes'])} free",
         ]
         history = [each["appends_per_s"] for each in self._samples]
@@ -246,8 +247,8 @@ def _bytes(number: float | None) -> str:
     return "?" if number is None else size(round(number))
 
 
-def _number(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
+def _streams(number: int | None) -> str:
+    return "? streams" if number is None else amount(number, "stream")
 
 
 def _ms(value: float | None) -> str:

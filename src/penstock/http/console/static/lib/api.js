@@ -1,5 +1,6 @@
 // Requests to the server: relative to where it is mounted, with the token, and with errors that say what to do.
 
+import { released } from "./dom.js";
 import { session } from "./session.js";
 
 /** The URL of the server, with a slash at its end. */
@@ -88,9 +89,11 @@ async function problemOf(response) {
   }
 }
 
-/** GET a JSON document. */
+/** GET a JSON document. It is returned while nothing on the page is pressed, so that it can be drawn at once. */
 export async function get(path, query = {}, options = {}) {
-  return (await send(url(path, query), options)).json();
+  const content = await (await send(url(path, query), options)).json();
+  await released();
+  return content;
 }
 
 /** Send a JSON document with a method; returns the answer, null if it has no body. */

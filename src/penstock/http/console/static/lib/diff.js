@@ -26,14 +26,21 @@ function arrayChanges(before, after, path) {
   let start = 0;
   while (start < before.length && start < after.length && same(before[start], after[start])) start += 1;
   let end = 0;
-  while (end < before.length - start && end < after.length - start && same(before.at(-1 - end), after.at(-1 - end))) end += 1;
+  while (
+    end < before.length - start &&
+    end < after.length - start &&
+    same(before.at(-1 - end), after.at(-1 - end))
+  )
+    end += 1;
   const [old, next] = [before.slice(start, before.length - end), after.slice(start, after.length - end)];
   const found = [];
-  for (let at = 0; at < Math.max(old.length, next.length); at += 1) found.push(...changes(old[at], next[at], [...path, start + at]));
+  for (let at = 0; at < Math.max(old.length, next.length); at += 1)
+    found.push(...changes(old[at], next[at], [...path, start + at]));
   return found;
 }
 
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Exact);
+const isObject = (value) =>
+  value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Exact);
 const own = (value, name) => (Object.hasOwn(value, name) ? value[name] : undefined);
 
 function same(one, other) {
@@ -43,7 +50,15 @@ function same(one, other) {
 }
 
 const sorted = (value) =>
-  Array.isArray(value) ? value.map(sorted) : isObject(value) ? Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])])) : value;
+  Array.isArray(value)
+    ? value.map(sorted)
+    : isObject(value)
+      ? Object.fromEntries(
+          Object.keys(value)
+            .sort()
+            .map((name) => [name, sorted(value[name])]),
+        )
+      : value;
 
 const WORDS = { added: ["+", "added"], removed: ["−", "removed"], changed: ["~", "changed"] };
 
@@ -53,8 +68,18 @@ export function diffView(before, after) {
   if (found.length === 0) return h("p.dim", "The value is the same.");
   const lines = found.slice(0, CHANGES_MAX).map(({ path, kind, before: old, after: next }) => {
     const [mark, word] = WORDS[kind];
-    const values = kind === "changed" ? [h("span.old", text(old)), " → ", h("span.new", text(next))] : h(kind === "added" ? "span.new" : "span.old", text(kind === "added" ? next : old));
-    return h("li", { class: kind }, h("span.sign", { "aria-hidden": true }, mark), h("span.hidden", `${word}: `), path.length > 0 && [h("span.key", pathOf(path)), " "], values);
+    const values =
+      kind === "changed"
+        ? [h("span.old", text(old)), " → ", h("span.new", text(next))]
+        : h(kind === "added" ? "span.new" : "span.old", text(kind === "added" ? next : old));
+    return h(
+      "li",
+      { class: kind },
+      h("span.sign", { "aria-hidden": true }, mark),
+      h("span.hidden", `${word}: `),
+      path.length > 0 && [h("span.key", pathOf(path)), " "],
+      values,
+    );
   });
   const more = found.length > CHANGES_MAX && h("li.dim", `${found.length - CHANGES_MAX} more changes`);
   return h("ul.diff", lines, more);
@@ -62,4 +87,5 @@ export function diffView(before, after) {
 
 const text = (value) => preview(JSON.stringify(value), 500);
 
-const pathOf = (path) => path.map((part, at) => (typeof part === "number" ? `[${part}]` : `${at ? "." : ""}${part}`)).join("");
+const pathOf = (path) =>
+  path.map((part, at) => (typeof part === "number" ? `[${part}]` : `${at ? "." : ""}${part}`)).join("");

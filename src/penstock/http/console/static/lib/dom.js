@@ -101,3 +101,29 @@ export function fill(element, ...children) {
 let ids = 0;
 /** Return an id that no other element has. */
 export const uniqueId = (prefix = "id") => `${prefix}-${++ids}`;
+
+const PRESS_ENDS = ["pointerup", "pointercancel", "dragend", "blur"];
+let press = null; // settles when the button of the pointer, or the finger, is up again
+
+addEventListener(
+  "pointerdown",
+  () => {
+    press ??= new Promise((resolve) => {
+      const done = () => {
+        for (const name of PRESS_ENDS) removeEventListener(name, done, true);
+        press = null;
+        setTimeout(resolve); // after the click that follows
+      };
+      for (const name of PRESS_ENDS) addEventListener(name, done, true);
+    });
+  },
+  true,
+);
+
+/**
+ * Wait until nothing on the page is pressed. What is drawn again between press and release gets no click, and a text
+ * that is being selected is lost.
+ */
+export async function released() {
+  while (press) await press;
+}

@@ -31,7 +31,7 @@ function frame() {
   const links = navigation().map((page) =>
     h("a", { href: link(page.name), "data-page": page.name }, page.nav),
   );
-  nav.append(...links);
+  nav.append(...links, h("a", { href: url("docs").href, title: "The API, its errors, first steps" }, "Docs"));
   const search = h("input#search", {
     type: "search",
     name: "q",
@@ -66,6 +66,7 @@ function frame() {
           each.dataset.page === name || (name === "stream" && each.dataset.page === "streams");
         if (isCurrent) each.setAttribute("aria-current", "page");
         else each.removeAttribute("aria-current");
+        if (isCurrent) each.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone they are a strip
       }
     },
   };
@@ -194,7 +195,8 @@ const wrongToken = (failure) =>
     "div.notice.error",
     { role: "alert" },
     h("strong", "This token is not accepted"),
-    h("p", failure.message),
+    h("p", "Copy it again, whole, or ask for another one: a token can expire and be revoked."),
+    h("p.fine", `The server says: ${failure.message}`),
   );
 
 /** Sign in: with a cookie if that is asked for and the server takes them, else with the token itself. */

@@ -1,6 +1,6 @@
 // Overview: what the server did in the last hour, and which streams are busy now.
 
-import { fill, h } from "../lib/dom.js";
+import { fill, h, released } from "../lib/dom.js";
 import { get, poll, send, url } from "../lib/api.js";
 import {
   byteRate,
@@ -83,6 +83,7 @@ async function render({ root, signal }) {
         get("v1/activity", { since: samples.at(-1)?.time }, { signal }),
         ready(),
       ]);
+      await released();
       samples = [...samples, ...activity.samples].slice(-SAMPLES_MAX);
       fill(problem);
       const { current } = activity;

@@ -30,7 +30,12 @@ async function render({ root, path, query, signal, title }) {
 /** The page without a stream: which ones have state. */
 async function choose(root, signal) {
   root.append(h("div.page-head", h("h1", "State")));
-  const input = field("Stream", { name: "path", required: true, placeholder: "shop/users", hint: "Any JSON stream of state events; declared ones are listed below." });
+  const input = field("Stream", {
+    name: "path",
+    required: true,
+    placeholder: "shop/users",
+    hint: "Any JSON stream of state events; declared ones are listed below.",
+  });
   const form = h("form.controls", input, h("button.primary", { type: "submit" }, "Show state"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -40,14 +45,39 @@ async function choose(root, signal) {
   root.append(form);
   if (!maySomewhere("list")) return void root.append(notAllowed("list streams", "list:**"));
   const columns = [
-    { key: "path", title: "Stream", sortable: true, cell: (row) => h("a", { href: link("state", row.path) }, pathText(row.path)) },
+    {
+      key: "path",
+      title: "Stream",
+      sortable: true,
+      cell: (row) => h("a", { href: link("state", row.path) }, pathText(row.path)),
+    },
     { key: "types", title: "Types", cell: (row) => row.types.join(", ") || h("span.dim", "any") },
     { key: "version", title: "Schema version", numeric: true, wide: true, cell: (row) => whole(row.version) },
-    { key: "table", title: "Table", wide: true, cell: (row) => row.table && h("a", { href: link("tables", row.path) }, "table") },
+    {
+      key: "table",
+      title: "Table",
+      wide: true,
+      cell: (row) => row.table && h("a", { href: link("tables", row.path) }, "table"),
+    },
   ];
   const rows = [];
   let isLoaded = false;
-  const list = table({ caption: "Declared state streams", columns, empty: () => !isLoaded ? "Loading …" : emptyView("No declared streams", h("span", "Declare a JSON stream with ", h("code", "penstock schema set STREAM FILE"), ": the server then checks its events and keeps an index of its state.")) });
+  const list = table({
+    caption: "Declared state streams",
+    columns,
+    empty: () =>
+      !isLoaded
+        ? "Loading …"
+        : emptyView(
+            "No declared streams",
+            h(
+              "span",
+              "Declare a JSON stream with ",
+              h("code", "penstock schema set STREAM FILE"),
+              ": the server then checks its events and keeps an index of its state.",
+            ),
+          ),
+  });
   root.append(list.element);
   for await (const listing of pages("v1/schema", {}, { signal })) {
     rows.push(...listing.streams);
@@ -76,7 +106,12 @@ class StateView {
   }
 
   async start() {
-    const head = h("div.page-head", h("h1", "State of ", pathText(this.path)), this.badges, h("a.button", { href: link("stream", this.path) }, "Stream"));
+    const head = h(
+      "div.page-head",
+      h("h1", "State of ", pathText(this.path)),
+      this.badges,
+      h("a.button", { href: link("stream", this.path) }, "Stream"),
+    );
     const panels = [
       ["rows", "Rows", (panel) => this.drawRows(panel)],
       ["schema", "Schema", (panel) => this.drawSchema(panel)],
@@ -90,27 +125,74 @@ class StateView {
   }
 
   drawRows(panel) {
-    this.slider = h("input.grow", { type: "range", min: 0, max: 0, value: 0, step: 1, "aria-label": "Point of the stream", disabled: true });
+    this.slider = h("input.grow", {
+      type: "range",
+      min: 0,
+      max: 0,
+      value: 0,
+      step: 1,
+      "aria-label": "Point of the stream",
+      disabled: true,
+    });
     this.slider.addEventListener("input", () => this.slid());
-    this.back = h("button", { type: "button", onclick: () => this.step(-1), "aria-label": "One message back", disabled: true }, "◀");
-    this.forward = h("button", { type: "button", onclick: () => this.step(1), "aria-label": "One message forward", disabled: true }, "▶");
-    this.live = h("button", { type: "button", onclick: () => this.goLive(), "aria-pressed": String(this.isLive) }, "Live");
+    this.back = h(
+      "button",
+      { type: "button", onclick: () => this.step(-1), "aria-label": "One message back", disabled: true },
+      "◀",
+    );
+    this.forward = h(
+      "button",
+      { type: "button", onclick: () => this.step(1), "aria-label": "One message forward", disabled: true },
+      "▶",
+    );
+    this.live = h(
+      "button",
+      { type: "button", onclick: () => this.goLive(), "aria-pressed": String(this.isLive) },
+      "Live",
+    );
     this.where = h("p.dim", { role: "status" });
     this.cause = h("div");
     this.typeSelect = select({ "aria-label": "Type" }, [["", "All types"]]);
     this.typeSelect.addEventListener("change", () => this.changeType());
-    this.search = h("input.grow", { type: "search", placeholder: "Filter by key or value", "aria-label": "Filter by key or value", autocomplete: "off", spellcheck: "false" });
+    this.search = h("input.grow", {
+      type: "search",
+      placeholder: "Filter by key or value",
+      "aria-label": "Filter by key or value",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     this.search.addEventListener("input", () => this.show());
     this.table = table({ caption: "Entities", columns: this.columns(), empty: () => this.empty() });
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.loadMore() }, "Load more");
-    const scrub = h("div.card.scrub", h("div.controls", this.back, this.slider, this.forward, this.live), this.where, this.cause);
-    append(panel, [scrub, h("div.controls", this.typeSelect, this.search, this.status), this.entity, this.table.element, this.more]);
+    const scrub = h(
+      "div.card.scrub",
+      h("div.controls", this.back, this.slider, this.forward, this.live),
+      this.where,
+      this.cause,
+    );
+    append(panel, [
+      scrub,
+      h("div.controls", this.typeSelect, this.search, this.status),
+      this.entity,
+      this.table.element,
+      this.more,
+    ]);
   }
 
   columns() {
     return [
       { key: "type", title: "Type", sortable: true, cell: (row) => row.type },
-      { key: "key", title: "Key", sortable: true, cell: (row) => h("button.link", { type: "button", onclick: () => this.open(row, true) }, row.key === "" ? '""' : row.key) },
+      {
+        key: "key",
+        title: "Key",
+        sortable: true,
+        cell: (row) =>
+          h(
+            "button.link",
+            { type: "button", onclick: () => this.open(row, true) },
+            row.key === "" ? '""' : row.key,
+          ),
+      },
       { key: "text", title: "Value", cell: (row) => h("code.value-preview", preview(row.text, 200)) },
     ];
   }
@@ -120,10 +202,29 @@ class StateView {
       const response = await send(url(`v1/schema/${this.path}`), { signal: this.signal });
       const text = await response.text();
       const { version, mode, offset } = JSON.parse(text);
-      fill(panel, h("p.dim", `Version ${version}; events that do not match are ${mode === "reject" ? "refused" : "counted and logged"}. In force from offset ${offset}.`), jsonView(text, { open: 6 }));
+      fill(
+        panel,
+        h(
+          "p.dim",
+          `Version ${version}; events that do not match are ${mode === "reject" ? "refused" : "counted and logged"}. In force from offset ${offset}.`,
+        ),
+        jsonView(text, { open: 6 }),
+      );
     } catch (error) {
       if (isAbort(error)) return;
-      if (error.code === "schema-not-found") fill(panel, emptyView("Not declared", h("span", "The server checks nothing in this stream, and folds it for each request. Declare it with ", h("code", `penstock schema set ${pathText(this.path)} FILE`), ".")));
+      if (error.code === "schema-not-found")
+        fill(
+          panel,
+          emptyView(
+            "Not declared",
+            h(
+              "span",
+              "The server checks nothing in this stream, and folds it for each request. Declare it with ",
+              h("code", `penstock schema set ${pathText(this.path)} FILE`),
+              ".",
+            ),
+          ),
+        );
       else fill(panel, errorView(error));
     }
   }
@@ -137,7 +238,10 @@ class StateView {
       fill(this.problem);
     } catch (error) {
       if (isAbort(error)) return;
-      fill(this.problem, errorView(error, () => this.restart()));
+      fill(
+        this.problem,
+        errorView(error, () => this.restart()),
+      );
       this.status.textContent = "";
     }
   }
@@ -166,7 +270,13 @@ class StateView {
       if (this.isLive) this.goLive();
       else this.showWhere();
     };
-    await follow(this.path, { offset: this.tail.offset, signal: this.signal, onBatch: () => { timer ??= setTimeout(moved, LIVE_MS); } });
+    await follow(this.path, {
+      offset: this.tail.offset,
+      signal: this.signal,
+      onBatch: () => {
+        timer ??= setTimeout(moved, LIVE_MS);
+      },
+    });
   }
 
   slid() {
@@ -199,7 +309,8 @@ class StateView {
     const at = this.stops.indexOf(this.point);
     let next = at >= 0 && this.isExact ? this.stops[at + by] : null;
     try {
-      if (!next && by > 0 && this.point !== this.tail) next = (await eventsAfter(this.path, this.point, { count: 1 }, this.signal))[0];
+      if (!next && by > 0 && this.point !== this.tail)
+        next = (await eventsAfter(this.path, this.point, { count: 1 }, this.signal))[0];
       if (!next && by < 0) next = await stopBefore(this.path, this.stops, this.point, this.signal);
     } catch (error) {
       if (!isAbort(error)) fill(this.problem, errorView(error));
@@ -252,10 +363,17 @@ class StateView {
       this.next = next;
       fill(this.problem);
       this.show();
-      if (this.key !== null) this.open({ type: this.keyType || this.type || rows.find((row) => row.key === this.key)?.type, key: this.key });
+      if (this.key !== null)
+        this.open({
+          type: this.keyType || this.type || rows.find((row) => row.key === this.key)?.type,
+          key: this.key,
+        });
     } catch (error) {
       if (isAbort(error)) return;
-      fill(this.problem, errorView(error, () => this.load()));
+      fill(
+        this.problem,
+        errorView(error, () => this.load()),
+      );
       this.status.textContent = "";
     }
   }
@@ -276,7 +394,9 @@ class StateView {
     const query = { offset: this.point.offset, type: this.type, limit: PAGE_LIMIT, after };
     const response = await send(url(`v1/state/${this.path}`, query), { signal });
     const { types, next } = parse(await response.text());
-    const rows = Object.entries(types).flatMap(([type, entities]) => Object.entries(entities).map(([key, value]) => ({ type, key, text: JSON.stringify(value) })));
+    const rows = Object.entries(types).flatMap(([type, entities]) =>
+      Object.entries(entities).map(([key, value]) => ({ type, key, text: JSON.stringify(value) })),
+    );
     return { rows, next };
   }
 
@@ -286,9 +406,18 @@ class StateView {
     if (this.type && !this.types.has(this.type)) this.addType(this.type);
     this.typeSelect.value = this.type;
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = words.length ? this.rows.filter((row) => words.every((word) => row.key.toLowerCase().includes(word) || row.text.toLowerCase().includes(word))) : this.rows;
+    const rows = words.length
+      ? this.rows.filter((row) =>
+          words.every(
+            (word) => row.key.toLowerCase().includes(word) || row.text.toLowerCase().includes(word),
+          ),
+        )
+      : this.rows;
     this.table.update(rows);
-    const loaded = this.next === null ? count(this.rows.length, "entity", "entities") : `the first ${whole(this.rows.length)} entities`;
+    const loaded =
+      this.next === null
+        ? count(this.rows.length, "entity", "entities")
+        : `the first ${whole(this.rows.length)} entities`;
     this.status.textContent = words.length ? `${whole(rows.length)} of ${loaded}` : loaded;
     this.more.hidden = this.next === null;
     fill(this.badges, this.isLive ? badge("live", "good") : badge("in the past", "warn"));
@@ -302,8 +431,17 @@ class StateView {
   empty() {
     if (!this.point) return "Loading …";
     if (this.rows.length > 0) return "No loaded entity contains this text.";
-    if (this.point.ordinal === this.stops[0].ordinal && this.tail.ordinal > this.point.ordinal) return "At the start of the stream there is no entity yet.";
-    return emptyView("No entities", h("span", "Append state events, such as ", h("code", '{"type": "user", "key": "1", "value": {}, "headers": {"operation": "upsert"}}'), "."));
+    if (this.point.ordinal === this.stops[0].ordinal && this.tail.ordinal > this.point.ordinal)
+      return "At the start of the stream there is no entity yet.";
+    return emptyView(
+      "No entities",
+      h(
+        "span",
+        "Append state events, such as ",
+        h("code", '{"type": "user", "key": "1", "value": {}, "headers": {"operation": "upsert"}}'),
+        ".",
+      ),
+    );
   }
 
   open({ type, key }, focus = false) {
@@ -315,7 +453,17 @@ class StateView {
       this.remember();
       fill(this.entity);
     };
-    drawEntity({ root: this.entity, path: this.path, type, key, offset: this.point.offset, signal: this.signal, onOffset: (offset) => this.go(offset), onClose: close, focus });
+    drawEntity({
+      root: this.entity,
+      path: this.path,
+      type,
+      key,
+      offset: this.point.offset,
+      signal: this.signal,
+      onOffset: (offset) => this.go(offset),
+      onClose: close,
+      focus,
+    });
   }
 }
 
@@ -330,5 +478,13 @@ function causeOf(text) {
   const { operation, control } = event?.headers ?? {};
   if (control) return h("p", badge(String(control), "warn"), " a control event");
   if (!operation) return h("p", badge("no event"), " ", h("code", preview(text, 120)));
-  return h("p", "Last change: ", badge(String(operation), operation === "delete" ? "bad" : "accent"), " ", String(event.type), " ", h("code", String(event.key)));
+  return h(
+    "p",
+    "Last change: ",
+    badge(String(operation), operation === "delete" ? "bad" : "accent"),
+    " ",
+    String(event.type),
+    " ",
+    h("code", String(event.key)),
+  );
 }

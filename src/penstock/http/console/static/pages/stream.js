@@ -1,6 +1,6 @@
 // A stream: what it is, its messages, and what can be done with it.
 
-import { fill, h } from "../lib/dom.js";
+import { fill, h, released } from "../lib/dom.js";
 import { get, isAbort, poll, send, streamUrl, url, write } from "../lib/api.js";
 import { ago, bytes, canonicalPath, count, duration, pathText, time, whole } from "../lib/format.js";
 import { link, navigate, page } from "../lib/pages.js";
@@ -52,6 +52,7 @@ async function render({ root, path, query, signal, title }) {
   };
   const refresh = async () => {
     stream = Object.assign(stream, await describe(path, signal));
+    await released();
     draw();
   };
   draw();

@@ -15,6 +15,9 @@ const FIND_MS = 250; // between a key and the request that it leads to
 const RATES_MS = 5_000;
 const FIRST_RATES_MS = 1_200; // the server begins to count when it is first asked
 
+// Which folders of the tree were opened and closed by hand; it stays so while the reader looks at a stream.
+const open = new Map();
+
 page({ name: "streams", title: "Streams", nav: "Streams", order: 20, render });
 
 async function render({ root, query, signal }) {
@@ -42,7 +45,6 @@ class StreamsView {
     this.signal = signal;
     this.entries = [];
     this.rates = new Map();
-    this.open = new Set();
     this.mode = query.get("view") === "tree" ? "tree" : "list";
     this.sort = sortOf(query.get("sort"));
     this.search = h("input.grow", {
@@ -208,7 +210,7 @@ class StreamsView {
         const query = { limit: PAGE_LIMIT, since: "9999-01-01T00:00:00Z" };
         const { streams } = await get("v1/activity", query, { signal: this.signal, keepSession: true });
         this.rates = new Map(streams.map((each) => [each.path, each.appends_per_s]));
-        this.show();
+        if (this.mode === "list") this.show(); // the tree shows no rates
       } catch (error) {
         if (isAbort(error)) throw error;
         // Without activity there are no rates; the rest of the page does not need them.
@@ -297,7 +299,7 @@ class StreamsView {
         );
       if (leaf) items.push(leaf);
       if (child.children.size > 0) {
-        const isOpen = this.open.has(path) || (isFiltered && child.streams <= 50) || node.children.size === 1;
+        const isOpen = open.get(path) ?? ((isFiltered && child.streams <= 50) || node.children.size === 1);
         const toggle = h(
           "button.folder",
           {
@@ -331,8 +333,7 @@ class StreamsView {
   }
 
   toggle(path, isOpen) {
-    if (isOpen) this.open.delete(path);
-    else this.open.add(path);
+    open.set(path, !isOpen);
     this.show();
   }
 }

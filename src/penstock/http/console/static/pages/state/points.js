@@ -18,7 +18,8 @@ export async function loadStops(path, signal) {
   if (!ordinals) await send(url(`v1/state/${path}`), { signal });
   const bytes = positionOf(offsets.at(-1)) - positionOf(offsets[0]);
   const messages = ordinals.at(-1) - ordinals[0];
-  if (bytes > READ_BYTES_MAX || messages > STOPS_MAX * 4) return { stops: offsets.map((offset, at) => ({ offset, ordinal: ordinals[at] })), isExact: false };
+  if (bytes > READ_BYTES_MAX || messages > STOPS_MAX * 4)
+    return { stops: offsets.map((offset, at) => ({ offset, ordinal: ordinals[at] })), isExact: false };
   const stops = [{ offset: offsets[0], ordinal: ordinals[0] }];
   while (positionOf(stops.at(-1).offset) < positionOf(offsets.at(-1))) {
     const more = await eventsAfter(path, stops.at(-1), { until: offsets.at(-1) }, signal);
