@@ -113,12 +113,25 @@ def test_a_second_cluster_in_the_database_is_refused() -> None:
     assert "one cluster" in refusal(dsn, cluster_name="other")
 
 
-@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (2, "newer")])
+@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (3, "newer")])
 def test_another_format_is_refused(version: int, word: str) -> None:
     dsn = shared().fresh_database()
     join(dsn)
     query(dsn, f"UPDATE penstock.cluster SET format = {version}")
     assert word in refusal(dsn)
+
+
+def test_a_cluster_of_the_first_format_is_brought_to_this_one() -> None:
+    dsn = shared().fresh_database()
+    join(dsn)
+    query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN secret")
+    query(dsn, "ALTER TABLE penstock.node DROP COLUMN peer")
+    query(dsn, "UPDATE penstock.cluster SET format = 1")
+    join(dsn)
+    [row] = shared().query("SELECT format, secret FROM penstock.cluster", dsn.rpartition("/")[2])
+    version, _, secret = row.partition("|")
+    assert int(version) == schema.FORMAT
+    assert len(secret) > 20
 
 
 def test_two_first_nodes_make_the_tables_once() -> None:

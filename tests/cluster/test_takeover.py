@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.cluster.workload import Cluster, Workload, until
+from tests.cluster.workload import LATE, Cluster, Workload, until
 from tests.helpers.postgres import ON_POSTGRES, Trio, running_trio
 
 pytestmark = list(ON_POSTGRES)
@@ -49,19 +49,25 @@ def _freeze_the_owner(cluster: Cluster, work: Workload) -> None:
     os.kill(frozen.pid, signal.SIGSTOP)
     work.goes_on()
     os.kill(frozen.pid, signal.SIGCONT)
-    answer = until(lambda: _append(frozen.url), "the woken node answers")
-    assert answer.status_code == 503
-    assert answer.json()["code"] == "not-owner"
+    until(lambda: _append(frozen.url, work), "the woken node forwards")
     work.goes_on()
 
 
-def _append(url: str) -> httpx.Response | None:
+def _append(url: str, work: Workload) -> bool:
+    """Append by a node that was replaced; return whether it has answered that it is done."""
+    body = b"[[%d,%d]]" % (LATE, len(work.late))
     try:
-        return httpx.post(
-            f"{url}/v1/stream/log", content=b"[[9,9]]", headers={"content-type": "application/json"}
+        answer = httpx.post(
+            f"{url}/v1/stream/log", content=body, headers={"content-type": "application/json"}
         )
     except httpx.HTTPError:
-        return None  # it was closed with the connections of the former owner
+        return False  # it was closed with the connections of the former owner
+    if answer.status_code == 503:
+        assert answer.json()["code"] in ("not-owner", "cluster-unavailable")
+        return False
+    assert answer.status_code == 204, answer.text
+    work.late.append(len(work.late))
+    return True
 
 
 def _pause_the_standbys(trio: Trio, work: Workload) -> None:

@@ -15,6 +15,8 @@ from tests.helpers.server import Server, running_server
 
 JSON = {"content-type": "application/json"}
 PATIENCE_S = 60.0
+LATE = 9
+"""The writer of what is appended by nodes that were replaced."""
 
 
 class Cluster:
@@ -40,7 +42,8 @@ class Cluster:
         for node in self.nodes:
             if node.running:
                 try:
-                    if self.client.get(f"{node.url}/readyz").status_code == 200:
+                    answer = self.client.get(f"{node.url}/healthz")
+                    if answer.status_code == 200 and answer.json().get("role") != "standby":
                         return node
                 except httpx.HTTPError:
                     continue
@@ -70,6 +73,8 @@ class Workload:
         self._ending = threading.Event()
         self.acknowledged: list[list[int]] = [[] for _ in range(writers)]
         self.read: list[list[int]] = []
+        self.late: list[int] = []
+        """What was appended by nodes that had been replaced, and acknowledged."""
         self.errors: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._guarded, args=(self._write, number))
@@ -166,5 +171,7 @@ class Workload:
         for numbers, acknowledged in zip(by_writer, self.acknowledged, strict=True):
             assert numbers == list(range(len(numbers))), "lost, doubled or reordered"
             assert len(acknowledged) <= len(numbers) <= len(acknowledged) + 1
+        late = [number for writer, number in stored if writer == LATE]
+        assert set(self.late) <= set(late), "lost by a node that was replaced"
         assert stored[: len(self.read)] == self.read, "a reader has seen what is not there"
         return stored

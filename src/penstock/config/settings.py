@@ -372,6 +372,13 @@ class Settings:
         "URL under which clients reach this node; other nodes name it when they are not the owner. "
         "By default the address that it listens on.",
     )
+    cluster_peer_port: int = _CLUSTER.count(
+        0,
+        "Port on which this node takes requests that other nodes forward to it, at the host of "
+        "cluster_node_url. 0 is any free one. It is for nodes only: keep it from clients.",
+        minimum=0,
+        maximum=65535,
+    )
     cluster_durability: str = _CLUSTER.choice(
         "replicated",
         "What PostgreSQL promises of a commit: that a synchronous standby has it, which is checked "

@@ -10,17 +10,14 @@ import contextlib
 import gc
 import socket
 import sys
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING
 
 from penstock.config.settings import secrets_of
 from penstock.errors import PenstockError
 from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
-from penstock.http.native.connection import Connection
-from penstock.http.native.connections import ConnectionTable
-from penstock.http.native.response_encoder import ResponseEncoder
+from penstock.http.native.peer_server import PeerServer
 from penstock.http.native.server import (
     Server,
     listen,
@@ -30,7 +27,6 @@ from penstock.http.native.server import (
     stop_on_signals,
 )
 from penstock.http.native.tls import open_tls
-from penstock.http.sender import Sender
 from penstock.http.shutdown import StopClock
 from penstock.workers import orders as orders_format
 from penstock.workers.handover import Taker, connect
@@ -41,10 +37,6 @@ from penstock.workers.sockets import has_parent, private_socket, say
 
 if TYPE_CHECKING:
     pass
-
-SIBLING: Final = Sender(is_proxy=True)
-"""The sender of connections from siblings: their requests are looked at one by one."""
-FOREVER_S: Final = 10.0**9
 
 
 def main() -> None:
@@ -92,9 +84,10 @@ async def _serve(orders: Orders) -> None:
         try:
             await node.attach(app)
             undo.callback(node.close)
-            private = PrivateServer(node, orders)
+            private = PeerServer(node.private, settings)
             undo.callback(private.close)
-            await private.start()
+            path = requests_socket(orders.sockets, orders.index)
+            await private.start(private_socket(path, socket.SOCK_STREAM))
             await node.join()
             check_exposure(settings, app.access)
             server = Server(
@@ -115,41 +108,9 @@ async def _serve(orders: Orders) -> None:
             clock = await stopping
             taker.close()
             await server.stop(clock)
-            private.drain()
+            private.accept_no_more()
         finally:
             await app.stop(timeout_s=stopping.result().checkpoint_s() if stopping.done() else None)
-
-
-class PrivateServer:
-    """Answers the siblings on a UNIX socket that nobody else may open."""
-
-    def __init__(self, node: WorkerNode, orders: Orders) -> None:
-        settings = orders.settings
-        # Siblings keep their connections for as long as both live.
-        kept = replace(settings, keepalive_timeout_s=FOREVER_S, connections_per_address_max=0)
-        self._path = requests_socket(orders.sockets, orders.index)
-        self._table = ConnectionTable(node.private, kept, asyncio.get_running_loop())
-        # What the worker that answers the client adds itself.
-        self._table.encoder = ResponseEncoder([])
-        self._table.origin_lines = {}
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        sock = private_socket(self._path, socket.SOCK_STREAM)
-        self._server = await loop.create_unix_server(self._connect, sock=sock, backlog=1024)
-
-    def _connect(self) -> asyncio.BaseProtocol:
-        return cast(asyncio.BaseProtocol, Connection(self._table, SIBLING))
-
-    def drain(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    def close(self) -> None:
-        self.drain()
-        self._table.stop()
 
 
 def _orphaned(stopping: asyncio.Future[StopClock], timeout_s: float) -> None:

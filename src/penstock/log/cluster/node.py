@@ -25,10 +25,11 @@ log = logging.getLogger("penstock.log")
 _MY_START: Final = "(SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())"
 REGISTER: Final = f"""INSERT INTO penstock.node
 VALUES ($1, $2, $3, $4, clock_timestamp(), pg_backend_pid(), {_MY_START},
-  pg_postmaster_start_time())
+  pg_postmaster_start_time(), $5)
 ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, url = excluded.url,
   version = excluded.version, beat = excluded.beat, pid = excluded.pid,
-  backend_start = excluded.backend_start, primary_start = excluded.primary_start"""
+  backend_start = excluded.backend_start, primary_start = excluded.primary_start,
+  peer = excluded.peer"""
 BEAT: Final = f"""UPDATE penstock.node SET beat = clock_timestamp(), pid = pg_backend_pid(),
 backend_start = {_MY_START}, primary_start = pg_postmaster_start_time()
 WHERE name = $1 AND incarnation = $2
@@ -41,7 +42,7 @@ node.primary_start = pg_postmaster_start_time(),
 EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = node.pid
   AND (a.backend_start IS NULL OR a.backend_start = node.backend_start)),
 EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = node.pid AND a.wait_event = 'SyncRep'
-  AND a.backend_start = node.backend_start)
+  AND a.backend_start = node.backend_start), node.peer
 FROM penstock.shard LEFT JOIN penstock.node ON node.name = shard.node WHERE shard.shard = $1"""
 
 WATCH_S: Final = 0.2
@@ -58,6 +59,8 @@ class View(NamedTuple):
     is_same_primary: bool | None
     is_connected: bool
     waits_for_standby: bool
+    peer: str | None = None
+    """Where that node takes what others forward: a host and a port."""
 
     def is_free(self, takeover_s: float) -> bool:
         """Whether the shard may be claimed: it was released, its owner's session is gone, or its
@@ -90,8 +93,14 @@ class Node:
             f"{platform.node()}:{settings.port or self._incarnation}"
         )
         self.url = settings.cluster_node_url
+        self.peer = ""
+        """Where other nodes reach this one, once it listens for them."""
+        self.secret = ""
+        """What nodes show each other to be believed, once this one has joined."""
         self.view: View | None = None
         """What the last look has shown."""
+        self.on_look: Callable[[View], None] | None = None
+        """Called after every look."""
         self.claim: Claim | None = None
         self.was_released = False
         """Whether the owner before had stopped in order."""
@@ -114,7 +123,10 @@ class Node:
         session = await self._first_session()
         try:
             await schema.prepare(session, self._settings.cluster_name)
-            await session.fetch(REGISTER, self.name, self._incarnation, self.url, version)
+            self.secret = await schema.read_secret(session)
+            await session.fetch(
+                REGISTER, self.name, self._incarnation, self.url, version, self.peer
+            )
         except BaseException as error:
             session.abort()
             await asyncio.sleep(0)  # its transport is closed in the next turn
@@ -216,6 +228,8 @@ class Node:
         if self._watching is None or self._watching.is_closed:
             self._watching = await self.open_session()
         self.view = View(*(await self._watching.fetch(LOOK, SHARD))[0])
+        if self.on_look is not None:
+            self.on_look(self.view)
         return self.view
 
     async def claim_when_free(self, on_lost: Callable[[str], None]) -> Claim:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 TABLES: Final = frozenset({"cluster", "node", "shard", "journal", "stream", "producer", "extent"})
 
 _MAKE: Final = """
 CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE penstock.cluster (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
-  made_at timestamptz NOT NULL DEFAULT now());
+  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL);
 CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
-  primary_start timestamptz NOT NULL);
+  primary_start timestamptz NOT NULL, peer text NOT NULL DEFAULT '');
 CREATE TABLE penstock.shard (
   shard int PRIMARY KEY, epoch bigint NOT NULL, node text, claimed_at timestamptz,
   trimmed bigint NOT NULL, checkpoint_lsn bigint NOT NULL, checkpoints bigint NOT NULL,
@@ -53,6 +54,15 @@ ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
   autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 INSERT INTO penstock.shard VALUES (0, 0, NULL, NULL, 0, 0, 0, 1, 0);
 """
+_UPGRADES: Final = {
+    1: """
+ALTER TABLE penstock.cluster ADD COLUMN secret text;
+UPDATE penstock.cluster SET secret = $1;
+ALTER TABLE penstock.cluster ALTER secret SET NOT NULL;
+ALTER TABLE penstock.node ADD COLUMN peer text NOT NULL DEFAULT '';
+"""
+}
+"""What makes a cluster of a format one of the next; $1 is a new secret."""
 _NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
 _LOCK: Final = "SELECT pg_advisory_xact_lock(7368557)"
 """Two first nodes may arrive at once: the number is that of nothing else."""
@@ -74,15 +84,42 @@ async def prepare(session: Session, name: str) -> None:
                 for statement in filter(str.strip, _MAKE.split(";\n")):
                     await session.fetch(statement)
                 await session.fetch(
-                    "INSERT INTO penstock.cluster (format, name) VALUES ($1, $2)", FORMAT, name
+                    "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
+                    FORMAT,
+                    name,
+                    _new_secret(),
                 )
                 return
+            await _upgrade(session, tables)
             await check(session, tables, name)
     except Refused as error:
         raise ClusterRefused(
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
             "user CREATE on the database, or let it own the schema penstock."
         ) from None
+
+
+async def _upgrade(session: Session, tables: set[str]) -> None:
+    """Bring the tables of an older format to this one; nodes of that format go on meanwhile."""
+    if not tables >= TABLES:
+        return
+    rows = await session.fetch(_CLUSTER)
+    version = rows[0][0] if len(rows) == 1 else FORMAT
+    while version in _UPGRADES:
+        for statement in filter(str.strip, _UPGRADES[version].split(";\n")):
+            await session.fetch(statement, *([_new_secret()] if "$1" in statement else []))
+        version += 1
+        await session.fetch("UPDATE penstock.cluster SET format = $1", version)
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(24)
+
+
+async def read_secret(session: Session) -> str:
+    """Return what nodes show each other to be believed."""
+    rows = await session.fetch("SELECT secret FROM penstock.cluster")
+    return str(rows[0][0])
 
 
 async def check(session: Session, tables: set[str], name: str | None) -> None:

@@ -1,0 +1,214 @@
+"""Any node takes any request: a node that owns nothing forwards it to the one that does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from penstock.config.settings import Settings
+from penstock.errors import ClusterRefused
+from penstock.http.native.cluster import ClusterNode
+from tests.cluster.workload import Cluster, until
+from tests.helpers.postgres import ON_POSTGRES, shared
+from tests.helpers.server import Server
+
+pytestmark = list(ON_POSTGRES)
+
+JSON = {"content-type": "application/json"}
+TEXT = {"content-type": "text/plain"}
+
+
+class Pair(NamedTuple):
+    owner: Server
+    standby: Server
+    client: httpx.Client
+    dsn: str
+
+    def at(self, path: str) -> str:
+        """Return the URL of a stream at the node that owns nothing."""
+        return f"{self.standby.url}/v1/stream/{path}"
+
+    def there(self, path: str) -> str:
+        """Return the URL of a stream at its owner."""
+        return f"{self.owner.url}/v1/stream/{path}"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        dsn = shared().fresh_database()
+        cluster = Cluster(stack, dsn, "--cluster-durability", "single", "--token", "sesame")
+        cluster.client.headers["authorization"] = "Bearer sesame"
+        owner = cluster.add()
+        assert cluster.owner() is owner
+        standby = cluster.add()
+        until(lambda: is_ready(cluster.client, standby), "the standby knows the owner")
+        yield Pair(owner, standby, cluster.client, dsn)
+
+
+def query(dsn: str, text: str) -> list[str]:
+    return shared().query(text, dsn.rpartition("/")[2])
+
+
+def is_ready(client: httpx.Client, node: Server) -> bool:
+    return client.get(f"{node.url}/readyz").status_code == 200
+
+
+def test_a_stream_lives_its_life_at_a_node_that_does_not_own_it(pair: Pair) -> None:
+    client, url = pair.client, pair.at("life")
+    assert client.put(url, headers=TEXT).status_code == 201
+    assert client.post(url, content=b"one", headers=TEXT).status_code == 204
+    assert client.post(pair.there("life"), content=b"two", headers=TEXT).status_code == 204
+    answer = client.get(url)
+    assert answer.content == b"onetwo"
+    assert answer.headers["stream-up-to-date"] == "true"
+    head = client.head(url)
+    assert head.headers["stream-next-offset"] == answer.headers["stream-next-offset"]
+    assert client.get(url, headers={"if-none-match": answer.headers["etag"]}).status_code == 304
+    assert client.delete(url).status_code == 204
+    assert client.get(pair.there("life")).status_code == 404
+    assert client.get(url).status_code == 404
+
+
+def test_answers_are_those_of_the_owner_but_for_the_date(pair: Pair) -> None:
+    client = pair.client
+    client.put(pair.at("same"), headers=TEXT, content=b"x" * 1_000_000)
+    for target in ("/v1/stream/same", "/v1/streams", "/v1/stream/none", "/nowhere", "/", "/docs"):
+        here = client.get(pair.standby.url + target)
+        there = client.get(pair.owner.url + target)
+        assert here.status_code == there.status_code, target
+        assert here.content == there.content, target
+        assert {**here.headers, "date": ""} == {**there.headers, "date": ""}, target
+
+
+def test_the_owner_decides_who_is_let_in(pair: Pair) -> None:
+    with httpx.Client() as stranger:
+        for target in ("/v1/streams", "/metrics"):
+            assert stranger.get(pair.standby.url + target).status_code == 401
+        assert stranger.put(pair.at("mine"), headers=TEXT).status_code == 401
+        assert stranger.get(f"{pair.standby.url}/healthz").json()["role"] == "standby"
+
+
+def test_a_long_poll_at_a_standby_returns_with_what_the_owner_commits(pair: Pair) -> None:
+    client = pair.client
+    client.put(pair.at("poll"), headers=TEXT)
+    offset = client.head(pair.at("poll")).headers["stream-next-offset"]
+    answers: list[httpx.Response] = []
+    target = f"{pair.at('poll')}?offset={offset}&live=long-poll"
+    thread = threading.Thread(target=lambda: answers.append(client.get(target)))
+    thread.start()
+    client.post(pair.there("poll"), content=b"news", headers=TEXT)
+    thread.join()
+    assert answers[0].content == b"news"
+
+
+def test_events_at_a_standby_are_those_that_the_owner_sends(pair: Pair) -> None:
+    client = pair.client
+    client.put(pair.at("events"), headers=JSON)
+    seen: list[str] = []
+    with client.stream("GET", f"{pair.at('events')}?offset=-1&live=sse") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        for number in range(5):
+            url = pair.at("events") if number % 2 else pair.there("events")
+            client.post(url, content=f"[{number}]".encode(), headers=JSON)
+            while f"data:{number}" not in seen:
+                seen.append(next(lines))
+    data = [line for line in seen if line in {f"data:{number}" for number in range(5)}]
+    assert data == [f"data:{number}" for number in range(5)]
+
+
+def test_metrics_are_those_of_the_node_that_is_asked(pair: Pair) -> None:
+    def figures(node: Server) -> dict[str, str]:
+        text = pair.client.get(f"{node.url}/metrics").text
+        lines = [line.split() for line in text.splitlines() if line.startswith("penstock_cluster")]
+        return {line[0]: line[1] for line in lines}
+
+    assert figures(pair.owner)["penstock_cluster_shards_owned"] == "1.0"
+    assert figures(pair.owner)["penstock_cluster_lease"] == "1.0"
+    before = figures(pair.standby)
+    assert before["penstock_cluster_shards_owned"] == "0.0"
+    pair.client.get(pair.at("counted"))
+    name = "penstock_cluster_forwarded_requests_total"
+    assert float(figures(pair.standby)[name]) > float(before[name])
+
+
+def test_the_address_for_nodes_answers_nobody_else(pair: Pair) -> None:
+    rows = query(pair.dsn, "SELECT peer FROM penstock.node ORDER BY name")
+    secret = query(pair.dsn, "SELECT secret FROM penstock.cluster")[0]
+    assert len(rows) == 2
+    for row in rows:
+        for hop in ("", "wrong e30=", f"{secret[:-1]} e30="):
+            answer = httpx.get(f"http://{row}/v1/streams", headers={"penstock-hop": hop})
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "not-owner"
+
+
+def test_a_request_is_forwarded_once(pair: Pair) -> None:
+    """A node that does not own the streams either says so to the one that asks it."""
+    secret = query(pair.dsn, "SELECT secret FROM penstock.cluster")[0]
+    headers = {"penstock-hop": f"{secret} e30=", "authorization": "Bearer sesame"}
+    answers = [
+        httpx.get(f"http://{row}/v1/streams", headers=headers)
+        for row in query(pair.dsn, "SELECT peer FROM penstock.node")
+    ]
+    assert sorted(answer.status_code for answer in answers) == [200, 503]
+
+
+def test_a_stranger_cannot_pretend_to_be_a_node(pair: Pair) -> None:
+    secret = query(pair.dsn, "SELECT secret FROM penstock.cluster")[0]
+    hop = {"penstock-hop": f"{secret} e30="}
+    for node in (pair.owner, pair.standby):
+        assert httpx.get(f"{node.url}/v1/streams", headers=hop).status_code == 401
+
+
+def test_an_owner_that_does_not_answer_is_503_until_another_goes_on() -> None:
+    with ExitStack() as stack:
+        dsn = shared().fresh_database()
+        cluster = Cluster(stack, dsn, "--cluster-durability", "single")
+        owner, client = cluster.add(), cluster.client
+        assert cluster.owner() is owner
+        standby = cluster.add()
+        until(lambda: is_ready(client, standby), "the standby knows the owner")
+        url = f"{standby.url}/v1/stream/log"
+        assert client.put(url, headers=TEXT).status_code == 201
+        os.kill(owner.pid, signal.SIGSTOP)
+        try:
+            # Whatever is waiting for the frozen owner is answered when it is replaced.
+            answer = httpx.post(url, content=b"x", headers=TEXT, timeout=30)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"]
+            until(
+                lambda: httpx.post(url, content=b"y", headers=TEXT, timeout=30).status_code == 204,
+                "the other node goes on",
+            )
+        finally:
+            os.kill(owner.pid, signal.SIGCONT)
+        # The woken node forwards now, and does what it was asked before it was frozen no more.
+        late = until(lambda: _read(owner), "the woken node answers")
+        assert late.content == client.get(url).content == b"y"
+
+
+def _read(node: Server) -> httpx.Response | None:
+    try:
+        answer = httpx.get(f"{node.url}/v1/stream/log", timeout=30)
+    except httpx.HTTPError:
+        return None
+    # Until it knows that it was replaced it says what it has, but not that this is all.
+    return answer if "stream-up-to-date" in answer.headers else None
+
+
+def test_a_node_that_others_cannot_reach_is_refused() -> None:
+    settings = Settings(cluster="postgresql://nowhere/none", cluster_node_url="http://0.0.0.0:1")
+    with closing(socket.socket()) as sock:
+        node = ClusterNode(settings, sock, None, None)  # type: ignore[arg-type]
+        with pytest.raises(ClusterRefused, match="cluster_node_url"):
+            node._listen_for_peers()
