@@ -92,7 +92,7 @@ def plain(**more: Any) -> list[bytes]:
         [insert("t" * (n % 17 + 1), "k" * (n + 1), {"n": n}).to_json() for n in range(400)],
         [b'{"type":"t","value":{"a":"|~"},"headers":{"operation":"delete"},"key":"%s"}' % (b"k" * n)
          for n in range(40, 1, -1)],
-        [b'{"headers":{"operation":"delete"},"type":"%s","key":"k"}' % (b"t" * n)
+        [b'{"headers":{"operation":"delete"},"type":"t","key":"%s"}' % (b"k" * n)
          for n in range(40, 1, -1)],
         plain(name="ключ"),
     ],
