@@ -4,6 +4,7 @@ the documentation; and all pages without violations, on a phone and in the dark.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +54,7 @@ PAGES = [
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of two batches with dead letters."""
     folder = tmp_path_factory.mktemp("shop")
-    bench = WarehouseBench(folder / "warehouse", {"user": USER})
+    bench = WarehouseBench(folder / "warehouse", {"user": USER}, has_positions=True)
     bench.batch(put("a", json.dumps({"name": SCRIPT})), put("b", '{"name":1}'))
     bench.batch(put("c", '{"name":"Cy"}'))
     bench.duck.close()
@@ -180,6 +181,10 @@ def test_a_pipeline_is_shown_queried_and_replayed(browser: Browser, server: Serv
         expect(page.get_by_role("img", name="Time of a batch")).to_be_visible()
         expect(page.get_by_role("region", name="Runs").get_by_role("row")).to_have_count(2)
         expect(page.get_by_role("region", name="State tables")).to_contain_text("user")
+        streams = page.get_by_role("region", name="Streams").get_by_role("row")
+        expect(streams).to_have_count(2)
+        # The server of the streams does not answer; one message of ten bytes was in the last batch.
+        expect(streams.last).to_have_text(re.compile(r"^s––[\d.]+/s[\d.]+ B/s$"))
         page.get_by_role("tab", name="SQL").click()
         query = page.get_by_role("textbox", name="Query")
         query.fill("SELECT _key, name FROM state_user ORDER BY _key")

@@ -66,6 +66,25 @@ def test_anything_but_a_plain_success_is_left_to_the_client(answer: bytes) -> No
         assert reads.read(Read(url, "-1", "1_1")) is None
 
 
+def test_a_server_that_falls_silent_is_left_to_the_client() -> None:
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n[" + b"1" * 1_000_000
+    # The answer to the second request never comes: the server waits for one.
+    with answering(half, b"") as url, closing(BulkReads(None, timeout_s=0.2)) as reads:
+        assert reads.read(Read(url, "-1", "1_1")) is None
+
+
+@pytest.mark.parametrize("size", [0, 5000, 3_000_000])
+def test_heads_and_bodies_of_any_length(size: int) -> None:
+    long = b"x" * min(size, 5000)
+    head = b"HTTP/1.1 200 OK\r\nX-Long: %s\r\nContent-Length: %d\r\n\r\n" % (long, size)
+    body = bytes(range(250)) * (size // 250)
+    with answering(OK, head + body, OK) as url, closing(BulkReads(None)) as reads:
+        for expected in (b"[12]", body, b"[12]"):
+            answer = reads.read(Read(url, "-1", "1_1"))
+            assert answer is not None
+            assert answer.body == expected
+
+
 def test_large_ranges_are_read_so(
     client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,12 @@ def plain(**more: Any) -> list[bytes]:
          for n in range(20)],
         [b'{"headers":{"operation":"upsert"},"value":[1,[2]],"key":"%d","type":"t"}' % n
          for n in range(20)],
+        [insert("t" * (n % 17 + 1), "k" * (n + 1), {"n": n}).to_json() for n in range(400)],
+        [b'{"type":"t","value":{"a":"|~"},"headers":{"operation":"delete"},"key":"%s"}' % (b"k" * n)
+         for n in range(40, 1, -1)],
+        [b'{"headers":{"operation":"delete"},"type":"t","key":"%s"}' % (b"k" * n)
+         for n in range(40, 1, -1)],
+        plain(name="ключ"),
     ],
 )  # fmt: skip
 def test_events_of_common_writers_are_not_decoded(
@@ -97,6 +103,12 @@ def test_events_of_common_writers_are_not_decoded(
     with monkeypatch.context() as patched:
         patched.setattr("penstock.spark.source.event_columns._decoded", _never)
         assert _by_shape(framed(messages)) is not None
+    by_shape, decoded = rows(messages)
+    assert by_shape == decoded
+
+
+def test_a_text_longer_than_most_is_decoded() -> None:
+    messages = [*plain(), insert("user", "k" * 2000, {"n": 1}).to_json(), *plain()]
     by_shape, decoded = rows(messages)
     assert by_shape == decoded
 

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import penstock.spark
 from penstock import Client
-from penstock.spark.metrics import OTHERS, SourceMetrics, StreamProgress, _largest
+from penstock.spark.metrics import SourceMetrics
+from penstock.spark.stream_progress import OTHERS, StreamProgress, furthest_behind
 from penstock.state import insert
 from tests.helpers.server import Server
 from tests.spark.test_batch_reads import fill, users
@@ -145,12 +146,12 @@ def test_lag_rate_and_bytes_of_each_stream(
 
 
 def test_streams_beyond_the_most_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.metrics.SPARK_METRIC_STREAMS_MAX", 3)
+    monkeypatch.setattr("penstock.spark.stream_progress.SPARK_METRIC_STREAMS_MAX", 3)
     streams = {str(n): StreamProgress(messages=n, lag_messages=n % 4) for n in range(8)}
-    shown = _largest(streams)
+    shown = furthest_behind(streams)
     assert list(shown) == ["7", "3", OTHERS]
     assert shown[OTHERS].messages == 28 - 10
-    assert _largest(shown) == shown
+    assert furthest_behind(shown) == shown
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,13 @@ import pytest
 
 from penstock import Client, limits
 from penstock.errors import ConnectionFailed, PublishFailed, WarehouseMismatch
+from penstock.protocol.offsets import Offset
 from penstock.spark.config import make_pipeline
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.pipeline.progress import Meter, serving_metrics
 from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.pipeline.status import status_of
+from penstock.spark.stream_progress import Lags, StreamProgress
 from penstock.spark.warehouse.dead_letters import replay_dead_letters
 from penstock.spark.warehouse.fold import fold_in_spark
 from penstock.spark.warehouse.spark_sql import SparkViews
@@ -215,9 +218,25 @@ def test_the_past_is_the_same_in_both_engines(spark: SparkSession, tmp_path: Pat
     bench.duck.close()
 
 
+def at(byte: int) -> str:
+    return Offset(1, byte).token
+
+
 def test_meters_count_what_a_run_does() -> None:
     meter = Meter()
-    progress = meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
+    start, end = {"s": Position(at(100), 3)}, {"s": Position(at(450), 13), "t": Position(at(7), 1)}
+    lags = Lags({"s": 17, "t": 1}, {"s": 900, "t": 7})  # when the batch was planned
+    meter.streams(SourceOffsets("penstock", start), SourceOffsets("penstock", end), lags, 0.5)
+    progress = meter.batch(number=4, events=10, total=40, invalid=2, seconds=0.5)
+    assert progress.streams["s"] == StreamProgress(
+        messages=10,
+        bytes=350,
+        lag_messages=7,
+        lag_bytes=550,
+        messages_per_s=20.0,
+        bytes_per_s=700.0,
+    )
+    assert (progress.streams["t"].messages, progress.streams["t"].lag_messages) == (1, 0)
     assert (progress.batches, progress.events, progress.events_total, progress.lag) == (
         1,
         10,

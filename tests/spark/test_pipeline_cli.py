@@ -22,7 +22,10 @@ from penstock.cli import main
 from penstock.cli.exits import CONFLICT, FAILURE, NOT_FOUND, OK, REFUSED, UNREACHABLE, USAGE
 from penstock.cli.terminal import Progress as Line
 from penstock.errors import InvalidPipeline
+from penstock.protocol.offsets import Offset
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.pipeline.progress import Meter, serving_metrics
+from penstock.spark.stream_progress import Lags
 from penstock.spark.type_schema import type_schema
 from tests.helpers.server import Server, running_server
 from tests.spark.pipelines import append, user
@@ -211,6 +214,22 @@ def test_status_says_where_it_stands(file: Path) -> None:
     assert status["published"] == {"people": 0}
 
 
+def test_details_are_printed_too(tmp_path: Path) -> None:
+    bench = WarehouseBench(tmp_path / "warehouse", {"user": USER}, has_positions=True)
+    bench.batch(put("a", '{"name":"Ada"}'), put("b", '{"name":7}'))
+    bench.batch(put("c", '{"name":"Cy"}'))
+    bench.warehouse.close()
+    bench.duck.close()
+    text = pipeline("status", settings(tmp_path), "--details").stdout
+    words = [line.split() for line in text.splitlines()]
+    assert ["not", "running"] in words
+    assert next(each for each in words if each[-2:] == ["1-2", "3"])[0] == "1"
+    stream = next(each for each in words if each[:1] == ["s"])
+    assert stream[1:3] == ["?", "?"], "the server does not answer"
+    assert stream[3].endswith("/s")
+    assert any(each[:1] == ["1"] and "value.name:" in each for each in words), text
+
+
 def test_status_has_the_lag_if_the_server_answers(
     bench: WarehouseBench, tmp_path: Path, client: Client, server: Server, home: str
 ) -> None:
@@ -355,12 +374,12 @@ def test_without_java_there_is_a_line_that_says_what_brings_it(
 
 def test_the_progress_line_says_how_it_goes() -> None:
     meter = Meter()
-    progress = meter.batch(number=4, events=1500, total=12_000, invalid=3, lag=70, seconds=0.5)
+    progress = meter.batch(number=4, events=1500, total=12_000, invalid=3, seconds=0.5)
     assert progress.line() == (
-        "batch 4  12,000 events  3,000/s  lag 70  dead letters 3  last batch 0.50 s"
+        "batch 4  12,000 events  3,000/s  lag 0  dead letters 3  last batch 0.50 s"
     )
     meter.published = 8
-    progress = meter.batch(number=5, events=0, total=12_000, invalid=3, lag=0, seconds=0.25)
+    progress = meter.batch(number=5, events=0, total=12_000, invalid=3, seconds=0.25)
     assert "  published 8  last batch 0.25 s" in progress.line()
     assert (progress.batches, progress.events) == (2, 1500)
 
@@ -384,7 +403,9 @@ def test_metrics_are_served_at_the_address_that_is_told() -> None:
     meter = Meter()
     meter.folds = 2
     meter.troubles, meter.violations = 1, {"types.user.adult": 3}
-    meter.batch(number=4, events=10, total=40, invalid=2, lag=7, seconds=0.5)
+    none, some = (SourceOffsets("penstock", {"s": Position(Offset(1, n).token, n)}) for n in (0, 8))
+    meter.streams(none, some, Lags({"s": 15}, {"s": 15}), 0.5)
+    meter.batch(number=4, events=10, total=40, invalid=2, seconds=0.5)
     with serving_metrics(meter, "127.0.0.1", 0) as address:
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=10) as answer:
@@ -410,6 +431,12 @@ def test_metrics_are_served_at_the_address_that_is_told() -> None:
         "penstock_pipeline_failing_results": 1,
         "penstock_pipeline_drifted_types": 0,
         'penstock_pipeline_expectation_violations{expectation="types.user.adult"}': 3,
+        'penstock_pipeline_stream_messages_total{stream="s"}': 8,
+        'penstock_pipeline_stream_bytes_total{stream="s"}': 8,
+        'penstock_pipeline_stream_lag_messages{stream="s"}': 7,
+        'penstock_pipeline_stream_lag_bytes{stream="s"}': 7,
+        'penstock_pipeline_stream_messages_per_s{stream="s"}': 16,
+        'penstock_pipeline_stream_bytes_per_s{stream="s"}': 16,
     }
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=10)

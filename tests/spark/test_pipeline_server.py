@@ -39,6 +39,7 @@ schema = "{schema}"
 """
 LONG = {"query": "SELECT count(*) FROM range(100000000) a, range(100000) b"}
 Send = Callable[..., Awaitable[Answer]]
+encoded = msgspec.json.encode
 
 
 @pytest.fixture
@@ -263,5 +264,13 @@ def test_details_of_real_runs(spark: SparkSession, make: Make, client: Client, h
         (2, 2, 1),
         (1, 1, 2),
     ]
-    assert details.lags == {f"{home}/users": 1}
+    (stream,) = details.streams.items()
+    assert stream[0] == f"{home}/users"
+    of_stream = stream[1]
+    messages = client.stream(stream[0]).read_json()
+    assert (of_stream.lag_messages, of_stream.lag_bytes) == (1, len(encoded(messages[-1])) + 2)
+    # One message of the second run, in the time between the two commits.
+    size = len(encoded(messages[2])) + 2
+    assert of_stream.messages_per_s is not None
+    assert of_stream.bytes_per_s == pytest.approx(size * of_stream.messages_per_s)
     assert list(details.reasons.values()) == [1]

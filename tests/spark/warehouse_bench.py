@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.spark.arrow_columns import STATE_ARROW
+from penstock.spark.offsets import Position, SourceOffsets
 from penstock.spark.type_schema import TypeSchema, type_schema
 from penstock.spark.warehouse import sql
 from penstock.spark.warehouse.duckdb import Duck
@@ -34,7 +35,9 @@ class WarehouseBench:
         *,
         replaces: bool = False,
         expect: Expectations | None = None,
+        has_positions: bool = False,
     ) -> None:
+        self._has_positions = has_positions
         self.path, self.types, self._expect = path, types, expect
         self.warehouse = Warehouse(str(path))
         self.warehouse.open()
@@ -70,8 +73,18 @@ class WarehouseBench:
         write = writer_of(events.uri, self.types, events.record.batch + 1, NOW, None, self._expect)
         appended = BatchResult.of(row for each in write([batch]) for row in each.to_pylist())
         self.warehouse.check()
-        events.append(appended, query="q", batch=number, positions=None)
+        events.append(
+            appended,
+            query="q",
+            batch=number,
+            positions=self._positions() if self._has_positions else None,
+        )
         self.duck.refresh()
+
+    def _positions(self) -> dict[str, Any]:
+        """The offsets after the last row, as Spark stores them."""
+        streams = {name: Position(spelled(1, n * 10), n) for name, n in self._next.items()}
+        return SourceOffsets("penstock", streams).to_spark()
 
     def fold(self, entity: str = "user") -> StateTable:
         found = fold_here(self.duck, entity, self.warehouse.events.record)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.spark.sessions.session import register
+from penstock.spark.stream_progress import Lags, lags_in
 from penstock.spark.warehouse import sql
 
 if TYPE_CHECKING:
@@ -79,15 +80,16 @@ def lag(query: StreamingQuery) -> dict[str, int]:
 
     Streams that are read to the end are left out.
     """
+    return dict(lags_of(query).messages)
+
+
+def lags_of(query: StreamingQuery) -> Lags:
+    """The lag of each stream in messages and bytes, by the last progress of a query."""
     progress = query.lastProgress
-    lags: dict[str, int] = {}
+    lags = Lags({}, {})
     for source in [] if progress is None else progress.sources:
-        try:
-            latest = msgspec.json.decode(source.latestOffset or "null")
-        except msgspec.DecodeError:
-            continue
-        if isinstance(latest, dict) and isinstance(latest.get("lag"), dict):
-            lags.update(latest["lag"])
+        more = lags_in(source.latestOffset)
+        lags = Lags({**lags.messages, **more.messages}, {**lags.bytes, **more.bytes})
     return lags
 
 

@@ -1,8 +1,7 @@
 """Lag, rate and bytes of each stream of each streaming query, from the progress that Spark reports:
 for Prometheus, as a value for consoles, and for programs.
 
-Spark 4.2 asks sources in Python for offsets alone, not for metrics of their own. But the offsets of
-`durable_streams` count messages and bytes, so that two of them say how much was read.
+Spark 4.2 asks sources in Python for offsets alone, not for metrics of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -19,9 +18,17 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import InvalidOption
-from penstock.limits import SPARK_METRIC_STREAMS_MAX
 from penstock.spark.offsets import SourceOffsets, from_spark
-from penstock.spark.source.planning import ranges_between
+from penstock.spark.stream_progress import (
+    STREAM_COUNTERS,
+    STREAM_GAUGES,
+    StreamProgress,
+    document,
+    furthest_behind,
+    lags_in,
+    progress_after,
+    read_between,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,20 +39,6 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
         StreamingQueryProgress,
     )
-
-OTHERS: Final = "(other streams)"
-"""The label of the streams beyond the most that have metrics of their own."""
-
-
-class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query has read of a stream since the listener was added, and what it has not."""
-
-    messages: int = 0
-    bytes: int = 0
-    lag_messages: int = 0
-    lag_bytes: int = 0
-    messages_per_s: float = 0.0  # in the last batch
-    bytes_per_s: float = 0.0
 
 
 class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +93,7 @@ class SourceMetrics(StreamingQueryListener):
                     batch=progress.batchId,
                     time=progress.timestamp,
                     seconds=seconds,
-                    streams=_largest(streams),
+                    streams=furthest_behind(streams),
                 )
 
 
@@ -111,62 +104,18 @@ def _streams(
     start, end = _offsets(source.startOffset), _offsets(source.endOffset)
     if end is None:
         return {}
-    latest = _document(source.latestOffset)
-    lag, lag_bytes = latest.get("lag") or {}, latest.get("lagBytes") or {}
-    read = {}
-    for each in ranges_between(start or SourceOffsets(end.kind, {}), end):
-        if each.start != each.end:
-            read[each.stream] = (each.end.seq - each.start.seq, each.end.byte - each.start.byte)
-    streams = {}
-    for name in {*end.streams, *lag}:
-        messages, size = read.get(name, (0, 0))
-        total = before.get(name, StreamProgress())
-        streams[name] = StreamProgress(
-            messages=total.messages + messages,
-            bytes=total.bytes + size,
-            lag_messages=lag.get(name, 0),
-            lag_bytes=lag_bytes.get(name, 0),
-            messages_per_s=messages / seconds,
-            bytes_per_s=size / seconds,
-        )
-    return streams
-
-
-def _document(text: Any) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(text or "null")
-    except (msgspec.DecodeError, TypeError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    lags, read = lags_in(source.latestOffset), read_between(start, end)
+    return progress_after(before, end.streams, read, lags, seconds)
 
 
 def _offsets(text: Any) -> SourceOffsets | None:
-    document = _document(text)
-    if "server" not in document or not isinstance(document.get("streams"), dict):
+    offsets = document(text)
+    if "server" not in offsets or not isinstance(offsets.get("streams"), dict):
         return None
     try:
-        return from_spark(document)
+        return from_spark(offsets)
     except (InvalidOption, ValueError, KeyError, AttributeError):
         return None
-
-
-def _largest(streams: dict[str, StreamProgress]) -> dict[str, StreamProgress]:
-    """The streams that are furthest behind, then the busiest; the rest added up."""
-    if len(streams) <= SPARK_METRIC_STREAMS_MAX:
-        return streams
-    names = sorted(
-        (name for name in streams if name != OTHERS),
-        key=lambda name: (streams[name].lag_messages, streams[name].messages),
-        reverse=True,
-    )
-    own, others = names[: SPARK_METRIC_STREAMS_MAX - 1], names[SPARK_METRIC_STREAMS_MAX - 1 :]
-    rest = [streams[name] for name in others]
-    if OTHERS in streams:
-        earlier = streams[OTHERS]
-        rest.append(StreamProgress(messages=earlier.messages, bytes=earlier.bytes))
-    fields = StreamProgress.__struct_fields__
-    total = {field: sum(getattr(each, field) for each in rest) for field in fields}
-    return {**{name: streams[name] for name in own}, OTHERS: StreamProgress(**total)}
 
 
 class SourceCollector(Collector):
@@ -180,23 +129,13 @@ class SourceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ["query", "stream"]
-        counters = {
-            "messages": "Messages of the stream that the query has read.",
-            "bytes": "Bytes of the stream that the query has read.",
-        }
-        gauges = {
-            "lag_messages": "Messages of the stream that the query has not read yet.",
-            "lag_bytes": "Bytes of the stream that the query has not read yet.",
-            "messages_per_s": "Messages a second in the last batch.",
-            "bytes_per_s": "Bytes a second in the last batch.",
-        }
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             name: CounterMetricFamily(f"penstock_spark_{name}", text, labels=labels)
-            for name, text in counters.items()
+            for name, text in STREAM_COUNTERS.items()
         }
         families |= {
             name: GaugeMetricFamily(f"penstock_spark_{name}", text, labels=labels)
-            for name, text in gauges.items()
+            for name, text in STREAM_GAUGES.items()
         }
         seconds = GaugeMetricFamily(
             "penstock_spark_batch_seconds", "How long the last batch took.", labels=["query"]

@@ -189,12 +189,21 @@ _RUN: Final = record(
         "events": NUMBER,
     }
 )
+_AMOUNT: Final = nullable({"type": "number", "minimum": 0})
+_STREAM: Final = record(
+    {
+        "lag_messages": nullable(NUMBER),
+        "lag_bytes": nullable(NUMBER),
+        "messages_per_s": _AMOUNT,
+        "bytes_per_s": _AMOUNT,
+    }
+)
 _DETAILS: Final = record(
     {
         "is_running": FLAG,
         "runs": array(_RUN),
         "batches": array(_BATCH),
-        "lags": mapping(NUMBER),
+        "streams": mapping(_STREAM),
         "reasons": mapping(NUMBER),
         "relations": mapping(array(_COLUMN)),
     }

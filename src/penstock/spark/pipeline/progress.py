@@ -14,6 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.errors import InvalidPipeline
+from penstock.spark.offsets import SourceOffsets
+from penstock.spark.stream_progress import (
+    STREAM_COUNTERS,
+    STREAM_GAUGES,
+    Lags,
+    StreamProgress,
+    furthest_behind,
+    progress_after,
+    read_between,
+)
 
 _WINDOW_S: Final = 10.0
 
@@ -35,6 +45,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     violations: dict[str, int] = {}  # by expectation, as types.TYPE.NAME and publish.NAME.NAME
     troubles: int = 0  # published results that are not up to date
     drifts: int = 0  # types whose declaration on the server has changed since the start
+    streams: dict[str, StreamProgress] = {}
 
     def line(self) -> str:
         violated = sum(self.violations.values())
@@ -59,6 +70,7 @@ class Meter:
         self.published = 0
         self.unkeyed = self.troubles = self.drifts = 0
         self.violations: dict[str, int] = {}
+        self._streams: dict[str, StreamProgress] = {}
         self.last = Progress(
             batches=0,
             batch=0,
@@ -72,8 +84,15 @@ class Meter:
             folds=0,
         )
 
+    def streams(self, start: SourceOffsets, end: SourceOffsets, lags: Lags, seconds: float) -> None:
+        """Count what a batch has read of each stream. `lags` are from before the batch: Spark
+        reports the progress of a batch after it."""
+        read = read_between(start, end)
+        after = progress_after(self._streams, end.streams, read, lags.less(read), seconds)
+        self._streams = furthest_behind(after)
+
     def batch(
-        self, *, number: int, events: int, total: int, invalid: int, lag: int, seconds: float
+        self, *, number: int, events: int, total: int, invalid: int, seconds: float
     ) -> Progress:
         """Count a finished batch, and return the progress."""
         now = time.monotonic()
@@ -90,13 +109,14 @@ class Meter:
                 events_per_s=sum(count for _, count in self._recent) / passed_s,
                 invalid_total=invalid,
                 published=self.published,
-                lag=lag,
+                lag=sum(each.lag_messages for each in self._streams.values()),
                 seconds=seconds,
                 folds=self.folds,
                 unkeyed=self.unkeyed,
                 violations=self.violations,
                 troubles=self.troubles,
                 drifts=self.drifts,
+                streams=self._streams,
             )
             return self.last
 
@@ -140,6 +160,22 @@ class PipelineCollector(Collector):
         for expectation, count in last.violations.items():
             violations.add_metric([expectation], count)
         yield violations
+        yield from _of_streams(last.streams)
+
+
+def _of_streams(streams: dict[str, StreamProgress]) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+        name: CounterMetricFamily(f"penstock_pipeline_stream_{name}", text, labels=["stream"])
+        for name, text in STREAM_COUNTERS.items()
+    }
+    families |= {
+        name: GaugeMetricFamily(f"penstock_pipeline_stream_{name}", text, labels=["stream"])
+        for name, text in STREAM_GAUGES.items()
+    }
+    for stream, progress in streams.items():
+        for name, family in families.items():
+            family.add_metric([stream], getattr(progress, name))
+    yield from families.values()
 
 
 @contextmanager

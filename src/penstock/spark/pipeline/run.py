@@ -27,7 +27,8 @@ from penstock.spark.error_text import (
     silence_pyspark_logging,
     unwrap_penstock_error,
 )
-from penstock.spark.frames import lag
+from penstock.spark.frames import lags_of
+from penstock.spark.offsets import from_spark
 from penstock.spark.options import source_options
 from penstock.spark.pipeline.checkpoint import Checkpoint
 from penstock.spark.pipeline.declarations import DriftWatch, with_declarations
@@ -43,6 +44,7 @@ from penstock.spark.pipeline.progress import Meter, Progress, serving_metrics
 from penstock.spark.pipeline.publish import Publisher
 from penstock.spark.pipeline.signals import stopped_by_signals
 from penstock.spark.sessions.session import needs_classic, session
+from penstock.spark.stream_progress import Lags
 from penstock.spark.warehouse import declared
 from penstock.spark.warehouse.catalog import Registration, session_settings
 from penstock.spark.warehouse.dead_letters import recount
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Positions = dict[str, Any] | None
+"""Offsets of the source as Spark stores them; None: it has not stored any."""
 
 
 class PipelineRun:
@@ -200,9 +205,11 @@ class PipelineRun:
         before = events.record.events
         query = self._query_id = self._query_id or self._checkpoint.query or ""
         if not events.has(query, batch):
-            positions = self._checkpoint.positions(batch)
-            result = self._write(rows, batch, positions)
-            events.append(result, query=query, batch=batch, positions=positions)
+            start = self._checkpoint.positions(batch - 1) if batch else self._direct.first_start()
+            end = self._checkpoint.positions(batch)
+            result = self._write(rows, start, end)
+            events.append(result, query=query, batch=batch, positions=end)
+            self._count_streams(start, end, time.monotonic() - start_s)
         self._fold()
         self.meter.published += self._publisher.publish()
         self.meter.unkeyed = self._publisher.unkeyed
@@ -217,11 +224,16 @@ class PipelineRun:
             events=record.events - before,
             total=record.events,
             invalid=record.invalid,
-            lag=0 if self._query is None else sum(lag(self._query).values()),
             seconds=time.monotonic() - start_s,
         )
         if self._on_progress is not None:
             self._on_progress(progress)
+
+    def _count_streams(self, start: Positions, end: Positions, seconds: float) -> None:
+        if start is None or end is None:
+            return  # where a first batch began that has no offsets, only Spark knows
+        lags = Lags({}, {}) if self._query is None else lags_of(self._query)
+        self.meter.streams(from_spark(start), from_spark(end), lags, seconds)
 
     def _violations(self) -> dict[str, int]:
         """The violations of each expectation: of types in all events, of results in the current
@@ -232,14 +244,13 @@ class PipelineRun:
         results = self._publisher.violations.items()
         return {**types, **{f"publish.{name}": count for name, count in results}}
 
-    def _write(self, rows: DataFrame, batch: int, end: dict[str, Any] | None) -> BatchResult:
+    def _write(self, rows: DataFrame, start: Positions, end: Positions) -> BatchResult:
         """Write the events of a batch to files that are not committed yet."""
         events = self.warehouse.events
         number, types = events.record.batch + 1, self._pipeline.types
         options = self.warehouse.options
         expect = self._pipeline.expect
         write = writer_of(events.uri, types, number, datetime.now(UTC), options, expect)
-        start = self._checkpoint.positions(batch - 1) if batch else self._direct.first_start()
         if start is None or end is None:
             written = rows.mapInArrow(write, WRITTEN_DDL).collect()
             return BatchResult.of(row.asDict() for row in written)

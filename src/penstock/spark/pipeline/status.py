@@ -16,7 +16,8 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline.declarations import declared, drifts
 from penstock.spark.pipeline.outbox import Outbox, OutboxRecord
 from penstock.spark.server import Server
-from penstock.spark.source.driver import Driver, lag
+from penstock.spark.source.driver import Driver, lag, lag_bytes
+from penstock.spark.stream_progress import Extent, Lags, read_between
 from penstock.spark.warehouse.duckdb import Duck
 from penstock.spark.warehouse.events import EventsCommit
 from penstock.spark.warehouse.sandbox import Column, SandboxedDuck
@@ -27,6 +28,8 @@ _COMMITS_MAX: Final = 500
 _LAST_COMMITS: Final = 50
 _BATCHES_MAX: Final = 200
 _LISTED_MAX: Final = 50
+_LATELY_S: Final = 60.0
+_NOTHING: Final = Extent(0, 0)
 _REASONS: Final = """SELECT error, count(*) AS n FROM dead_letters GROUP BY error
 ORDER BY n DESC, error LIMIT 50"""
 _STARTS: Final = """SELECT batch, min(ingested) AS started FROM events
@@ -78,13 +81,23 @@ class ExpectationStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int | None
 
 
+class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream: how far the warehouse is behind it, and how fast it was read lately, by the commits
+    of up to a minute. None: not known."""
+
+    lag_messages: int | None
+    lag_bytes: int | None
+    messages_per_s: float | None
+    bytes_per_s: float | None
+
+
 class Details(msgspec.Struct, frozen=True, kw_only=True):
     """What takes longer to find out."""
 
     is_running: bool
     runs: list[RunStatus]
     batches: list[BatchStatus]
-    lags: dict[str, int]  # of the streams that are furthest behind
+    streams: dict[str, StreamStatus]  # those that are furthest behind, then the busiest
     reasons: dict[str, int]  # dead letters by their error, the most frequent ones
     relations: dict[str, list[Column]]  # what queries may name, with its columns
 
@@ -128,7 +141,7 @@ def status_of(pipeline: Pipeline, *, details: bool = False) -> Status:
         dead_letters=record.invalid,
         files=len(warehouse.events.files()),
         streams=0 if positions is None else len(positions["streams"]),
-        lag=None if lags is None else sum(lags.values()),
+        lag=None if lags is None else sum(lags.messages.values()),
         trouble=trouble,
         types=[_type(warehouse, pipeline, entity) for entity in entities],
         published={name: outbox.keys(name) for name in pipeline.publish},
@@ -136,11 +149,11 @@ def status_of(pipeline: Pipeline, *, details: bool = False) -> Status:
         expectations=[*_of_types(pipeline, warehouse), *_of_results(pipeline, sent)],
         failing={name: sent.troubles[name] for name in pipeline.publish if name in sent.troubles},
         drift={} if trouble is not None else _drift(pipeline),
-        details=_details(pipeline, warehouse, lags or {}) if details else None,
+        details=_details(pipeline, warehouse, lags) if details else None,
     )
 
 
-def _details(pipeline: Pipeline, warehouse: Warehouse, lags: dict[str, int]) -> Details:
+def _details(pipeline: Pipeline, warehouse: Warehouse, lags: Lags | None) -> Details:
     duck = SandboxedDuck(warehouse, pipeline.types, replaces=pipeline.run.snapshots == "replace")
     try:
         reasons: dict[str, int] = {}
@@ -150,15 +163,51 @@ def _details(pipeline: Pipeline, warehouse: Warehouse, lags: dict[str, int]) -> 
         relations = {name: _columns(duck, name) for name in duck.names()[:_LISTED_MAX]}
     finally:
         duck.close()
-    furthest = sorted(lags.items(), key=lambda each: -each[1])[:_LISTED_MAX]
     return Details(
         is_running=warehouse.is_written,
         runs=_runs(batches),
         batches=batches[-_BATCHES_MAX:],
-        lags=dict(furthest),
+        streams=_streams(warehouse, lags),
         reasons=reasons,
         relations=relations,
     )
+
+
+def _streams(warehouse: Warehouse, lags: Lags | None) -> dict[str, StreamStatus]:
+    """The streams that are furthest behind, then those that were read fastest."""
+    read, seconds = _read_lately(warehouse)
+    positions = warehouse.events.positions() or {"streams": {}}
+    streams = {
+        name: StreamStatus(
+            lag_messages=None if lags is None else lags.messages.get(name, 0),
+            lag_bytes=None if lags is None else lags.bytes.get(name, 0),
+            messages_per_s=None if seconds is None else read.get(name, _NOTHING).messages / seconds,
+            bytes_per_s=None if seconds is None else read.get(name, _NOTHING).bytes / seconds,
+        )
+        for name in {*positions["streams"], *(() if lags is None else lags.messages)}
+    }
+
+    def order(name: str) -> tuple[int, float, str]:
+        return -(streams[name].lag_messages or 0), -(streams[name].messages_per_s or 0.0), name
+
+    return {name: streams[name] for name in sorted(streams, key=order)[:_LISTED_MAX]}
+
+
+def _read_lately(warehouse: Warehouse) -> tuple[dict[str, Extent], float | None]:
+    """What the batches of the last minute of commits have read, and in how many seconds; None:
+    there are no two commits whose positions are known."""
+    commits = warehouse.events.commits(_COMMITS_MAX)
+    if not commits:
+        return {}, None
+    last_at, last = commits[-1]
+    earlier = [each for each in commits if 0 < each[1].batch < last.batch]
+    lately = [each for each in earlier if (last_at - each[0]).total_seconds() <= _LATELY_S]
+    for first_at, first in (lately or earlier[-1:])[:1]:
+        start, end = warehouse.events.positions(first), warehouse.events.positions(last)
+        seconds = (last_at - first_at).total_seconds()
+        if start is not None and end is not None and seconds > 0:
+            return read_between(from_spark(start), from_spark(end)), seconds
+    return {}, None
 
 
 def _columns(duck: Duck, relation: str) -> list[Column]:
@@ -221,11 +270,8 @@ def _type(warehouse: Warehouse, pipeline: Pipeline, entity: str) -> TypeStatus:
     )
 
 
-def _lags(
-    pipeline: Pipeline, positions: dict[str, Any] | None
-) -> tuple[dict[str, int] | None, str | None]:
-    """The number of messages of each stream that the warehouse lacks, or the reason why it is not
-    known."""
+def _lags(pipeline: Pipeline, positions: dict[str, Any] | None) -> tuple[Lags | None, str | None]:
+    """What the warehouse lacks of each stream, or the reason why that is not known."""
     source = pipeline.source
     options = SourceOptions(url=source.url, token=source.token, streams=tuple(source.streams))
     server = Server(source.url, source.token, limits.PIPELINE_STATUS_ATTEMPTS_MAX)
@@ -233,7 +279,7 @@ def _lags(
         driver = Driver(server, options)
         tails = driver.tails()
         place = SourceOffsets(driver.kind, {}) if positions is None else from_spark(positions)
-        return lag(place, tails), None
+        return Lags(lag(place, tails), lag_bytes(place, tails)), None
     except PenstockError as error:
         return None, error.detail
 

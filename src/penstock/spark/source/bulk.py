@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import quote, urlsplit
@@ -22,6 +24,7 @@ from penstock.limits import SPARK_TIMEOUT_S
 IN_FLIGHT_MAX: Final = 32
 _RECEIVE_BYTES: Final = 256 * 1024
 _HEAD_BYTES_MAX: Final = 64 * 1024
+_PEEK_BYTES: Final = 4 * 1024  # of a head that is looked at before it is taken
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -79,7 +82,7 @@ class BulkReads:
                 upto = min(len(reads), done + IN_FLIGHT_MAX)
                 connection.send(reads[sent:upto])
                 sent = upto
-            answer = connection.receive()
+            answer = connection.receive() if len(reads) > 1 else connection.receive_alone()
             yield answer if answer.status == 200 else None
             if connection.is_closing:
                 self.close()
@@ -102,6 +105,7 @@ class _Connection:
         self._headers = "\r\n".join(["", *lines, "", ""])
         self._socket = _connect(parts.scheme, parts.hostname or "", parts.port, timeout_s)
         self._received = bytearray()
+        self._can_wait = _waits_in_the_kernel(self._socket, timeout_s)
         self.is_closing = False
 
     def close(self) -> None:
@@ -115,20 +119,54 @@ class _Connection:
         )
         self._socket.sendall("".join(requests).encode("latin-1"))
 
+    def receive_alone(self) -> Answer:
+        """The answer to the only read that was sent. A large body arrives in the object that is
+        returned, without a copy."""
+        if not self._can_wait or self._received:
+            return self.receive()
+        end, head = -1, b""
+        while end < 0:
+            seen = len(head)
+            head = self._socket.recv(_PEEK_BYTES, socket.MSG_PEEK)
+            end = head.find(_END_OF_HEAD)
+            if end < 0 and len(head) in (seen, _PEEK_BYTES):
+                return self.receive()  # a head in pieces, a long one, or none at all
+        size = self._size(*(parsed := _parse_head(head[:end])))
+        self._take(end + len(_END_OF_HEAD))
+        return Answer(*parsed, self._take(size))
+
+    def _take(self, size: int) -> bytes:
+        """The next bytes, all of them."""
+        data = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
+        if len(data) == size:
+            return data
+        parts, missing = [data], size - len(data)
+        while missing:  # it took longer than the server may be silent, but did not stop
+            if not parts[-1]:
+                raise ValueError("cut off")
+            parts.append(self._socket.recv(missing, socket.MSG_WAITALL))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
     def receive(self) -> Answer:
         while (end := self._received.find(_END_OF_HEAD)) < 0:
             data = self._socket.recv(_RECEIVE_BYTES)
             if not data or len(self._received) > _HEAD_BYTES_MAX:
                 raise ValueError("no head")
             self._received += data
-        status, headers = _parse_head(bytes(self._received[:end]))
+        parsed = _parse_head(bytes(self._received[:end]))
+        size = self._size(*parsed)
+        return Answer(*parsed, self._body(end + len(_END_OF_HEAD), size))
+
+    def _size(self, _: int, headers: dict[str, str]) -> int:
+        """The length of the body that follows a head."""
         self.is_closing = headers.get("connection", "").lower() == "close"
         if "content-encoding" in headers:
             raise ValueError("encoded")
         size = int(headers["content-length"]) if "content-length" in headers else -1
         if size < 0:
             raise ValueError("no length")
-        return Answer(status, headers, self._body(end + len(_END_OF_HEAD), size))
+        return size
 
     def _body(self, start: int, size: int) -> bytes:
         if len(self._received) >= start + size:
@@ -167,3 +205,15 @@ def _connect(scheme: str, host: str, port: int | None, timeout_s: float) -> sock
     except OSError:
         connection.close()
         raise
+
+
+def _waits_in_the_kernel(connection: socket.socket, timeout_s: float) -> bool:
+    """Let the kernel wait for whole bodies, which Python's own timeouts do not allow. False if this
+    socket cannot."""
+    if isinstance(connection, ssl.SSLSocket) or sys.platform != "linux":
+        return False
+    seconds, microseconds = divmod(round(timeout_s * 1_000_000), 1_000_000)
+    connection.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, microseconds))
+    return True

@@ -11,7 +11,7 @@ before it stores them.
 from __future__ import annotations
 
 import re
-import sys
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 SHAPES_MAX: Final = 4  # in one answer; events of further shapes are decoded
 _LEARNED_BYTES_MAX: Final = 64 * 1024  # a longer event is not worth learning from
 _WORD: Final = 8
+_TEXT_WORDS_MAX: Final = 64  # a text that is longer is left to the decoder
+_ALL_QUOTES: Final = np.uint64(0x2222222222222222)
+_LOW_BITS: Final = np.uint64(0x0101010101010101)
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'"\\{}'
+_BEFORE_OPEN: Final = ord("z")
 _compute: Any = pc
 
 _TEXT: Final = rb'"(?:type|key)":"[^"\\]+"'
@@ -98,24 +103,37 @@ class Rows(NamedTuple):
     columns: dict[str, pa.Array]
 
 
+class _Quotes(NamedTuple):
+    """The quotes that begin and end texts, and the indices of the first and last of a message."""
+
+    at: Numbers
+    first: Numbers
+    last: Numbers
+
+
 class Events:
-    """An answer, with the positions of the quotes that begin and end its texts."""
+    """An answer whose texts are found by their quotes: from the text before them, or, if the answer
+    has escapes, in a list of all quotes."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._body, self._data = frame.body, frame.data
         self._escapes = np.empty(0, np.int64)
-        quotes = np.flatnonzero(self._data == _QUOTE)
         self._is_refused: Mask | None = None
         if _BACKSLASH in self._body:
             self._escapes = np.flatnonzero(self._data == _BACKSLASH)
-            quotes = np.setdiff1d(quotes, _escaped(self._escapes), assume_unique=True)
             self._is_refused = self._with_surrogates()
-        self._quotes = quotes
-        self._first = np.searchsorted(quotes, frame.starts)
-        self._last = np.append(self._first[1:], len(quotes)) - 1
         # Eight bytes at each position.
-        self._words = np.ndarray((len(self._body) - _WORD + 1,), np.uint64, self._body, 0, (1,))
+        self._words = np.ndarray((len(self._body) - _WORD + 1,), "<u8", self._body, 0, (1,))
+
+    @cached_property
+    def _quotes(self) -> _Quotes:
+        """All quotes, which takes half as long as everything else."""
+        quotes = np.flatnonzero(self._data == _QUOTE)
+        if len(self._escapes):
+            quotes = np.setdiff1d(quotes, _escaped(self._escapes), assume_unique=True)
+        first = np.searchsorted(quotes, self._frame.starts)
+        return _Quotes(quotes, first, np.append(first[1:], len(quotes)) - 1)
 
     def matching(self, shape: Shape, messages: Numbers) -> Rows:
         """The ones of these messages that have a shape."""
@@ -141,17 +159,17 @@ class Events:
         """Where the texts of messages are if they have the shape, and which of them have it."""
         frame = self._frame
         spans: dict[str, tuple[Numbers, Numbers]] = {}
-        first, last = self._first[messages], self._last[messages]
-        enough = shape.count(b'"')
-        has = last - first + 1 >= enough if shape.foot is not None else last - first + 1 == enough
+        has = np.ones(len(messages), np.bool_)
+        first = last = None
         if self._is_refused is not None:
-            has &= ~self._is_refused[messages]
+            first, last = self._quotes.first[messages], self._quotes.last[messages]
+            has &= ~self._is_refused[messages] & (last - first + 1 >= shape.count(b'"'))
         at, quote = frame.starts[messages], first
         for literal, field in zip(shape.head, (*shape.head_fields, None), strict=True):
             has &= self._is_at(at, literal)
-            at, quote = at + len(literal), quote + literal.count(b'"')
+            at, quote = at + len(literal), _moved(quote, literal.count(b'"'))
             if field is not None:
-                end = self._quote(quote)
+                end = self._next_quote(at) if quote is None else self._quote(quote)
                 spans[field] = (at, end)
                 at = end
         if shape.foot is None:
@@ -160,10 +178,10 @@ class Events:
         value_start = at
         at, quote = frame.ends[messages], last
         for literal, field in zip(shape.foot[::-1], (*shape.foot_fields[::-1], None), strict=True):
-            at, quote = at - len(literal), quote - literal.count(b'"')
+            at, quote = at - len(literal), _moved(quote, -literal.count(b'"'))
             has &= self._is_at(at, literal)
             if field is not None:
-                start = self._quote(quote) + 1
+                start = (self._quote_before(at) if quote is None else self._quote(quote)) + 1
                 spans[field] = (start, at)
                 at = start
         has &= at > value_start
@@ -184,7 +202,41 @@ class Events:
         return spans, has
 
     def _quote(self, index: Numbers) -> Numbers:
-        return self._quotes[np.clip(index, 0, len(self._quotes) - 1)]
+        quotes = self._quotes.at
+        return quotes[np.clip(index, 0, len(quotes) - 1)]
+
+    def _next_quote(self, at: Numbers) -> Numbers:
+        """The first quote at or after each position, if it is not too far away."""
+        quotes = at.copy()
+        rows = None
+        for _ in range(_TEXT_WORDS_MAX):
+            where = quotes if rows is None else quotes[rows]
+            last = len(self._words) - 1
+            words = self._words[np.clip(where, 0, last)]
+            beyond = where - last
+            if int(beyond.max(initial=0)) > 0:  # shifted, so that what is beyond the end is zero
+                words = np.where(beyond < _WORD, words >> _bits(beyond), np.uint64(0))
+            steps = _bytes_before_quote(words)
+            quotes[slice(None) if rows is None else rows] += steps
+            rows = np.flatnonzero(steps == _WORD) if rows is None else rows[steps == _WORD]
+            if not len(rows):
+                break
+        return quotes
+
+    def _quote_before(self, at: Numbers) -> Numbers:
+        """The last quote before each position, if it is not too far away."""
+        quotes = at - 1
+        rows = None
+        for _ in range(_TEXT_WORDS_MAX):
+            first = (quotes if rows is None else quotes[rows]) - (_WORD - 1)
+            # No text after a value is so near to the beginning of an answer that it is clipped.
+            words = self._words[np.clip(first, 0, len(self._words) - 1)]
+            steps = _bytes_before_quote(words.byteswap())
+            quotes[slice(None) if rows is None else rows] -= steps
+            rows = np.flatnonzero(steps == _WORD) if rows is None else rows[steps == _WORD]
+            if not len(rows):
+                break
+        return quotes
 
     def _is_at(self, at: Numbers, literal: bytes) -> Mask:
         """Whether a literal is at each position, compared in words of eight bytes."""
@@ -196,8 +248,8 @@ class Events:
             words = self._words[np.clip(at + (end - _WORD), 0, len(self._words) - 1)]
             if len(part) < _WORD:
                 mask = b"\0" * (_WORD - len(part)) + b"\xff" * len(part)
-                words = words & np.uint64(int.from_bytes(mask, sys.byteorder))
-            expected = int.from_bytes(part.rjust(_WORD, b"\0"), sys.byteorder)
+                words = words & np.uint64(int.from_bytes(mask, "little"))
+            expected = int.from_bytes(part.rjust(_WORD, b"\0"), "little")
             result &= words == np.uint64(expected)
         return result
 
@@ -210,7 +262,7 @@ class Events:
         if has.all() and self._are_flat_objects(shape, low, high):
             return has
         low, high = np.where(has, low, 1), np.where(has, high, 2)
-        quotes = self._quotes
+        quotes = self._quotes.at
         texts = np.searchsorted(quotes, high) - np.searchsorted(quotes, low)
         # A further member would have a quoted name.
         is_text = (texts == 2) & (self._data[low] == _QUOTE) & (self._data[high - 1] == _QUOTE)
@@ -223,10 +275,14 @@ class Events:
         if len(low) != len(self._frame):
             return False
         is_object = (self._data[low] == _OPEN) & (self._data[high - 1] == _CLOSE)
-        return bool(is_object.all()) and all(
-            np.count_nonzero(self._data == brace) == len(low) * (shape.count(bytes([brace])) + 1)
-            for brace in (_OPEN, _CLOSE)
-        )
+        if not is_object.all():
+            return False
+        # Each message has at least the braces of its shape and two more. The next characters after
+        # z are {, | and }; bytes beyond ASCII are also greater, and rarely all that there is.
+        least = len(low) * (shape.count(b"{") + shape.count(b"}") + 2)
+        if np.count_nonzero(self._data > _BEFORE_OPEN) == least:
+            return True
+        return self._body.count(b"{") + self._body.count(b"}") == least
 
     def _is_one_container(self, low: Numbers, high: Numbers) -> Mask:
         """Whether the first bracket of each text is closed by its last one, and not before."""
@@ -234,7 +290,7 @@ class Events:
         brackets = np.flatnonzero((kinds == _OPEN) | (kinds == _CLOSE))
         # Brackets in texts have an odd number of quotes before them.
         owner = np.searchsorted(self._frame.starts, brackets, side="right") - 1
-        quotes = np.searchsorted(self._quotes, brackets) - self._first[owner]
+        quotes = np.searchsorted(self._quotes.at, brackets) - self._quotes.first[owner]
         brackets = brackets[(owner >= 0) & (quotes % 2 == 0)]
         opens = kinds[brackets] == _OPEN
         depth = np.cumsum(np.where(opens, 1, -1))
@@ -263,6 +319,23 @@ class Events:
         refused = np.zeros(len(self._frame), np.bool_)
         refused[np.searchsorted(self._frame.starts, found, side="right") - 1] = True
         return refused
+
+
+def _moved(index: Numbers | None, count: int) -> Numbers | None:
+    return None if index is None else index + count
+
+
+def _bits(count: Numbers) -> NDArray[np.uint64]:
+    """The bits of some bytes, of which a word has up to seven to spare."""
+    return np.clip(count, 0, _WORD - 1).astype(np.uint64) * np.uint64(8)
+
+
+def _bytes_before_quote(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """How many bytes of each word, from the lowest, come before a quote; all eight without one."""
+    others = words ^ _ALL_QUOTES
+    # The lowest bit that is set is the highest of the first byte that is zero.
+    zeros = (others - _LOW_BITS) & ~others & _HIGH_BITS
+    return np.bitwise_count(~zeros & (zeros - np.uint64(1))) >> np.uint8(3)
 
 
 def _escaped(backslashes: Numbers) -> Numbers:

@@ -384,11 +384,12 @@ class EventsTable:
             for committed_at, record in self.table.records(limit)
         ]
 
-    def positions(self) -> dict[str, Any] | None:
-        """The positions of the source after the last batch, as Spark stores them; None: not
-        known."""
-        name = self.record.positions_file
-        return self.record.positions if name is None else self._position_files.get(name)
+    def positions(self, commit: EventsCommit | None = None) -> dict[str, Any] | None:
+        """The positions of the source after a batch, else after the last one, as Spark stores them;
+        None: not known."""
+        record = commit or self.record
+        name = record.positions_file
+        return record.positions if name is None else self._position_files.get(name)
 
     def own_record(self) -> EventsCommit:
         """The record, for a writer; an error if another engine has written since."""

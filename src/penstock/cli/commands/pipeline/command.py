@@ -111,7 +111,8 @@ def run(file: Path, once: bool, master: str | None, resume_from_warehouse: bool)
 @click.option(
     "--details",
     is_flag=True,
-    help="Add runs, batches with their times, and the reasons of dead letters.",
+    help="Add runs, lag and rate of streams, and the reasons of dead letters; in JSON also batches "
+    "with their times, and columns.",
 )
 def status(file: Path, as_json: bool, details: bool) -> None:
     """Show the progress of a pipeline: batches, events, lag, dead letters, tables."""

@@ -10,12 +10,12 @@ import click
 
 from penstock.cli.system import columns
 from penstock.cli.terminal import printable, styled
-from penstock.cli.text import aligned, amount
+from penstock.cli.text import aligned, amount, size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.spark.pipeline.status import Status
+    from penstock.spark.pipeline.status import Details, Status
 
 _CELL_MAX = 60
 _WIDTH_MIN = 40
@@ -106,6 +106,8 @@ def print_status(status: Status, *, as_json: bool) -> None:
         for line in aligned([titles, *results], right={1, 2}):
             click.echo(printable(line))
     _print_rules(status)
+    if status.details is not None:
+        _print_details(status.details)
 
 
 def _print_rules(status: Status) -> None:
@@ -129,3 +131,38 @@ def _print_rules(status: Status) -> None:
         click.echo(printable(f"\npublish.{name} is not up to date: {reason}"))
     for name, change in status.drift.items():
         click.echo(printable(f"\ntypes.{name}: the server's declaration has changed: {change}"))
+
+
+def _print_details(details: Details) -> None:
+    """Print runs, streams and the reasons of dead letters."""
+    click.echo(f"\n{'running' if details.is_running else 'not running'}")
+    runs = [
+        (
+            f"{each.run:,}",
+            f"{each.started_at:%Y-%m-%d %H:%M:%S}",
+            f"{each.committed_at:%Y-%m-%d %H:%M:%S}",
+            f"{each.first_batch:,}-{each.last_batch:,}",
+            f"{each.events:,}",
+        )
+        for each in details.runs
+    ]
+    streams = [
+        (
+            name,
+            "?" if each.lag_messages is None else f"{each.lag_messages:,}",
+            "?" if each.lag_bytes is None else size(each.lag_bytes),
+            "?" if each.messages_per_s is None else f"{each.messages_per_s:,.1f}/s",
+            "?" if each.bytes_per_s is None else f"{size(round(each.bytes_per_s))}/s",
+        )
+        for name, each in details.streams.items()
+    ]
+    reasons = [(f"{count:,}", reason) for reason, count in details.reasons.items()]
+    for head, rows, right in (
+        (("RUN", "STARTED (UTC)", "LAST COMMIT (UTC)", "BATCHES", "EVENTS"), runs, {0, 4}),
+        (("STREAM", "BEHIND", "BYTES BEHIND", "READ", "BYTES READ"), streams, {1, 2, 3, 4}),
+        (("DEAD LETTERS", "REASON"), reasons, {0}),
+    ):
+        if rows:
+            click.echo()
+            for line in aligned([head, *rows], right=right):
+                click.echo(printable(line))

@@ -4,7 +4,7 @@ import { fill, h } from "../lib/dom.js";
 import { get, isAbort, poll, write } from "../lib/api.js";
 import { chart } from "../lib/chart.js";
 import { ask } from "../lib/dialog.js";
-import { ago, count, duration, pathText, short, time, whole } from "../lib/format.js";
+import { ago, byteRate, bytes, count, duration, pathText, rate, short, time, whole } from "../lib/format.js";
 import { jsonView, preview } from "../lib/json.js";
 import { link, page } from "../lib/pages.js";
 import { may } from "../lib/session.js";
@@ -75,10 +75,10 @@ class PipelineView {
     this.charts = h("div.charts");
     const unless = (text) => () => (this.status ? text : "Loading …");
     this.runs = table({ caption: "Runs", columns: RUNS, empty: unless("The log of the tables has no run.") });
-    this.lags = table({
-      caption: "Lag by stream",
-      columns: LAGS,
-      empty: unless("No stream is known to be behind."),
+    this.streams = table({
+      caption: "Streams",
+      columns: STREAMS,
+      empty: unless("No stream has been read yet."),
     });
     this.types = table({ caption: "State tables", columns: TYPES, empty: unless("No type yet.") });
     this.expectations = table({
@@ -99,8 +99,8 @@ class PipelineView {
             this.charts,
             h("h2", "Runs"),
             this.runs.element,
-            h("h2", "Lag"),
-            this.lags.element,
+            h("h2", "Streams"),
+            this.streams.element,
             h("h2", "State tables"),
             this.types.element,
             h("h2", "Expectations"),
@@ -183,7 +183,7 @@ class PipelineView {
       chart({ title: "Dead letters of a batch", times, series: values("dead_letters"), format: short }),
     );
     this.runs.update(details.runs);
-    this.lags.update(Object.entries(details.lags).map(([stream, lag]) => ({ stream, lag })));
+    this.streams.update(Object.entries(details.streams).map(([stream, progress]) => ({ stream, ...progress })));
     this.types.update(status.types);
     this.expectations.update(status.expectations);
     fill(this.warnings, [
@@ -433,14 +433,43 @@ const RUNS = [
   },
   { key: "events", title: "Events", numeric: true, cell: (row) => whole(row.events) },
 ];
-const LAGS = [
+const STREAMS = [
   {
     key: "stream",
     title: "Stream",
     sortable: true,
     cell: (row) => h("a", { href: link("stream", row.stream) }, pathText(row.stream)),
   },
-  { key: "lag", title: "Messages behind", numeric: true, sortable: true, cell: (row) => whole(row.lag) },
+  {
+    key: "lag_messages",
+    title: "Messages behind",
+    numeric: true,
+    sortable: true,
+    cell: (row) => whole(row.lag_messages),
+  },
+  {
+    key: "lag_bytes",
+    title: "Bytes behind",
+    wide: true,
+    numeric: true,
+    sortable: true,
+    cell: (row) => bytes(row.lag_bytes),
+  },
+  {
+    key: "messages_per_s",
+    title: "Messages read",
+    numeric: true,
+    sortable: true,
+    cell: (row) => rate(row.messages_per_s),
+  },
+  {
+    key: "bytes_per_s",
+    title: "Bytes read",
+    wide: true,
+    numeric: true,
+    sortable: true,
+    cell: (row) => byteRate(row.bytes_per_s),
+  },
 ];
 const TYPES = [
   { key: "name", title: "Type", sortable: true, cell: (row) => row.name },
