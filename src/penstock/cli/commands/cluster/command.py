@@ -1,4 +1,4 @@
-"""`penstock cluster`: looks at a cluster through its database."""
+"""The commands of `penstock cluster`; `status` looks at a cluster through its database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from penstock.cli import Failure
+from penstock.cli.commands.cluster.demo import demo
 from penstock.cli.exits import FAILURE, USAGE
 from penstock.cli.options import SettingsCommand, resolved, setting_flags
 from penstock.cli.terminal import printable
@@ -17,7 +18,10 @@ from penstock.cli.text import aligned, amount, size
 
 @click.group("cluster")
 def command() -> None:
-    """Look at a cluster: nodes over PostgreSQL."""
+    """Show, demonstrate and move a cluster: nodes over PostgreSQL."""
+
+
+command.add_command(demo)
 
 
 @command.command("status", cls=SettingsCommand)
