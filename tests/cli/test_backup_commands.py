@@ -68,6 +68,7 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Cli) -> None:
         "backup data/backups": "is in the data folder",
         "backup ftp://x/y": "no storage that Penstock knows",
         "backup verify place --backup x": "no backup 'x'",
+        "backup verify nowhere": "nowhere has no backup",
         "backup place --keep 0": "x>=1",
         "backup place --rate fast": "a size such as",
         "restore nowhere --data-dir r": "has no backup",

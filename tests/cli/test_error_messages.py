@@ -73,9 +73,10 @@ def test_tables_and_subscriptions_that_are_not_there(cli: Cli) -> None:
 
 
 def test_a_server_that_cannot_be_reached(cli: Cli) -> None:
-    code, message = said(cli, "read", "x", "--url", "http://127.0.0.1:9")
-    assert (code, "No server answers at http://127.0.0.1:9. " in message) == (5, True)
-    assert "`penstock serve`" in message
+    for command in (("read", "x"), ("top", "--once"), ("scrub",), ("audit",)):
+        code, message = said(cli, *command, "--url", "http://127.0.0.1:9")
+        assert (code, "No server answers at http://127.0.0.1:9. " in message) == (5, True)
+        assert "`penstock serve`" in message
     code, message = said(cli, "ls", "--url", "http://nosuch.invalid")
     assert (code, "The name nosuch.invalid cannot be resolved." in message) == (5, True)
     secure = cli.url.replace("http://", "https://")
@@ -186,6 +187,11 @@ def test_a_path_where_nothing_is_served(cli: Cli) -> None:
     for command in (("ls",), ("read", "x")):
         code, message = said(cli, *command, "--url", f"{cli.url}/foo")
         assert (code, message.endswith(f"try --url {cli.url}")) == (3, True)
+
+
+def test_a_server_that_audits_nothing(cli: Cli) -> None:
+    code, message = said(cli, "audit")
+    assert (code, message.startswith("Nothing is audited here: ")) == (3, True)
 
 
 def test_contexts_that_are_unknown(cli: Cli) -> None:
@@ -335,6 +341,8 @@ def test_advice_of_servers_is_given_as_commands() -> None:
         ("http://h/v1/state/a", "http://h", "a"),
         ("http://h/v1/stream/__ds/subscriptions/s", "http://h", "s"),
         ("http://h/v1/streams", "http://h", ""),
+        ("http://h/mount/v1/activity", "http://h/mount", ""),
+        ("http://h/v1/links/rotate", "http://h", ""),
         ("http://h/other/table", "http://h/other/table", ""),
         ("", "", ""),
     ],

@@ -270,6 +270,15 @@ def subscription_of_many_streams(client: Connection, size: int) -> None:
     assert client.ask("GET", path) == 200
 
 
+def filtered_event(client: Connection, size: int) -> None:
+    value = b"[" + b"[],{}," * ((size - 200) // 6) + b"1]"
+    event = b'{"type":"user","key":"1","value":%b,"headers":{"operation":"upsert"}}'
+    assert client.ask("PUT", "/v1/stream/filtered", b"") in (200, 201)
+    assert client.ask("POST", "/v1/stream/filtered", event % value) == 204
+    for name in ("user", "other"):
+        assert client.ask("GET", f"/v1/stream/filtered?type={name}&tail=1") == 200
+
+
 HOSTILE: list[Hostile] = [
     one_large_value,
     array_of_messages,
@@ -285,6 +294,7 @@ HOSTILE: list[Hostile] = [
     costly_schema,
     many_events,
     subscription_of_many_streams,
+    filtered_event,
 ]
 
 

@@ -7,6 +7,7 @@ import asyncio
 import gzip
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,32 @@ async def test_others_have_a_turn_while_a_read_searches(client: Client) -> None:
         await asyncio.sleep(0)
         turns += 1
     assert turns > 20
+
+
+@with_app(long_poll_timeout_s=10)
+async def test_a_large_event_is_searched_beside_the_event_loop(client: Client) -> None:
+    """One message is one piece, however long: nobody else would have a turn while it is parsed."""
+    large = change("user", "1", "x" * 4 * filtered.PIECE_BYTES)
+    await filled(client, events=[])
+    threads: list[str] = []
+    original = EventFilter.spans
+
+    def spans(self: EventFilter, wire: bytes) -> list[tuple[int, int]]:
+        if len(wire) > filtered.PIECE_BYTES:
+            threads.append(threading.current_thread().name)
+        return original(self, wire)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventFilter, "spans", spans)
+        sink = await client.sse("a", "-1", "type=user")
+        waiting = await poll(client, "type=user&offset=now")
+        tail = await append(client, large)
+        assert (await waiting).json() == [large]
+        await sink.until(lambda sink: sink.controls[-1]["streamNextOffset"] == tail)
+        assert messages(sink) == [large]
+        assert (await client.get("a", "type=user")).json() == [large]
+    assert len(threads) == 3
+    assert threading.main_thread().name not in threads
 
 
 # -- long-polls

@@ -56,6 +56,7 @@ def test_which_parameter_of_a_stream_is_meant(name: str, nearest: str | None) ->
         ("veiw", "view"),
         ("id", None),
         ("key", None),
+        ("ids", None),
     ],
 )
 def test_which_parameter_of_a_table_is_meant(name: str, nearest: str | None) -> None:
@@ -75,6 +76,10 @@ async def test_a_misspelt_parameter_is_refused_on_every_route(client: Client) ->
         ("GET", "/v1/table/t?since=1", "since_id"),
         ("PUT", "/v1/table/t?kye=1", "key"),
         ("DELETE", "/v1/table/t?Key=1", "key"),
+        ("GET", "/v1/stream/a?keys=1", "key"),
+        ("GET", "/v1/stream/a?types=x", "type"),
+        ("GET", "/v1/stream/a?tial=1", "tail"),
+        ("GET", "/v1/stream/a?ta=2026-11-01T10:00:00Z", "at"),
         ("GET", "/v1/stream/__ds/subscriptions?prefx=1", "prefix"),
     ):
         answer = await client.send(method, target)

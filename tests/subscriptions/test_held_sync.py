@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.clock import SYSTEM_CLOCK, ManualClock
+from penstock.config.settings import Settings
+from penstock.errors import Overloaded
 from penstock.http.app import App
+from penstock.subscriptions.store import SubscriptionStore
 from tests.crash.engines import small_settings, start
 from tests.crash.test_held_sync import Gate, GatedFiles
 from tests.helpers.app import Client
@@ -99,3 +102,46 @@ def _closing(gate: Gate, call: Any) -> Any:
         return call(*arguments)
 
     return closed
+
+
+def test_an_ack_behind_one_that_is_refused_writes_its_own_cursors(tmp_path: Path) -> None:
+    """A client is refused only after what is on its way: memory must not wait for that, or the next
+    ack takes cursors for stored that never are."""
+
+    async def test(desk: Desk, gate: Gate) -> None:
+        await desk.pull()
+        await desk.append("events/a")
+        while not await desk.wakes():
+            await asyncio.sleep(0.001)
+        wake = (await desk.claim()).json()
+        gate.close()
+        extended = asyncio.ensure_future(desk.report("ack", wake))
+        await _reached(gate)
+        engine = desk.client.engine
+        admit = engine.store.admit
+
+        def refuse(size: int) -> None:
+            engine.store.admit = admit  # there is room again
+            raise Overloaded("Too much is queued.")
+
+        engine.store.admit = refuse  # the queue is full, once
+        acks = [{"stream": each["path"], "offset": each["tail_offset"]} for each in wake["streams"]]
+        first = asyncio.ensure_future(desk.report("ack", wake, acks=acks))
+        second = asyncio.ensure_future(desk.report("ack", wake, acks=acks, done=True))
+        await _settle()
+        gate.open()
+        answers = await asyncio.gather(extended, first, second)
+        assert [each.status for each in answers] == [200, 503, 200]
+        await _check_stored(desk)
+
+    _run(tmp_path, test)
+
+
+async def _check_stored(desk: Desk) -> None:
+    """What a start would find is what was answered."""
+    stored = SubscriptionStore(desk.client.engine, Settings(memory=True))
+    await stored.load()
+    for id, subscription in desk.service.all.items():
+        links = {path: link for path, link in subscription.links.items() if link.position}
+        assert links
+        assert stored.all[id].links == links

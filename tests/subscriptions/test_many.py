@@ -71,6 +71,18 @@ async def test_who_asks_knows_of_it_before_its_turn(client: Client) -> None:
 
 
 @with_app()
+async def test_a_stream_that_is_named_before_its_turn_loses_no_message(client: Client) -> None:
+    """The pattern covers the stream from its beginning; naming it moves no cursor."""
+    desks = await _desks(client)
+    await client.put("events/b", b"[]", content_type=JSON)
+    assert await _append(client, "events/b") < MANY / 2
+    await client.app.subscriptions.add_members("s39", ["events/b"])
+    claimed = (await desks[39].claim()).json()
+    (stream,) = [each for each in claimed["streams"] if each["path"] == "events/b"]
+    assert (stream["link_type"], stream["has_pending"]) == ("explicit", True)
+
+
+@with_app()
 async def test_whoever_ends_a_wake_hears_that_another_follows(client: Client) -> None:
     desks = await _desks(client)
     last = desks[-1]

@@ -16,7 +16,7 @@ _TARGET: Final = re.compile(
     r"(?P<server>https?://[^/]+(?:/.*?)??)"
     r"(?:/v1/(?:stream/__ds/(?P<kind>subscriptions)|stream|state|schema|table|follow|notify)"
     r"/(?P<name>.+?)(?:/__ds/[^/]+)?"
-    r"|/v1/streams|/v1/tokens(?:/[^/]+)?|/v1/link|/v1/links/rotate)?/?",
+    r"|/v1/[a-z]+(?:/[^/]+)?)?/?",
 )
 _NAME: Final = r"([^\s,;]+?)(?=[.,;]?(?:\s|$))"
 # Advice of servers, which name requests, as commands.
@@ -105,7 +105,8 @@ def _not_found(error: PenstockError, target: Target, has_token: bool) -> str:
             "`penstock subscription ls` lists them."
         )
     if not target.name:
-        return f"There is no stream at {without_link(error.url or '')}{unseen}."
+        # A part of the server that it keeps in a stream: what it says is about that part.
+        return error.reason or f"There is no stream at {without_link(error.url or '')}{unseen}."
     return f"There is no stream {target.name} on {target.server}{unseen}; `penstock ls` lists them."
 
 

@@ -83,15 +83,15 @@ def _pairs(
 def nearest_name(name: str, names: frozenset[str]) -> str | None:
     """Return the one of `names` of which `name` may be a misspelling; None if there is none.
 
-    Case, `-` and `_` do not count. Names up to three letters may have two of them exchanged, up to
-    five letters one mistake, longer ones two.
+    Case, `-` and `_` do not count. Names up to three letters may have two of them exchanged or be
+    in the plural, up to five letters one mistake, longer ones two.
     """
     plain = _plain(name)
     for known in sorted(names):
         meant = _plain(known)
         mistakes = _mistakes(plain, meant)
-        is_exchange = mistakes == 1 and sorted(plain) == sorted(meant)
-        if mistakes <= (0 if len(meant) <= 3 else 1 if len(meant) <= 5 else 2) or is_exchange:
+        is_near = mistakes == 1 and (sorted(plain) == sorted(meant) or plain == f"{meant}s")
+        if mistakes <= (0 if len(meant) <= 3 else 1 if len(meant) <= 5 else 2) or is_near:
             return known
     return None
 

@@ -383,6 +383,8 @@ class Subscriptions:
             tails = await self._tails(paths)
             # Again: that took time. In one step from here.
             subscription = await self.get(id)
+            # What its pattern covers already has a cursor, which a tail would move over messages.
+            self.matching.catch_up(subscription)
             before = self._join(subscription, paths, tails)
         finally:
             self.matching.stop_recording(changed)

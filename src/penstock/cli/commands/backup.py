@@ -165,7 +165,8 @@ def list_(dest: str, as_json: bool) -> None:
 def verify(dest: str, id: str | None) -> None:
     """Read every byte of the backups in DEST and compare it with its checksum.
 
-    Reads DEST from this machine. The exit code is 1 if something is missing or damaged.
+    Reads DEST from this machine. The exit code is 1 if something is missing or damaged, or if there
+    is no backup at all.
     """
     from penstock.log.backup.restore import verify_backup
 
@@ -174,6 +175,8 @@ def verify(dest: str, id: str | None) -> None:
         manifests, faults = [repository.manifest(id)], []
     else:
         manifests, faults = repository.manifests()
+        if not manifests and not faults:
+            raise Failure(f"{dest} has no backup.", FAILURE)
     with percentage("checked") as on_progress:
         faults += verify_backup(repository, manifests, on_progress=on_progress)
     for fault in faults:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from penstock.protocol.sse import SseForm
 
 PIECE_BYTES: Final = 64 * 1024
-"""The size of what is searched in one turn of the event loop."""
+"""The size of what is searched in one turn of the event loop. A piece is longer if one message is:
+that is searched on a thread."""
 PAGE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of matching messages after which a page ends: it is in memory as a whole."""
 SILENT_BYTES: Final = 1024 * 1024
@@ -103,7 +104,7 @@ async def search(
         end = await engine.plan(stream, position, max_bytes=PIECE_BYTES, until=until)
         wire = await read_range(engine, stream, position, end)
         at = 0
-        for first, last in event_filter.spans(wire):
+        for first, last in await _spans(event_filter, wire):
             passed += wire.count(b"\n", at, first)
             starts.append(position + first)
             lines.append(passed)
@@ -117,6 +118,12 @@ async def search(
         position = end
         await asyncio.sleep(0)  # reads from memory never wait, and other tasks need a turn too
     return Page(b"".join(parts), position, starts, lines)
+
+
+async def _spans(event_filter: EventFilter, wire: bytes) -> list[tuple[int, int]]:
+    if len(wire) > PIECE_BYTES:
+        return await asyncio.to_thread(event_filter.spans, wire)
+    return event_filter.spans(wire)
 
 
 class FilteredEncoder(SseEncoder):
@@ -170,6 +177,10 @@ class FilteredEncoder(SseEncoder):
         super().rewind(reader)
         reader.searched_from = reader.position
 
+    async def prepare(self, wire: bytes, end: int) -> None:
+        if len(wire) > PIECE_BYTES and (end - len(wire), end) not in self._memo:
+            self._remember(end, len(wire), await asyncio.to_thread(self._filter.apply, wire))
+
     def _write(self, reader: SseReader, sink: Sink, wire: bytes, end: int) -> Progress:
         matching = self._matching(wire, end)
         is_over = end - reader.searched_from >= self._bytes_max and end < self._stream.tail
@@ -183,10 +194,13 @@ class FilteredEncoder(SseEncoder):
         return progress
 
     def _matching(self, wire: bytes, end: int) -> bytes:
-        key = (end - len(wire), end)
-        matching = self._memo.get(key)
+        matching = self._memo.get((end - len(wire), end))
         if matching is None:
-            matching = self._memo[key] = self._filter.apply(wire)
-            if len(self._memo) > MEMO_MAX:
-                self._memo.popitem(last=False)
+            matching = self._filter.apply(wire)
+            self._remember(end, len(wire), matching)
         return matching
+
+    def _remember(self, end: int, size: int, matching: bytes) -> None:
+        self._memo[end - size, end] = matching
+        if len(self._memo) > MEMO_MAX:
+            self._memo.popitem(last=False)

@@ -166,12 +166,16 @@ class SseEncoder:
             if end - start > PIECE_BYTES:
                 end = await engine.plan(stream, start, max_bytes=PIECE_BYTES)
             wire = await read_range(engine, stream, start, end)
+            await self.prepare(wire, end)
         except StreamTrimmed:  # while it was being read
             reader.finish()
             return Progress.BEHIND
         if reader.sink is not sink:
             return Progress.BEHIND
         return self._write(reader, sink, wire, end)
+
+    async def prepare(self, wire: bytes, end: int) -> None:
+        """Do what takes long about a piece that is written next: the event loop goes on."""
 
     def added(self, reader: SseReader) -> None:
         self._traffic.sse_readers += 1
