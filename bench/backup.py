@@ -3,7 +3,7 @@
 Rounds alternate. Every backup is a whole one, to an empty folder on the same disk, and lasts longer
 than its round.
 
-python -m bench.backup [--rounds N] [--rate BYTES] [--connections N ...]
+python -m bench.backup [--rounds N] [--rate BYTES] [--connections N ...] [--dest FOLDER]
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import httpx2
 
 import penstock
 from bench.access import CONNECTIONS, RUN_S, STREAMS, Sample, Side, measure, prepare
+from penstock.limits import BACKUP_BYTES_PER_S
 from tests.helpers.server import Server, running_server
 
 BODY = b"x" * (4 * 1024 * 1024)
-BYTES_PER_S = 32 * 1024 * 1024
-"""The default of `backup_bytes_per_s`."""
 
 
 def seed(server: Server, size: int) -> None:
@@ -60,11 +59,13 @@ class Running:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--rate", type=int, default=BYTES_PER_S, metavar="BYTES")
+    parser.add_argument("--rate", type=int, default=BACKUP_BYTES_PER_S, metavar="BYTES")
     parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
+    parser.add_argument("--dest", help="a folder to back up into, on the disk of the server if not")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        tempfile.TemporaryDirectory(prefix="backups-", dir=options.dest or scratch) as backups,
         running_server(data_dir=Path(scratch, "data"), args=["--scrub-interval", "0"]) as server,
     ):
         prepare(server, None)
@@ -75,7 +76,7 @@ def main() -> None:
             beside: list[Sample] = []
             for number in range(options.rounds + 1):
                 first = measure(side, connections)
-                with Running(server, Path(scratch, f"{connections}-{number}"), options.rate):
+                with Running(server, Path(backups, f"{connections}-{number}"), options.rate):
                     second = measure(side, connections)
                 if number:  # the first round warms up
                     without.append(first)
