@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx2
 
 import penstock
-from bench.access import CONNECTIONS, RUN_S, STREAMS, Sample, Side, cpu_s, measure, prepare
+from bench.access import CONNECTIONS, RUN_S, STREAMS, Sample, Side, measure, prepare
+from bench.tls import cpu_s
 from penstock.limits import BACKUP_BYTES_PER_S
 from tests.helpers.server import Server, running_server
 
@@ -65,7 +66,8 @@ def alone(server: Server, folder: Path) -> float:
     while (job := httpx2.get(url).json())["state"] == "running":
         time.sleep(0.2)
     assert job["state"] == "done", job
-    return (cpu_s(server.pid) - before) / (job["backup"]["bytes"] / MIB)
+    size = int(job["backup"]["bytes"])
+    return (cpu_s(server.pid) - before) / (size / MIB)
 
 
 def main() -> None:
