@@ -187,8 +187,9 @@ bench-access: setup .venv/.stamp-dev ## what access rules, TLS and an open conso
 bench-cluster: setup .venv/.stamp-dev .venv/.stamp-cluster ## nodes over PostgreSQL beside the disk store, and takeovers
 	$(BIN)/python -m bench.cluster
 
-bench-backup: setup .venv/.stamp-dev ## what a running backup costs an append
+bench-backup: setup .venv/.stamp-dev .venv/.stamp-store ## what a running backup costs an append, and reads of cold data
 	$(BIN)/python -m bench.backup
+	$(BIN)/python -m bench.tiered
 
 soak: setup .venv/.stamp-dev .venv/.stamp-store .venv/.stamp-stacks .venv/.stamp-cluster ## the long tests
 	$(BIN)/pytest -m soak -n 3 --dist loadgroup -o faulthandler_timeout=7200 --durations=30

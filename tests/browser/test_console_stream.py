@@ -359,3 +359,11 @@ def test_copied_code_runs(browser: Browser) -> None:
             run(node, "--input-type=module", "-e", codes["Append with JavaScript"])
             assert run(node, "--input-type=module", "-e", codes["Read with JavaScript"])
             assert len(filler.read(path)) == 4
+            follow = [node, "--input-type=module", "-e", codes["Follow live with JavaScript"]]
+            with subprocess.Popen(follow, env=env, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                lines = iter(process.stdout.readline, "")
+                next(line for line in lines if "streamNextOffset" in line)  # it is there
+                filler.append(path, '{"live": 1}')
+                assert any('"live": 1' in line for line in lines)
+                process.kill()

@@ -75,6 +75,7 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Cli) -> None:
         "restore place --data-dir data": "is not empty",
         "restore place --data-dir r --at 2001-01-01": "of that time or before",
         "restore place --data-dir r --at soon": "is not a time",
+        "restore place --data-dir r --at 1h": "of that time or before",
         "restore place --data-dir r --at 2030-01-01 --backup x": "either",
         "backup place --data-dir data": "is in use",
         "backup place --data-dir nowhere": "is not a Penstock data folder",

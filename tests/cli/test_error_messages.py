@@ -212,6 +212,11 @@ def test_commands_that_are_misspelt(cli: Cli) -> None:
     assert said(cli, "read", "x", "--folow")[1].endswith(
         "Did you mean '--follow'? See `penstock read --help`."
     )
+    assert said(cli, "--url", cli.url, "ls") == (
+        2,
+        "--url is no option of `penstock` itself. Options follow the command, as in "
+        "`penstock ls --url URL`. See `penstock --help`.",
+    )
     assert said(cli, "read") == (2, "Missing argument 'STREAMS...'. See `penstock read --help`.")
 
 

@@ -159,7 +159,14 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> click.Context:
         with _failures_on_one_line():
-            return super().make_context(info_name, args, parent, **extra)
+            try:
+                return super().make_context(info_name, args, parent, **extra)
+            except click.NoSuchOption as error:
+                raise click.UsageError(
+                    f"{error.option_name} is no option of `penstock` itself. Options follow the "
+                    "command, as in `penstock ls --url URL`.",
+                    error.ctx,
+                ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. A failure becomes one line for a person, never a traceback."""

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.commands.backup import percentage
 from penstock.cli.terminal import note, printable
 from penstock.cli.text import amount, size
+from penstock.cli.values import Moment
 
 if TYPE_CHECKING:
     from penstock.log.backup.repository import Repository
-
-
-class Moment(click.ParamType[int]):
-    """A time as ISO 8601 has it, in microseconds; without a zone it is local time."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(
-                f"{value!r} is not a time such as 2027-01-15T08:00:00Z or '2027-01-15 08:00'.",
-                param,
-                ctx,
-            )
-        return int(moment.astimezone(UTC).timestamp() * 1_000_000)
 
 
 @click.command("restore")
@@ -46,13 +27,14 @@ class Moment(click.ParamType[int]):
 )
 @click.option(
     "--at",
-    "at_us",
+    "at_ms",
     type=Moment(),
     metavar="TIME",
-    help="Restore the newest backup that is not after this time.  [default: the newest]",
+    help="Restore the newest backup that is not after this time, or not after an age such as 2h.  "
+    "[default: the newest]",
 )
 @click.option("--backup", "id", metavar="ID", help="Restore this backup; see `backup list`.")
-def command(dest: str, data_dir: Path, at_us: int | None, id: str | None) -> None:
+def command(dest: str, data_dir: Path, at_ms: int | None, id: str | None) -> None:
     """Restore a backup in DEST into an empty folder, for `penstock serve --data-dir DIR`.
 
     Every byte is compared with its checksum. A restore that was interrupted is run again with the
@@ -63,9 +45,12 @@ def command(dest: str, data_dir: Path, at_us: int | None, id: str | None) -> Non
     Examples:
       penstock restore /mnt/backups --data-dir ./restored
       penstock restore s3://backups/penstock --data-dir ./data --at 2027-01-15T08:00:00Z
+      penstock restore s3://backups/penstock --data-dir ./data --at yesterday
     """
-    if id is not None and at_us is not None:
+    if id is not None and at_ms is not None:
         raise click.UsageError("Use either --at or --backup.")
+    # The whole millisecond: a time as `backup list` shows it finds its backup.
+    at_us = None if at_ms is None else at_ms * 1000 + 999
     from penstock.log.backup.repository import Repository
     from penstock.log.backup.restore import find_backup, restore
     from penstock.object_store import open_store

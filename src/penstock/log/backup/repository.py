@@ -130,14 +130,14 @@ class Repository:
 
     # -- writing
 
-    def put_verified(self, key: str, data: bytes | bytearray, digest: str) -> None:
+    def put_verified(self, key: str, data: bytes | bytearray) -> None:
         """Write an object, and see that the store has it as it was sent."""
         self.store.put(key, data)
         if self.store.confirms_checksums:
             head = self.store.head(key)
             is_whole = head is not None and head.size == len(data)
         else:
-            is_whole = sha256(self.store.get(key)) == digest
+            is_whole = self.store.get(key) == data
         if not is_whole:
             raise StorageError(
                 f"{self.store.url} does not have {key} as it was written. Check the storage."
@@ -147,12 +147,11 @@ class Repository:
         """Return the checksum and the size of the object."""
         data = encode_contents(contents)
         digest = sha256(data)
-        self.put_verified(f"contents/{digest}", data, digest)
+        self.put_verified(f"contents/{digest}", data)
         return digest, len(data)
 
     def put_manifest(self, manifest: Manifest) -> None:
-        data = encode_manifest(manifest)
-        self.put_verified(manifest_key(manifest.id), data, sha256(data))
+        self.put_verified(manifest_key(manifest.id), encode_manifest(manifest))
 
     def remove(self, *manifests: Manifest) -> None:
         """Remove manifests; their packs go with `collect`."""

@@ -113,7 +113,7 @@ class Packs:
             return
         digest = sha256(self._buffer)
         self._step(0)
-        self._repository.put_verified(pack_key(digest), self._buffer, digest)
+        self._repository.put_verified(pack_key(digest), self._buffer)
         self.named[self._open] = (digest, len(self._buffer))
         self._numbers[digest] = self._open
         self._buffer, self._open = bytearray(), -1

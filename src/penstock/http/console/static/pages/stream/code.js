@@ -60,6 +60,11 @@ export function examples(stream) {
     ],
     [
       "JavaScript",
+      "Follow live",
+      `${headers}const response = await fetch(${quote(`${address}?offset=now&live=sse`)}${options});\nfor await (const events of response.body.pipeThrough(new TextDecoderStream())) console.log(events);`,
+    ],
+    [
+      "JavaScript",
       "Append",
       `${headers}const answer = await fetch(${quote(address)}, {\n  method: "POST",\n  headers: { ${needsToken ? "...headers, " : ""}${type} },\n  body: ${quote(body)},\n});\nif (!answer.ok) throw new Error(await answer.text());`,
     ],
