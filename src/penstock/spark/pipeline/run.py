@@ -159,6 +159,8 @@ class PipelineRun:
         stopped = False
         try:
             query = self._query = self._stream(starting, once=once).start()
+            if not once:
+                self._notify(f"reading {', '.join(self._pipeline.source.streams)}")
             # Waiting in Spark would be wrong: an interrupt inside Py4J breaks its connection.
             while query.isActive:
                 if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
