@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -365,6 +366,8 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
     try:
         catalog = session_settings(pipeline.warehouse.catalog)
         config = {"spark.log.level": "FATAL", **catalog, **pipeline.run.spark}
+        # What Arrow loads with its first dataset takes as long as a tenth of Java's start.
+        threading.Thread(target=import_module, args=("pyarrow.dataset",), daemon=True).start()
         return session("penstock pipeline", master=master, config=config, quiet=True)
     except PenstockError:
         raise
