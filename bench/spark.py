@@ -1,7 +1,8 @@
 """The Spark benchmark: `python -m bench.spark`, one run and one table.
 
 The source beside prebuilt Arrow batches and rows; the pipeline beside files and a query that does
-nothing; how a batch grows with the state; memory over many batches; one and two executors.
+nothing; how long a start takes; how a batch grows with the state; memory over many batches; one and
+two executors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import arguments, spark_growth, spark_latency, spark_pipeline, spark_source, table, tools
+from bench import (
+    arguments,
+    spark_growth,
+    spark_latency,
+    spark_pipeline,
+    spark_source,
+    spark_start,
+    table,
+    tools,
+)
 from bench.rounds import note
 from bench.spark_rivals import Nothing, Prebuilt, RowByRow
 from bench.table import Row
@@ -30,7 +40,7 @@ METHOD = (
     "count, medians are compared. Micro-batches: what Spark says a trigger took, with the same "
     "trigger for all and each batch fed when the one before is over."
 )
-GROUPS = ("source", "latency", "catch-up", "memory", "growth", "scaling")
+GROUPS = ("start", "source", "latency", "catch-up", "memory", "growth", "scaling")
 
 
 def measure_all(
@@ -53,6 +63,7 @@ def measure_all(
     sizes = (100_000 // scale, 1_000_000 // scale, 10_000_000 // scale)
     # Before there is a Java process, which would take its share.
     measured("growth", lambda: spark_growth.measure(sizes))
+    measured("start", lambda: spark_start.measure(rounds))
     if {"source", "latency", "catch-up", "memory"} & set(groups):
         spark = _session()
         batches = 20 // min(scale, 2)

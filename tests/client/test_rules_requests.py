@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.client import requests
@@ -17,6 +18,7 @@ from penstock.client.requests import (
     stream_url,
 )
 from penstock.errors import InvalidPath, ProtocolError
+from penstock.state import parse
 
 URL = "http://host/v1/stream/orders"
 
@@ -133,6 +135,12 @@ def test_append_is_repeatable_only_if_nothing_can_be_stored_twice(
 )
 def test_message_is_encoded_for_its_stream(value: Any, content_type: str, encoded: bytes) -> None:
     assert encode_message(value, content_type) == encoded
+
+
+def test_a_state_event_keeps_its_own_fields_and_headers() -> None:
+    text = b'{"type":"t","key":"k","value":1,"headers":{"operation":"insert","lsn":5},"x":[2]}'
+    event = encode_message(parse(text), "application/json")
+    assert msgspec.json.decode(event) == msgspec.json.decode(text)
 
 
 @pytest.mark.parametrize(

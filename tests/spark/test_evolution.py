@@ -4,6 +4,8 @@ resumed and switched in one commit. Without Spark.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,65 @@ def test_a_rebuild_that_was_killed_resumes_after_the_last_file(
     assert done.rows == 101
     assert list(stored_columns(bench)) == ["name"]
     assert not list(bench.path.glob("_penstock/rebuild/*"))
+
+
+REBUILD = """
+import sys
+from penstock import limits
+from penstock.cli import main
+from penstock.spark.warehouse import duckdb, rebuild
+
+limits.PIPELINE_BUCKET_ROWS = duckdb._ROWS_AT_ONCE = 10
+write = rebuild.write_file
+written = 0
+
+def counted(*arguments, **options):
+    global written
+    file = write(*arguments, **options)
+    written += 1
+    print(written, flush=True)
+    if written == 4:
+        sys.stdin.read()  # until the kill
+    return file
+
+rebuild.write_file = counted
+main(["pipeline", "rebuild", sys.argv[1], "user"])
+"""
+
+
+def test_a_rebuild_whose_process_is_killed_resumes(
+    bench: WarehouseBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after a file was written, and before it was noted."""
+    monkeypatch.setattr("penstock.limits.PIPELINE_BUCKET_ROWS", 10)
+    monkeypatch.setattr("penstock.spark.warehouse.duckdb._ROWS_AT_ONCE", 10)
+    rebuild_table(pipeline(bench, user=OLD), "user", from_events=True)
+    files = len(Table(f"{bench.path}/state/user", None).files())
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        '[source]\nurl = "http://127.0.0.1:9"\nstreams = ["s"]\n'
+        f'[warehouse]\npath = "{bench.path}"\n'
+        '[types.user]\nschema = "name STRING"\n'
+    )
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", REBUILD, str(file)]
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(4)] == ["1\n", "2\n", "3\n", "4\n"]
+        process.kill()
+    assert list(stored_columns(bench)) == ["name", "age"], "the table is as it was"
+    again: list[str] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        again.append("one")
+        return write_file(*args, **options)
+
+    monkeypatch.setattr(rebuilding, "write_file", counted)
+    done = rebuild_table(pipeline(bench, user="name STRING"), "user")
+    assert (len(again), done.rows) == (files - 3, 101)
+    assert list(stored_columns(bench)) == ["name"]
+    names = ask(bench, "name STRING", "SELECT _key, name FROM state_user ORDER BY _key LIMIT 2")
+    assert names == [("k000", "n0"), ("k001", "n1")]
 
 
 def test_a_staged_rebuild_waits_for_the_next_run(bench: WarehouseBench) -> None:

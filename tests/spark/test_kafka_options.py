@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock import Client
 from penstock.errors import InvalidOption
-from penstock.spark.options import source_options
+from penstock.spark.kafka_names import instead_of
+from penstock.spark.options import SOURCE_NAMES, source_options
 from penstock.spark.source import readers
-from tests.helpers.server import Server
+from penstock.state import delete, insert
+from tests.helpers.server import ROOT, Server
 from tests.spark.direct import Query, plan, read, run, source
 from tests.spark.test_batch_reads import fill, users
 
@@ -178,7 +181,9 @@ def test_times_and_pauses_of_requests() -> None:
         ("kafka.bootstrap.servers", "h:1", "set url"),
         ("kafka.group.id", "g", "in its checkpoint"),
         ("groupIdPrefix", "g", "in its checkpoint"),
-        ("includeHeaders", "true", "are columns: operation, txid and timestamp"),
+        ("includeHeaders", "yes", "it is true or false"),
+        ("kafka.sasl.mechanism", "PLAIN", "set token"),
+        ("kafka.auto.offset.reset", "latest", "set startingoffsets"),
         ("fetchOffset.numRetries", "3", "set maxattempts and retryinterval"),
         ("kafka.fetch.max.bytes", "3", "have no meaning here"),
         ("kafka.consumerCacheTimeout", "3", "have no meaning here"),
@@ -194,6 +199,98 @@ def test_the_error_of_an_option_says_what_to_write(name: str, value: str, words:
     with pytest.raises(InvalidOption) as raised:
         source_options({"url": "http://x", "streams": "s", name: value})
     assert words in str(raised.value).lower()
+
+
+KAFKA_SOURCE = [
+    "kafka.bootstrap.servers",
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "includeHeaders",
+    "kafka.auto.offset.reset",
+    "kafka.key.deserializer",
+    "kafka.value.deserializer",
+    "kafka.enable.auto.commit",
+    "kafka.isolation.level",
+    "kafka.interceptor.classes",
+]
+KAFKA_SINK = [
+    "kafka.bootstrap.servers",
+    "topic",
+    "includeHeaders",
+    "kafka.key.serializer",
+    "kafka.value.serializer",
+    "kafka.acks",
+    "kafka.enable.idempotence",
+    "kafka.batch.size",
+    "kafka.linger.ms",
+    "kafka.compression.type",
+]
+KAFKA_SETTINGS = [
+    "spark.kafka.consumer.cache.capacity",
+    "spark.kafka.consumer.cache.timeout",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval",
+    "spark.kafka.consumer.cache.jmx.enable",
+    "spark.kafka.consumer.fetchedData.cache.timeout",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval",
+    "spark.kafka.producer.cache.timeout",
+    "spark.kafka.producer.cache.evictorThreadRunInterval",
+    "spark.sql.streaming.kafka.useDeprecatedOffsetFetching",
+    "spark.kafka.clusters",
+]
+
+
+def test_every_option_of_kafka_is_in_the_table_and_known() -> None:
+    """The options that Spark's guide has for its Kafka source and sink."""
+    page = (ROOT / "docs" / "spark.md").read_text()
+    table = page.partition("### For users of Spark's Kafka source")[2].partition("\n### ")[0]
+    names = (*KAFKA_SOURCE, *KAFKA_SINK, *KAFKA_SETTINGS)
+    assert [name for name in names if name not in table] == []
+    for name in KAFKA_SOURCE:
+        assert name in SOURCE_NAMES or instead_of(name) is not None, name
+    for name in KAFKA_SINK:
+        assert instead_of(name) is not None, name
+
+
+def test_headers_are_a_column_that_can_be_asked_for(client: Client, server: Server) -> None:
+    sent = insert("user", "u0", {"n": 0}, txid="7", headers={"source": "pg", "lsn": 5})
+    fill(client, "headed", [sent, delete("user", "u1")])
+    client.stream("headed").append_many([{"no": "event"}, {"headers": 5}])
+    found = [row["headers"] for row in read(server.url, "headed", includeHeaders="true")]
+    assert json.loads(found[0]) == {"operation": "insert", "txid": "7", "source": "pg", "lsn": 5}
+    assert [None if text is None else json.loads(text) for text in found[1:]] == [
+        {"operation": "delete"},
+        None,
+        5,
+    ]
+    one = read(server.url, "headed", [EqualTo(("key",), "u0")], includeHeaders="true")
+    assert [row["headers"] for row in one] == found[:1]
+    assert "headers" not in read(server.url, "headed")[0]
+    with pytest.raises(InvalidOption, match="is for mode state"):
+        source(server.url, "headed", mode="raw", includeHeaders="true").schema()
+    # A reset row that the source makes has none.
+    query = Query(server.url, "headed", includeHeaders="true", failOnDataLoss="false")
+    query.step()
+    client.stream("headed").delete()
+    assert [(row["control"], row["headers"]) for row in query.step()] == [("reset", None)]
 
 
 def test_a_streaming_query_has_no_time_at_which_it_ends(server: Server) -> None:

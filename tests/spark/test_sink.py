@@ -97,6 +97,21 @@ def test_columns_become_state_events() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "headers"),
+    [
+        ("STRING", '{"operation":"insert","txid":"8","source":"pg"}'),
+        ("MAP<STRING, STRING>", {"source": "pg"}),
+        ("STRUCT<source STRING>", {"source": "pg"}),
+    ],
+)
+def test_a_column_has_headers_of_ones_own(kind: str, headers: Any) -> None:
+    row = {"type": "u", "key": "1", "value": "2", "txid": "7", "headers": headers}
+    ddl = "type STRING, key STRING, value STRING, txid STRING, headers STRING"
+    [text] = encoded("state", ddl, row)
+    assert json.loads(text)["headers"] == {"operation": "upsert", "txid": "7", "source": "pg"}
+
+
+@pytest.mark.parametrize(
     ("mode", "ddl", "row", "words"),
     [
         ("state", "type STRING, key STRING, value STRING",
@@ -107,6 +122,8 @@ def test_columns_become_state_events() -> None:
          {"type": "u", "key": "1", "value": None}, "value is missing"),
         ("state", "type STRING, key STRING, control STRING",
          {"type": "u", "key": "1", "control": "stop"}, "Control 'stop' is unknown"),
+        ("state", "type STRING, key STRING, value STRING, headers STRING",
+         {"type": "u", "key": "1", "value": "1", "headers": "[]"}, "headers has no JSON object"),
         ("stp", "key STRING, record STRING", {"key": "a\tb", "record": "x"}, "holds a tab"),
         ("stp", "key STRING, record STRING", {"key": "a", "record": None}, "needs a key, and"),
         ("raw", "payload STRING", {"payload": None}, "no payload"),

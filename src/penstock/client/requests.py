@@ -319,7 +319,10 @@ def encode_message(value: Any, content_type: str) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if is_json(content_type):
-        return _encode(value)
+        # A state event writes its unknown fields and headers where they were.
+        is_struct = isinstance(value, msgspec.Struct)
+        write: Callable[[], bytes] | None = getattr(value, "to_json", None) if is_struct else None
+        return _encode(value) if write is None else write()
     if isinstance(value, str):
         if is_text(content_type):
             return value.encode()

@@ -54,4 +54,5 @@ def _spark(columns: tuple[tuple[str, DataType], ...]) -> StructType:
 
 RAW: Final = _spark(_RAW)
 STATE: Final = _spark(_STATE)
+STATE_WITH_HEADERS: Final = _spark((*_STATE, ("headers", StringType())))
 STP: Final = _spark(_STP)

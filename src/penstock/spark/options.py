@@ -50,6 +50,7 @@ SOURCE_NAMES: Final = frozenset(
         "maxRecordsPerPartition",
         "partitionBytes",
         "failOnDataLoss",
+        "includeHeaders",
         "maxAttempts",
         "retryInterval",
         "requestTimeout",
@@ -78,6 +79,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     mode: Mode = "state"
     types: tuple[str, ...] | None = None
+    include_headers: bool = False
     starting: Starting = EARLIEST
     ending: Offsets = LATEST
     starting_times: Times = Times()
@@ -112,12 +114,17 @@ def source_options(values: Mapping[str, str]) -> SourceOptions:
         )
     for name in streams:
         check_name(name)
+    mode: Mode = options.one_of("mode", ("state", "raw"))
+    include_headers = options.flag("includeHeaders", default=False)
+    if include_headers and mode == "raw":
+        raise InvalidOption("Option includeHeaders is for mode state: a raw payload has them.")
     return SourceOptions(
         url=options.url(),
         token=options.text("token"),
         streams=streams,
-        mode=options.one_of("mode", ("state", "raw")),
+        mode=mode,
         types=options.names("types") or None,
+        include_headers=include_headers,
         starting=_source_offsets(options) or _offsets(options, "startingOffsets", EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
         starting_times=_times(options, "starting"),

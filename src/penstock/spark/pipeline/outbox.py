@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 
 from penstock import limits
 from penstock.errors import WarehouseInUse
@@ -37,7 +37,6 @@ from penstock.spark.warehouse.warehouse import OUTBOX_STATISTICS, Warehouse
 _STATE: Final = [name for name in OUTBOX.names if name != "message"]
 _COMMIT_ATTEMPTS: Final = 5  # while others compact the files
 _READ_ROWS: Final = 4096
-_dataset: Any = ds
 
 
 class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,9 +292,9 @@ class Outbox:
         self, publish: str, columns: list[str], *, after: int = -1, until: int | None = None
     ) -> pa.Table:
         """The rows of a publish from chunks after `after` and up to `until`, in any order."""
-        condition = (_dataset.field("publish") == publish) & (_dataset.field("chunk") > after)
+        condition = (_field("publish") == publish) & (_field("chunk") > after)
         if until is not None:
-            condition &= _dataset.field("chunk") <= until
+            condition &= _field("chunk") <= until
         files = [
             file
             for file in self._table.files()
@@ -310,8 +309,14 @@ class Outbox:
         options = self._warehouse.options
         store, _ = filesystem(self._table.uri, options)
         paths = [filesystem(file.path, options)[1] for file in files]
-        rows = _dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
+        from pyarrow import dataset  # it loads pandas, which takes a while
+
+        rows: Any = dataset.dataset(paths, schema=ROWS, filesystem=store, format="parquet")
         return rows.to_table(columns=columns, filter=condition)
+
+
+def _field(name: str) -> Any:
+    return pc.field(name)
 
 
 def _others(counts: Mapping[str, int], publish: str) -> dict[str, int]:

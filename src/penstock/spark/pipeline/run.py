@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -159,6 +160,8 @@ class PipelineRun:
         stopped = False
         try:
             query = self._query = self._stream(starting, once=once).start()
+            if not once:
+                self._notify(f"reading {', '.join(self._pipeline.source.streams)}")
             # Waiting in Spark would be wrong: an interrupt inside Py4J breaks its connection.
             while query.isActive:
                 if self._stopping.wait(limits.PIPELINE_POLL_MS / 1000):
@@ -363,6 +366,8 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
     try:
         catalog = session_settings(pipeline.warehouse.catalog)
         config = {"spark.log.level": "FATAL", **catalog, **pipeline.run.spark}
+        # What Arrow loads with its first dataset takes as long as a tenth of Java's start.
+        threading.Thread(target=import_module, args=("pyarrow.dataset",), daemon=True).start()
         return session("penstock pipeline", master=master, config=config, quiet=True)
     except PenstockError:
         raise

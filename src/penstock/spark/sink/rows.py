@@ -28,6 +28,7 @@ _CONTROLS: Final[dict[str, Callable[..., Any]]] = {
     "snapshot-end": snapshot_end,
     "up-to-date": lambda *, offset: up_to_date(),
 }
+_NAMED_HEADERS: Final = frozenset({"operation", "txid", "timestamp", "control"})
 _REQUIRED_COLUMNS: Final[dict[SinkMode, tuple[str, ...]]] = {
     "json": (),
     "state": ("key",),
@@ -101,10 +102,28 @@ class Encoder:
                 old_value=self._value(row, "old_value"),
                 txid=row.get("txid"),
                 timestamp=row.get("timestamp"),
+                headers=self._headers(row),
             )
         except InvalidEvent as error:
             raise NotWritable(f"A row is not a state event: {error.detail} {_shown(row)}") from None
         return event.to_json()
+
+    def _headers(self, row: dict[str, Any]) -> dict[str, Any] | None:
+        """The headers of an event beyond those that have a column; it may have them as the source
+        returns them, with those."""
+        headers = row.get("headers")
+        if isinstance(headers, str):
+            try:
+                headers = msgspec.json.decode(headers)
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                headers = ()
+        if headers is None:
+            return None
+        if not isinstance(headers, dict):
+            raise NotWritable(
+                f"The column headers has no JSON object, map or struct: {_shown(row)}"
+            )
+        return {name: value for name, value in headers.items() if name not in _NAMED_HEADERS}
 
     def _control(self, row: dict[str, Any]) -> bytes:
         make = _CONTROLS.get(row["control"])

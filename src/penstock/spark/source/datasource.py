@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidOption
-from penstock.spark.columns import RAW, STATE
+from penstock.spark.columns import RAW, STATE, STATE_WITH_HEADERS
 from penstock.spark.options import SourceOptions, source_options
 
 
@@ -31,7 +31,7 @@ class DurableStreamsSource(DataSource):
         return "durable_streams"
 
     def schema(self) -> StructType:
-        return RAW if source_options(self.options).mode == "raw" else STATE
+        return all_columns(source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.source.readers import BatchReader
@@ -63,12 +63,18 @@ class DurableStreamsSource(DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
+def all_columns(options: SourceOptions) -> StructType:
+    if options.mode == "raw":
+        return RAW
+    return STATE_WITH_HEADERS if options.include_headers else STATE
+
+
 def columns_of(options: SourceOptions, schema: StructType) -> tuple[str, ...] | None:
     """The columns that a reader returns; None for all.
 
     Spark does not say which columns a query uses, but a schema of the user's own does.
     """
-    known = RAW if options.mode == "raw" else STATE
+    known = all_columns(options)
     if schema == known:
         return None
     types = {field.name: field.dataType for field in known}

@@ -42,6 +42,10 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     old_value: Raw = ABSENT
 
 
+class _Headed(msgspec.Struct, frozen=True, gc=False):
+    headers: Raw = ABSENT
+
+
 class _Row(NamedTuple):
     """One event, in the order of the columns after its location."""
 
@@ -60,6 +64,7 @@ class _Row(NamedTuple):
 
 _decode: Final = msgspec.json.Decoder(list[_Event]).decode
 _decode_one: Final = msgspec.json.Decoder(_Event).decode
+_decode_headers: Final = msgspec.json.Decoder(_Headed).decode
 _IRREGULAR: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _STRING: Final = pa.string()
 
@@ -71,6 +76,21 @@ def state_batch(messages: Messages) -> pa.RecordBatch:
     if columns is None:
         columns = _decoded(messages.payloads, None if frame is None else frame.body)
     return pa.RecordBatch.from_arrays([*messages.columns, *columns], schema=STATE_ARROW)
+
+
+def with_headers(events: pa.RecordBatch, messages: Messages | None) -> pa.RecordBatch:
+    """Events with the column `headers`: the member of that name as it was sent, null if there is
+    none. Rows that no message made have none."""
+    payloads = [] if messages is None else messages.payloads.to_pylist()
+    texts = [_headers_of(payload) for payload in payloads] or [None] * events.num_rows
+    return events.append_column("headers", pa.array(texts, _STRING))
+
+
+def _headers_of(payload: bytes) -> str | None:
+    try:
+        return bytes(_decode_headers(payload).headers).decode() or None
+    except _IRREGULAR:
+        return None
 
 
 def _by_shape(frame: Frame) -> list[pa.Array] | None:

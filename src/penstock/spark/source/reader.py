@@ -31,7 +31,7 @@ from penstock.spark.source.arrow import (
     take,
 )
 from penstock.spark.source.bulk import BulkReads, Read
-from penstock.spark.source.event_columns import reset_batch, state_batch
+from penstock.spark.source.event_columns import reset_batch, state_batch, with_headers
 from penstock.spark.source.filters import Filters
 from penstock.spark.source.planning import Range
 
@@ -112,7 +112,7 @@ class RangeReader:
     def _joined(self, pending: list[tuple[bytes, Where]]) -> Iterator[pa.RecordBatch]:
         if pending:
             messages = joined_messages(pending)
-            yield raw_batch(messages) if self._options.mode == "raw" else state_batch(messages)
+            yield raw_batch(messages) if self._options.mode == "raw" else self._events(messages)
 
     def _read(self, each: Range) -> Iterator[pa.RecordBatch]:
         if each.reset is not None:
@@ -156,7 +156,8 @@ class RangeReader:
         offset: str | None = start.offset
         if not self._is_measured:
             generation, position, offset = None, seq, None  # as in the other rows of the stream
-        yield reset_batch(each.stream, generation, position, seq, offset, reason)
+        row = reset_batch(each.stream, generation, position, seq, offset, reason)
+        yield with_headers(row, None) if self._options.include_headers else row
 
     def _messages(self, each: Range) -> Iterator[tuple[pa.RecordBatch, Position]]:
         """The batches of a range, each with the position after it."""
@@ -181,7 +182,7 @@ class RangeReader:
                 if _is_located(answer):
                     where = self._where(each, position, answer)
                     position = after._replace(seq=position.seq)
-                    yield state_batch(located_messages(answer.body, where)), position
+                    yield self._events(located_messages(answer.body, where)), position
                     continue
                 if position.offset == START and _first_byte(answer) > 0:
                     # The stream was trimmed: only the server knows how many messages are gone.
@@ -262,7 +263,11 @@ class RangeReader:
                 f"A stream of type {answer.content_type} has no state events: read it with the "
                 "option mode=raw."
             )
-        return state_batch(messages)
+        return self._events(messages)
+
+    def _events(self, messages: Messages) -> pa.RecordBatch:
+        events = state_batch(messages)
+        return with_headers(events, messages) if self._options.include_headers else events
 
 
 def _is_located(answer: Answer) -> bool:

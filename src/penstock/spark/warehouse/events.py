@@ -24,8 +24,8 @@ from penstock.spark.warehouse.delta import ParquetFile, Table, TableFile, write_
 from penstock.spark.warehouse.offsets_file import PositionFiles
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_FIRST_TIME: Final = pa.scalar(datetime(1, 1, 1, tzinfo=UTC), _TIME)
-_LAST_TIME: Final = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), _TIME)
+_FIRST_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
+_LAST_TIME: Final = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 EVENTS: Final = pa.schema(
     [
         ("stream", pa.string()),
@@ -70,7 +70,7 @@ WRITTEN_DDL: Final = (
     "types STRING, dead STRING, violations STRING"
 )
 _compute: Any = pc
-_CUTS: Final = pa.array(["reset", "snapshot-end"])  # controls that may make earlier events void
+_CUTS: Final = ("reset", "snapshot-end")  # controls that may make earlier events void
 _LAST_MARK: Final = "snapshot-start"  # controls after it, by name, do not affect the state
 _STRING: Final = pa.string()
 
@@ -240,8 +240,9 @@ def times(texts: pa.Array) -> pa.Array:
         points = texts.cast(_TIME)
     except pa.ArrowException:
         return pa.array([_time(text) for text in texts.to_pylist()], _TIME)
+    first, last = pa.scalar(_FIRST_TIME, _TIME), pa.scalar(_LAST_TIME, _TIME)
     is_shown = _compute.and_(
-        _compute.greater_equal(points, _FIRST_TIME), _compute.less_equal(points, _LAST_TIME)
+        _compute.greater_equal(points, first), _compute.less_equal(points, last)
     )
     return _compute.if_else(is_shown, points, pa.scalar(None, _TIME))
 
@@ -299,7 +300,9 @@ class TaskSummary:
         """Count the rows of a batch, and return it."""
         self.violations.update(violations or {})
         self.invalid += batch.num_rows - batch["error"].null_count
-        self.controls += _compute.sum(_compute.is_in(batch["control"], _CUTS)).as_py() or 0
+        self.controls += (
+            _compute.sum(_compute.is_in(batch["control"], pa.array(_CUTS))).as_py() or 0
+        )
         changes = batch["type"].filter(_compute.equal(batch["kind"], "change"))
         for count in _compute.value_counts(changes).to_pylist():
             self.types[count["values"]] += count["counts"]

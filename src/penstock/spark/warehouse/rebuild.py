@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pyarrow import fs
 
 from penstock.errors import InvalidPipeline
@@ -29,7 +28,6 @@ from penstock.spark.warehouse.storage import filesystem
 from penstock.spark.warehouse.warehouse import STATE_STATISTICS, Warehouse
 
 _ROWS_AT_ONCE: Final = 8192
-_dataset: Any = ds
 Notify = Callable[[str], None]
 
 
@@ -136,7 +134,9 @@ class Rebuild:
         table, options = self.state.table, self._warehouse.options
         files, path = filesystem(f"{table.uri}/{source}", options)
         columns = [*KEY, *REST]
-        rows = _dataset.dataset(path, filesystem=files, format="parquet")
+        from pyarrow import dataset  # it loads pandas, which most runs need later or not at all
+
+        rows: Any = dataset.dataset(path, filesystem=files, format="parquet")
         misfits = 0
 
         def converted() -> Iterator[pa.RecordBatch]:
