@@ -113,7 +113,7 @@ def test_a_second_cluster_in_the_database_is_refused() -> None:
     assert "one cluster" in refusal(dsn, cluster_name="other")
 
 
-@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (3, "newer")])
+@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (schema.FORMAT + 1, "newer")])
 def test_another_format_is_refused(version: int, word: str) -> None:
     dsn = shared().fresh_database()
     join(dsn)
@@ -126,6 +126,10 @@ def test_a_cluster_of_the_first_format_is_brought_to_this_one() -> None:
     join(dsn)
     query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN secret")
     query(dsn, "ALTER TABLE penstock.node DROP COLUMN peer")
+    query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN extents")
+    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN is_full, DROP COLUMN object")
+    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN object_length")
+    query(dsn, "DROP TABLE penstock.garbage")
     query(dsn, "UPDATE penstock.cluster SET format = 1")
     join(dsn)
     [row] = shared().query("SELECT format, secret FROM penstock.cluster", dsn.rpartition("/")[2])

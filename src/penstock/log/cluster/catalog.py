@@ -91,17 +91,30 @@ SELECT (value->>0)::bigint, value->>1, (value->>2)::bigint, (value->>3)::bigint,
   (value->>4)::bigint FROM json_array_elements($1::json)
 ON CONFLICT (stream_id, producer_id) DO UPDATE
 SET epoch = excluded.epoch, seq = excluded.seq, crc = excluded.crc"""
-_PUT_EXTENT: Final = """INSERT INTO penstock.extent VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+_PUT_EXTENT: Final = """INSERT INTO penstock.extent (stream_id, base, length, first_ordinal,
+  open_ordinal, open_time_us, open_crc, body, index, is_full)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $12)
 ON CONFLICT (stream_id, base) DO UPDATE SET length = excluded.length,
   open_ordinal = excluded.open_ordinal, open_time_us = excluded.open_time_us,
-  open_crc = excluded.open_crc,
-  body = substring(extent.body FROM 1 FOR $10) || excluded.body,
+  open_crc = excluded.open_crc, is_full = excluded.is_full,
+  body = substring(extent.body FROM 1 FOR greatest($10 - extent.object_length, 0)::int)
+    || excluded.body,
   index = substring(extent.index FROM 1 FOR $11) || excluded.index"""
-_DROP_EXTENTS: Final = """DELETE FROM penstock.extent USING unnest($1::bigint[], $2::bigint[])
-AS dropped (a, b) WHERE stream_id = a AND base = b"""
+_GARBAGE: Final = """WITH gone AS (%s RETURNING object)
+INSERT INTO penstock.garbage (object, not_before)
+SELECT object, now() + make_interval(secs => %s) FROM gone WHERE object IS NOT NULL"""
+_DROP_EXTENTS: Final = _GARBAGE % (
+    """DELETE FROM penstock.extent USING unnest($1::bigint[], $2::bigint[]) AS dropped (a, b)
+WHERE stream_id = a AND base = b""",
+    "$3",
+)
+_DROP_ALL_EXTENTS: Final = _GARBAGE % (
+    "DELETE FROM penstock.extent WHERE stream_id = ANY($1::bigint[])",
+    "$2",
+)
 _DROP: Final = tuple(
     f"DELETE FROM penstock.{table} WHERE {column} = ANY($1::bigint[])"
-    for table, column in (("stream", "id"), ("extent", "stream_id"), ("producer", "stream_id"))
+    for table, column in (("stream", "id"), ("producer", "stream_id"))
 )
 ROWS_A_STATEMENT: Final = 2000
 
@@ -124,6 +137,8 @@ class ExtentWrite(NamedTuple):
     entries: bytes
     kept: int
     kept_index: int
+    is_full: bool
+    """Whether it gets no more bytes."""
 
 
 class Checkpoint(NamedTuple):
@@ -139,6 +154,8 @@ class Checkpoint(NamedTuple):
     producers: list[tuple[int, str, ProducerState]]
     deleted: list[int]
     dropped: list[tuple[int, int]]
+    garbage_s: float = 0.0
+    """How long the objects of dropped extents stay."""
 
 
 async def write_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
@@ -157,15 +174,24 @@ async def _write_rows(session: Session, checkpoint: Checkpoint) -> None:
     if checkpoint.deleted:
         for statement in _DROP:
             await session.fetch(statement, checkpoint.deleted)
+        await session.fetch(_DROP_ALL_EXTENTS, checkpoint.deleted, checkpoint.garbage_s)
     if checkpoint.dropped:
         ids, bases = zip(*checkpoint.dropped, strict=True)
-        await session.fetch(_DROP_EXTENTS, ids, bases)
+        await session.fetch(_DROP_EXTENTS, ids, bases, checkpoint.garbage_s)
     for start in range(0, len(checkpoint.rows), ROWS_A_STATEMENT):
         text, blob = encode(checkpoint.rows[start : start + ROWS_A_STATEMENT])
         await session.fetch(_PUT_STREAMS, text, blob)
     if checkpoint.extents:
         values = [
-            (each.stream_id, *each.info, each.data, each.entries, each.kept, each.kept_index)
+            (
+                each.stream_id,
+                *each.info,
+                each.data,
+                each.entries,
+                each.kept,
+                each.kept_index,
+                each.is_full,
+            )
             for each in checkpoint.extents
         ]
         await session.execute_many(_PUT_EXTENT, values)

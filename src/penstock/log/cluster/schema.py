@@ -8,14 +8,27 @@ from typing import Final
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 2
-TABLES: Final = frozenset({"cluster", "node", "shard", "journal", "stream", "producer", "extent"})
+FORMAT: Final = 3
+_FIRST_TABLES: Final = frozenset(
+    {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
+)
+TABLES: Final = _FIRST_TABLES | {"garbage"}
 
-_MAKE: Final = """
+_OBJECTS: Final = """
+ALTER TABLE penstock.extent ADD COLUMN is_full boolean NOT NULL DEFAULT false,
+  ADD COLUMN object text, ADD COLUMN object_length bigint NOT NULL DEFAULT 0;
+CREATE INDEX ON penstock.extent (stream_id, base) WHERE is_full AND length > object_length;
+CREATE INDEX ON penstock.extent (object) WHERE object IS NOT NULL;
+CREATE TABLE penstock.garbage (
+  object text PRIMARY KEY, not_before timestamptz NOT NULL,
+  is_leaving boolean NOT NULL DEFAULT false);
+CREATE INDEX ON penstock.garbage (not_before);
+"""
+_MAKE: Final = f"""
 CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE penstock.cluster (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
-  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL);
+  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL, extents text);
 CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
@@ -53,14 +66,20 @@ ALTER TABLE penstock.extent ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
   autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 INSERT INTO penstock.shard VALUES (0, 0, NULL, NULL, 0, 0, 0, 1, 0);
-"""
+{_OBJECTS}"""
 _UPGRADES: Final = {
     1: """
 ALTER TABLE penstock.cluster ADD COLUMN secret text;
 UPDATE penstock.cluster SET secret = $1;
 ALTER TABLE penstock.cluster ALTER secret SET NOT NULL;
 ALTER TABLE penstock.node ADD COLUMN peer text NOT NULL DEFAULT '';
-"""
+""",
+    2: f"""
+ALTER TABLE penstock.cluster ADD COLUMN extents text;
+{_OBJECTS}
+UPDATE penstock.extent e SET is_full = true WHERE EXISTS (SELECT FROM penstock.extent later
+  WHERE later.stream_id = e.stream_id AND later.base > e.base);
+""",
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""
 _NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
@@ -91,7 +110,7 @@ async def prepare(session: Session, name: str) -> None:
                 )
                 return
             await _upgrade(session, tables)
-            await check(session, tables, name)
+            await check(session, await tables_of(session), name)
     except Refused as error:
         raise ClusterRefused(
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
@@ -101,7 +120,7 @@ async def prepare(session: Session, name: str) -> None:
 
 async def _upgrade(session: Session, tables: set[str]) -> None:
     """Bring the tables of an older format to this one; nodes of that format go on meanwhile."""
-    if not tables >= TABLES:
+    if not tables >= _FIRST_TABLES:
         return
     rows = await session.fetch(_CLUSTER)
     version = rows[0][0] if len(rows) == 1 else FORMAT
