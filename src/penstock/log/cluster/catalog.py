@@ -42,10 +42,15 @@ BY_IDS: Final = f"""WITH RECURSIVE s AS (
   SELECT * FROM penstock.stream WHERE id = ANY($1::bigint[])
   UNION SELECT source.* FROM penstock.stream source JOIN s ON source.id = s.forked_from)
 {_ROW} s"""
+PAGE: Final = f"{_ROW} penstock.stream s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
+"""Rows by id, for tools that read all of them."""
 PRODUCER: Final = f"""SELECT {_AT}, epoch, seq, crc FROM (SELECT) AS always
 LEFT JOIN penstock.producer ON stream_id = $1 AND producer_id = $2"""
 PRODUCERS: Final = """SELECT stream_id, producer_id, epoch, seq, crc FROM penstock.producer
 JOIN unnest($1::bigint[], $2::text[]) AS named (a, b) ON stream_id = a AND producer_id = b"""
+
+ALL_PRODUCERS: Final = """SELECT stream_id, producer_id, epoch, seq, crc FROM penstock.producer
+WHERE stream_id = ANY($1::bigint[]) ORDER BY stream_id, producer_id"""
 
 _HELD: Final = """tail - greatest(least(earliest, coalesce(pinned, earliest)),
 coalesce(fork_position, 0))"""
@@ -167,10 +172,11 @@ async def write_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
         if not marked:
             raise Fenced(f"epoch {checkpoint.epoch} has ended")
         await session.fetch(TRIM, SHARD, checkpoint.lsn)
-        await _write_rows(session, checkpoint)
+        await write_rows(session, checkpoint)
 
 
-async def _write_rows(session: Session, checkpoint: Checkpoint) -> None:
+async def write_rows(session: Session, checkpoint: Checkpoint) -> None:
+    """Write the rows of a checkpoint, in a transaction of the caller's."""
     if checkpoint.deleted:
         for statement in _DROP:
             await session.fetch(statement, checkpoint.deleted)
@@ -181,7 +187,17 @@ async def _write_rows(session: Session, checkpoint: Checkpoint) -> None:
     for start in range(0, len(checkpoint.rows), ROWS_A_STATEMENT):
         text, blob = encode(checkpoint.rows[start : start + ROWS_A_STATEMENT])
         await session.fetch(_PUT_STREAMS, text, blob)
-    if checkpoint.extents:
+    await write_extents(session, checkpoint.extents)
+    if checkpoint.producers:
+        producers = [
+            [id, name, *state, producer_checksum(id, name, *state)]
+            for id, name, state in checkpoint.producers
+        ]
+        await session.fetch(_PUT_PRODUCERS, json.dumps(producers))
+
+
+async def write_extents(session: Session, extents: Sequence[ExtentWrite]) -> None:
+    if extents:
         values = [
             (
                 each.stream_id,
@@ -192,15 +208,9 @@ async def _write_rows(session: Session, checkpoint: Checkpoint) -> None:
                 each.kept_index,
                 each.is_full,
             )
-            for each in checkpoint.extents
+            for each in extents
         ]
         await session.execute_many(_PUT_EXTENT, values)
-    if checkpoint.producers:
-        producers = [
-            [id, name, *state, producer_checksum(id, name, *state)]
-            for id, name, state in checkpoint.producers
-        ]
-        await session.fetch(_PUT_PRODUCERS, json.dumps(producers))
 
 
 async def progress(session: Session) -> Progress:
@@ -233,6 +243,21 @@ async def fetch_stored(
         for id, name, epoch, seq, crc in await session.fetch(PRODUCERS, *columns):
             states[id, name] = _state(id, name, epoch, seq, crc)
     return Stored(streams, states)
+
+
+async def fetch_page(session: Session, after_id: int, limit: int) -> list[Row]:
+    """Return rows of the catalog in the order of their ids, checked."""
+    return [_decoded(row) for row in await session.fetch(PAGE, after_id, limit)]
+
+
+async def fetch_producers(
+    session: Session, ids: Sequence[int]
+) -> dict[int, dict[str, ProducerState]]:
+    """Return all producers of some streams, checked."""
+    states: dict[int, dict[str, ProducerState]] = {}
+    for id, name, epoch, seq, crc in await session.fetch(ALL_PRODUCERS, ids):
+        states.setdefault(id, {})[name] = _state(id, name, epoch, seq, crc)
+    return states
 
 
 def _decoded(values: Sequence[Any]) -> Row:

@@ -13,6 +13,8 @@ _FIRST_TABLES: Final = frozenset(
     {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
 )
 TABLES: Final = _FIRST_TABLES | {"garbage"}
+IMPORT: Final = "import"
+"""The table that is there as long as an import is not finished."""
 
 _OBJECTS: Final = """
 ALTER TABLE penstock.extent ADD COLUMN is_full boolean NOT NULL DEFAULT false,
@@ -97,17 +99,10 @@ async def prepare(session: Session, name: str) -> None:
     """
     try:
         async with session.transaction():
-            await session.fetch(_LOCK)
-            tables = {row[0] for row in await session.fetch(_NAMES)}
+            tables = await lock(session)
             if not tables:
-                for statement in filter(str.strip, _MAKE.split(";\n")):
-                    await session.fetch(statement)
-                await session.fetch(
-                    "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
-                    FORMAT,
-                    name,
-                    _new_secret(),
-                )
+                await make_tables(session)
+                await make_cluster(session, name)
                 return
             await _upgrade(session, tables)
             await check(session, await tables_of(session), name)
@@ -116,6 +111,29 @@ async def prepare(session: Session, name: str) -> None:
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
             "user CREATE on the database, or let it own the schema penstock."
         ) from None
+
+
+async def make_tables(session: Session) -> None:
+    """Make empty tables, in a transaction of the caller's. No node uses them before there is a row
+    in `cluster`."""
+    for statement in filter(str.strip, _MAKE.split(";\n")):
+        await session.fetch(statement)
+
+
+async def make_cluster(session: Session, name: str) -> None:
+    """Write the one row that lets nodes use the tables."""
+    await session.fetch(
+        "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
+        FORMAT,
+        name,
+        _new_secret(),
+    )
+
+
+async def lock(session: Session) -> set[str]:
+    """Keep others from making tables until the end of the transaction; return those there are."""
+    await session.fetch(_LOCK)
+    return await tables_of(session)
 
 
 async def _upgrade(session: Session, tables: set[str]) -> None:
@@ -144,6 +162,11 @@ async def read_secret(session: Session) -> str:
 async def check(session: Session, tables: set[str], name: str | None) -> None:
     """Raise ClusterRefused unless `tables` are those of the cluster `name`, of this format; with
     None of any cluster."""
+    if IMPORT in tables:
+        raise ClusterRefused(
+            "An import into the cluster was not finished. Run `penstock cluster import` again with "
+            "the same folder, or drop the schema penstock."
+        )
     if "cluster" not in tables or not tables >= TABLES:
         raise ClusterRefused(
             "The schema penstock of the database has tables that are not those of a cluster. Use "

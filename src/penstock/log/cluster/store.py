@@ -470,6 +470,10 @@ class ClusterStore:
     # -- how it is
 
     @property
+    def extents(self) -> ExtentCache:
+        return self._extents
+
+    @property
     def is_owner(self) -> bool:
         """Whether no other node is known to own the streams."""
         return self._lost is None
