@@ -314,3 +314,4 @@ CLUSTER_LEASE_S: Final = 2.0  # Time after a beat for which readers are told tha
 CLUSTER_BEAT_S: Final = 0.5  # Time between two beats of a node.
 CLUSTER_TAKEOVER_S: Final = 3.0  # Age of an owner's last beat at which another node takes over.
 CLUSTER_CACHE_BYTES: Final = 64 * MIB  # Old payload in the memory of a node.
+CLUSTER_GARBAGE_S: Final = 7 * 86_400  # Age at which an object that nobody needs is deleted.

@@ -16,7 +16,7 @@ from penstock.log.cluster import database, schema
 from penstock.log.cluster.database import Database
 from penstock.log.cluster.node import Node
 from penstock.log.cluster.status import read_status
-from tests.helpers.postgres import ON_POSTGRES, shared
+from tests.helpers.postgres import ON_POSTGRES, running_postgres, shared
 
 pytestmark = list(ON_POSTGRES)
 SECRET = "hunter2-and-more"
@@ -83,6 +83,35 @@ def test_a_password_is_not_shown_when_nobody_listens() -> None:
     assert "cannot be reached" in message
 
 
+def test_a_wrong_password_and_a_user_who_may_not_come_in_are_refused() -> None:
+    server = shared()
+    dsn = server.fresh_database()
+    rules = server.data / "pg_hba.conf"
+    before = rules.read_text()
+    query(dsn, "CREATE ROLE keyed LOGIN PASSWORD 'another one'")
+    query(dsn, "CREATE ROLE barred LOGIN")
+    lines = ("host all keyed all scram-sha-256", "host all barred all reject")
+    rules.write_text("\n".join([*lines, before]))
+    query(dsn, "SELECT pg_reload_conf()")
+    try:
+        wrong = dsn.replace("penstock@", f"keyed:{SECRET}@")
+        assert "refuses the password" in refusal(wrong)
+        assert "refuses the user" in refusal(dsn.replace("penstock@", "barred@"))
+    finally:
+        rules.write_text(before)
+        query(dsn, "SELECT pg_reload_conf()")
+
+
+def test_a_quorum_without_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_S", 1.0)
+    with running_postgres() as server:
+        server.configure(synchronous_standby_names="ANY 1 (gone)")
+        server.query("SELECT pg_reload_conf()")
+        assert "Is a synchronous standby connected?" in refusal(
+            server.dsn, cluster_durability="replicated"
+        )
+
+
 def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "VERSION_MIN", 990000)
     assert "a cluster needs 99" in refusal(shared().fresh_database())
@@ -113,7 +142,7 @@ def test_a_second_cluster_in_the_database_is_refused() -> None:
     assert "one cluster" in refusal(dsn, cluster_name="other")
 
 
-@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (3, "newer")])
+@pytest.mark.parametrize(("version", "word"), [(0, "older format"), (schema.FORMAT + 1, "newer")])
 def test_another_format_is_refused(version: int, word: str) -> None:
     dsn = shared().fresh_database()
     join(dsn)
@@ -126,6 +155,10 @@ def test_a_cluster_of_the_first_format_is_brought_to_this_one() -> None:
     join(dsn)
     query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN secret")
     query(dsn, "ALTER TABLE penstock.node DROP COLUMN peer")
+    query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN extents")
+    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN is_full, DROP COLUMN object")
+    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN object_length")
+    query(dsn, "DROP TABLE penstock.garbage")
     query(dsn, "UPDATE penstock.cluster SET format = 1")
     join(dsn)
     [row] = shared().query("SELECT format, secret FROM penstock.cluster", dsn.rpartition("/")[2])

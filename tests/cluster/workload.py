@@ -22,14 +22,17 @@ LATE = 9
 class Cluster:
     """Nodes of one cluster, as processes."""
 
-    def __init__(self, stack: ExitStack, dsn: str, *args: str) -> None:
+    def __init__(
+        self, stack: ExitStack, dsn: str, *args: str, env: dict[str, str] | None = None
+    ) -> None:
         self._stack = stack
+        self._env = env
         self._args = ["--cluster", dsn, *args]
         self.nodes: list[Server] = []
         self.client = stack.enter_context(httpx.Client(timeout=3))
 
     def add(self) -> Server:
-        node = self._stack.enter_context(running_server(args=self._args))
+        node = self._stack.enter_context(running_server(args=self._args, env=self._env))
         self.nodes.append(node)
         return node
 

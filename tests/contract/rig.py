@@ -39,8 +39,10 @@ from tests.helpers.log import abandon, open_store, shrink_blocks
 
 JSON = StreamConfig("application/json", None, None)
 BYTES = StreamConfig("application/octet-stream", None, None)
-STORES = ("disk", "memory", "cold", "cluster")
-"""`cold` is a disk store whose every checkpoint is followed by a move of all that can be moved."""
+STORES = ("disk", "memory", "cold", "cluster", "cold-cluster")
+"""`cold` is a disk store whose every checkpoint is followed by a move of all that can be moved, and
+`cold-cluster` one of a cluster."""
+ON_CLUSTER = ("cluster", "cold-cluster")
 
 Test = Callable[["Rig"], Awaitable[None]]
 
@@ -75,7 +77,7 @@ class Rig:
         self.folder = folder
         self.clock = ManualClock()
         self._options = options
-        if kind == "cluster":
+        if kind in ON_CLUSTER:
             options |= {"cluster": postgres.shared().fresh_database(), "data_dir": folder}
 
     async def open(self) -> None:
@@ -210,7 +212,7 @@ def on_stores(kinds: Sequence[str] = STORES, **options: Any) -> Callable[[Test],
 
 
 def _parameter(kind: str) -> Any:
-    return pytest.param(kind, marks=postgres.ON_POSTGRES if kind == "cluster" else ())
+    return pytest.param(kind, marks=postgres.ON_POSTGRES if kind in ON_CLUSTER else ())
 
 
 def on_disk(**options: Any) -> Callable[[Test], Any]:

@@ -18,7 +18,7 @@ from penstock.log.disk.tiered import cold_reader
 from penstock.log.memory import MemoryStore
 from penstock.log.store import Store
 from tests.helpers import postgres
-from tests.helpers.tiered import cold_store
+from tests.helpers.tiered import cold_cluster_store, cold_store
 
 TINY: dict[str, Any] = {
     "journal_file_bytes": 4096,
@@ -53,6 +53,8 @@ def open_store(kind: str, folder: Path, clock: ManualClock, **options: Any) -> S
         return cold_store(folder, clock, **options)
     if kind == "cluster":
         return ClusterStore(cluster_settings(**{**TINY, **options}), clock=clock)
+    if kind == "cold-cluster":
+        return cold_cluster_store(cluster_settings(**{**TINY, **options}), clock=clock)
     return DiskStore(Settings(data_dir=folder, **{**TINY, **options}), clock=clock)
 
 

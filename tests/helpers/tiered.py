@@ -1,7 +1,9 @@
-"""Stores whose segments become cold at once, and object stores that go wrong when they are told."""
+"""Stores whose segments or extents become cold at once, and object stores that go wrong when they
+are told."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.errors import StorageUnavailable
+from penstock.log.cluster.store import ClusterStore
 from penstock.object_store import Blob, Data, MemoryStore, ObjectStore
 from tests.crash.engines import QuickStore
 
@@ -124,4 +127,35 @@ def cold_store(
     settings = settings or Settings(data_dir=folder, **{**ALL_COLD, **options})
     store = ColdStore(settings, clock=clock)
     store.objects = _OBJECTS.setdefault(folder, TestObjects())
+    return store
+
+
+class ColdClusterStore(ClusterStore):
+    """A store of a cluster that moves every full extent after each checkpoint."""
+
+    objects: TestObjects
+
+    def open_objects(self) -> ObjectStore:
+        return self.objects
+
+    async def checkpoint(self) -> bool:
+        done = await super().checkpoint()
+        if done:
+            await self.move()
+        return done
+
+    async def move(self) -> None:
+        assert self.mover is not None
+        while await self.mover.move():
+            pass
+
+
+def cold_cluster_store(settings: Settings, *, clock: Clock) -> ColdClusterStore:
+    """A store that is not open yet; another one of the same database has the same objects."""
+    assert settings.cluster is not None
+    name = settings.cluster.rpartition("/")[2]
+    settings = dataclasses.replace(settings, cluster_extents=f"memory://{name}")
+    store = ColdClusterStore(settings, clock=clock)
+    key = Path(name)
+    store.objects = _OBJECTS.setdefault(key, TestObjects(MemoryStore.named(name)))
     return store

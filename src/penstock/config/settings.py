@@ -401,6 +401,17 @@ class Settings:
     cluster_cache_bytes: int = _CLUSTER.size(
         limits.CLUSTER_CACHE_BYTES, "Payload of old messages that a node keeps in memory."
     )
+    cluster_extents: str = _CLUSTER.text(
+        "",
+        "Object store for old messages of a cluster: s3://BUCKET/PREFIX, gs://, az:// or "
+        "file:///FOLDER, the same for all nodes. Empty keeps them in PostgreSQL.",
+    )
+    cluster_garbage_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_GARBAGE_S,
+        "Time after which an object that is no longer needed is deleted. Longer than the age of "
+        "the oldest backup of the database that may be restored.",
+        minimum=0,
+    )
 
     auth_token: str | None = _ACCESS.secret(
         "Bearer token that requests must carry. A flag is visible in the process list: prefer "

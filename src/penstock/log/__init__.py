@@ -30,7 +30,9 @@ def open_engine(settings: Settings, *, clock: Clock = SYSTEM_CLOCK) -> Engine:
         store = MemoryStore(settings)
     elif settings.cluster:
         if settings.tier_url:
-            raise StoreError("A cluster keeps old messages in PostgreSQL: leave out tier_url.")
+            raise StoreError(
+                "A cluster has no segments to move: set cluster_extents instead of tier_url."
+            )
         from penstock.log.cluster.store import ClusterStore
 
         store = ClusterStore(settings, clock=clock)

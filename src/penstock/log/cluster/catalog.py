@@ -42,10 +42,15 @@ BY_IDS: Final = f"""WITH RECURSIVE s AS (
   SELECT * FROM penstock.stream WHERE id = ANY($1::bigint[])
   UNION SELECT source.* FROM penstock.stream source JOIN s ON source.id = s.forked_from)
 {_ROW} s"""
+PAGE: Final = f"{_ROW} penstock.stream s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
+"""Rows by id, for tools that read all of them."""
 PRODUCER: Final = f"""SELECT {_AT}, epoch, seq, crc FROM (SELECT) AS always
 LEFT JOIN penstock.producer ON stream_id = $1 AND producer_id = $2"""
 PRODUCERS: Final = """SELECT stream_id, producer_id, epoch, seq, crc FROM penstock.producer
 JOIN unnest($1::bigint[], $2::text[]) AS named (a, b) ON stream_id = a AND producer_id = b"""
+
+ALL_PRODUCERS: Final = """SELECT stream_id, producer_id, epoch, seq, crc FROM penstock.producer
+WHERE stream_id = ANY($1::bigint[]) ORDER BY stream_id, producer_id"""
 
 _HELD: Final = """tail - greatest(least(earliest, coalesce(pinned, earliest)),
 coalesce(fork_position, 0))"""
@@ -91,17 +96,30 @@ SELECT (value->>0)::bigint, value->>1, (value->>2)::bigint, (value->>3)::bigint,
   (value->>4)::bigint FROM json_array_elements($1::json)
 ON CONFLICT (stream_id, producer_id) DO UPDATE
 SET epoch = excluded.epoch, seq = excluded.seq, crc = excluded.crc"""
-_PUT_EXTENT: Final = """INSERT INTO penstock.extent VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+_PUT_EXTENT: Final = """INSERT INTO penstock.extent (stream_id, base, length, first_ordinal,
+  open_ordinal, open_time_us, open_crc, body, index, is_full)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $12)
 ON CONFLICT (stream_id, base) DO UPDATE SET length = excluded.length,
   open_ordinal = excluded.open_ordinal, open_time_us = excluded.open_time_us,
-  open_crc = excluded.open_crc,
-  body = substring(extent.body FROM 1 FOR $10) || excluded.body,
+  open_crc = excluded.open_crc, is_full = excluded.is_full,
+  body = substring(extent.body FROM 1 FOR greatest($10 - extent.object_length, 0)::int)
+    || excluded.body,
   index = substring(extent.index FROM 1 FOR $11) || excluded.index"""
-_DROP_EXTENTS: Final = """DELETE FROM penstock.extent USING unnest($1::bigint[], $2::bigint[])
-AS dropped (a, b) WHERE stream_id = a AND base = b"""
+_GARBAGE: Final = """WITH gone AS (%s RETURNING object)
+INSERT INTO penstock.garbage (object, not_before)
+SELECT object, now() + make_interval(secs => %s) FROM gone WHERE object IS NOT NULL"""
+_DROP_EXTENTS: Final = _GARBAGE % (
+    """DELETE FROM penstock.extent USING unnest($1::bigint[], $2::bigint[]) AS dropped (a, b)
+WHERE stream_id = a AND base = b""",
+    "$3",
+)
+_DROP_ALL_EXTENTS: Final = _GARBAGE % (
+    "DELETE FROM penstock.extent WHERE stream_id = ANY($1::bigint[])",
+    "$2",
+)
 _DROP: Final = tuple(
     f"DELETE FROM penstock.{table} WHERE {column} = ANY($1::bigint[])"
-    for table, column in (("stream", "id"), ("extent", "stream_id"), ("producer", "stream_id"))
+    for table, column in (("stream", "id"), ("producer", "stream_id"))
 )
 ROWS_A_STATEMENT: Final = 2000
 
@@ -124,6 +142,8 @@ class ExtentWrite(NamedTuple):
     entries: bytes
     kept: int
     kept_index: int
+    is_full: bool
+    """Whether it gets no more bytes."""
 
 
 class Checkpoint(NamedTuple):
@@ -139,6 +159,8 @@ class Checkpoint(NamedTuple):
     producers: list[tuple[int, str, ProducerState]]
     deleted: list[int]
     dropped: list[tuple[int, int]]
+    garbage_s: float = 0.0
+    """How long the objects of dropped extents stay."""
 
 
 async def write_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
@@ -150,31 +172,45 @@ async def write_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
         if not marked:
             raise Fenced(f"epoch {checkpoint.epoch} has ended")
         await session.fetch(TRIM, SHARD, checkpoint.lsn)
-        await _write_rows(session, checkpoint)
+        await write_rows(session, checkpoint)
 
 
-async def _write_rows(session: Session, checkpoint: Checkpoint) -> None:
+async def write_rows(session: Session, checkpoint: Checkpoint) -> None:
+    """Write the rows of a checkpoint, in a transaction of the caller's."""
     if checkpoint.deleted:
         for statement in _DROP:
             await session.fetch(statement, checkpoint.deleted)
+        await session.fetch(_DROP_ALL_EXTENTS, checkpoint.deleted, checkpoint.garbage_s)
     if checkpoint.dropped:
         ids, bases = zip(*checkpoint.dropped, strict=True)
-        await session.fetch(_DROP_EXTENTS, ids, bases)
+        await session.fetch(_DROP_EXTENTS, ids, bases, checkpoint.garbage_s)
     for start in range(0, len(checkpoint.rows), ROWS_A_STATEMENT):
         text, blob = encode(checkpoint.rows[start : start + ROWS_A_STATEMENT])
         await session.fetch(_PUT_STREAMS, text, blob)
-    if checkpoint.extents:
-        values = [
-            (each.stream_id, *each.info, each.data, each.entries, each.kept, each.kept_index)
-            for each in checkpoint.extents
-        ]
-        await session.execute_many(_PUT_EXTENT, values)
+    await write_extents(session, checkpoint.extents)
     if checkpoint.producers:
         producers = [
             [id, name, *state, producer_checksum(id, name, *state)]
             for id, name, state in checkpoint.producers
         ]
         await session.fetch(_PUT_PRODUCERS, json.dumps(producers))
+
+
+async def write_extents(session: Session, extents: Sequence[ExtentWrite]) -> None:
+    if extents:
+        values = [
+            (
+                each.stream_id,
+                *each.info,
+                each.data,
+                each.entries,
+                each.kept,
+                each.kept_index,
+                each.is_full,
+            )
+            for each in extents
+        ]
+        await session.execute_many(_PUT_EXTENT, values)
 
 
 async def progress(session: Session) -> Progress:
@@ -207,6 +243,21 @@ async def fetch_stored(
         for id, name, epoch, seq, crc in await session.fetch(PRODUCERS, *columns):
             states[id, name] = _state(id, name, epoch, seq, crc)
     return Stored(streams, states)
+
+
+async def fetch_page(session: Session, after_id: int, limit: int) -> list[Row]:
+    """Return rows of the catalog in the order of their ids, checked."""
+    return [_decoded(row) for row in await session.fetch(PAGE, after_id, limit)]
+
+
+async def fetch_producers(
+    session: Session, ids: Sequence[int]
+) -> dict[int, dict[str, ProducerState]]:
+    """Return all producers of some streams, checked."""
+    states: dict[int, dict[str, ProducerState]] = {}
+    for id, name, epoch, seq, crc in await session.fetch(ALL_PRODUCERS, ids):
+        states.setdefault(id, {})[name] = _state(id, name, epoch, seq, crc)
+    return states
 
 
 def _decoded(values: Sequence[Any]) -> Row:

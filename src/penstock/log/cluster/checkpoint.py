@@ -43,12 +43,14 @@ class ClusterCheckpointer:
         checkpoints: int,
         *,
         extent_bytes: int,
+        garbage_s: float = 0.0,
     ) -> None:
         self._place = ThreadSession(open_session)
         self._epoch = epoch
         self.checkpoints = checkpoints
         """The checkpoints that are known to be in force."""
         self._extent_bytes = extent_bytes
+        self._garbage_s = garbage_s
         self._abandoned = threading.Event()
 
     def passes(self, error: Exception) -> bool:
@@ -82,6 +84,7 @@ class ClusterCheckpointer:
             [(item.row.id, name, state) for item in plan.streams for name, state in item.producers],
             [stream_id for stream_id, _ in plan.deleted],
             [(item.row.id, info.base) for item in plan.streams for info in item.dropped],
+            self._garbage_s,
         )
         self._write(checkpoint)
         self.checkpoints += 1

@@ -110,6 +110,9 @@ class PgSession:
             # server only.
             self.abort()
             await asyncio.wait({task})
+            raise OutcomeUnknown(
+                f"no answer within {STATEMENT_TIMEOUT_S:g} s. Is a synchronous standby connected?"
+            )
         try:
             result = task.result()
         except Exception as error:  # noqa: BLE001 - sorted by what it means

@@ -1,7 +1,8 @@
-"""Payload that has left the journal: extents, rows of at most 1 MB, with a cache of those that were
-read last.
+"""Payload that has left the journal: extents of at most 1 MB, with a cache of those that were read
+last.
 
-An extent is what a segment is on disk: bytes of one stream with an index of checksummed blocks.
+An extent is what a segment is on disk: bytes of one stream with an index of checksummed blocks. Its
+first `object_length` bytes are in an object, if there is a store for them; the rest is in its row.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged
+from penstock.errors import ClusterRefused, ClusterUnavailable, ColdDataUnavailable, Damaged
 from penstock.log.cluster.catalog import ExtentWrite
 from penstock.log.cluster.database import OutcomeUnknown, Sessions
+from penstock.log.cluster.extent_objects import ObjectReader
 from penstock.log.disk import segment
 from penstock.log.disk.segment import (
     ENTRY,
@@ -30,7 +32,8 @@ EXTENT_BYTES: Final = 256 * 1024
 """An extent of this size gets no more bytes."""
 CHUNK_BYTES: Final = 768 * 1024
 """A longer chunk becomes several: an extent has no more than 1 MB."""
-READ: Final = "SELECT body, index FROM penstock.extent WHERE stream_id = $1 AND base = $2"
+READ: Final = """SELECT body, index, object, object_length FROM penstock.extent
+WHERE stream_id = $1 AND base = $2"""
 
 Key = tuple[int, int, int]
 
@@ -45,6 +48,7 @@ def plan_extents(
 ) -> tuple[tuple[SegmentInfo, ...], list[ExtentWrite]]:
     """Return the extents of a stream with `chunks` behind them, and what has to be written."""
     written: dict[int, tuple[SegmentInfo, bytes, bytes]] = {}
+    extent_bytes = min(extent_bytes, EXTENT_BYTES)
 
     def write(info: SegmentInfo, data: bytes, entries: bytes) -> None:
         written[info.base] = (info, data, entries)
@@ -54,7 +58,7 @@ def plan_extents(
         _pieces(chunks, count_lines=count_lines),
         write,
         count_lines=count_lines,
-        segment_bytes_max=min(extent_bytes, EXTENT_BYTES),
+        segment_bytes_max=extent_bytes,
     )
     writes = [
         ExtentWrite(
@@ -63,6 +67,7 @@ def plan_extents(
             *written[info.base][1:],
             written[info.base][0].length,
             written[info.base][0].length // segment.BLOCK_BYTES * ENTRY.size,
+            info is not result[-1] or info.length >= extent_bytes,
         )
         for info in result
         if info.base in written
@@ -94,8 +99,11 @@ class ExtentCache:
     """Reads and checks extents, and keeps those that were read last, bounded by their bytes.
     Belongs to the event loop. As a `ColdSource` it has every segment."""
 
-    def __init__(self, sessions: Sessions, *, cache_bytes: int) -> None:
+    def __init__(
+        self, sessions: Sessions, objects: ObjectReader | None, *, cache_bytes: int
+    ) -> None:
         self._sessions = sessions
+        self._objects = objects
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[Key, tuple[bytes, bytes]] = OrderedDict()
         self._reading: dict[Key, asyncio.Task[tuple[bytes, bytes]]] = {}
@@ -142,10 +150,18 @@ class ExtentCache:
                 f"PostgreSQL does not answer: {error}", Retry_After="1"
             ) from None
         where = f"stream {stream_id}, extent {info.base}"
-        if not rows or len(rows[0][0]) < info.length:
+        body, index, name, length = rows[0] if rows else (b"", b"", None, 0)
+        if name is not None:
+            if self._objects is None:
+                raise ColdDataUnavailable(
+                    "This part of the stream is in an object store that this node does not know "
+                    "(cluster_extents).",
+                    Retry_After="1",
+                )
+            body = await self._objects.read(name, length, where) + body
+        if len(body) < info.length:
             raise Damaged(f"{where}: bytes are missing. Restore the database from a backup.")
-        # It may have grown since.
-        body, index = rows[0][0][: info.length], rows[0][1]
+        body = body[: info.length]  # it may have grown since
         check_blocks(info, 0, body, index, where)
         self._keep((stream_id, info.base, info.length), (body, index))
         return body, index
@@ -167,6 +183,8 @@ class ExtentCache:
             self.forget(stream_id, info.base)
 
     def close(self) -> None:
+        if self._objects is not None:
+            self._objects.close()
         for task in self._reading.values():
             task.cancel()
         self._cached.clear()

@@ -18,6 +18,7 @@ from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused, ClusterUnavailable, NotOwner
 from penstock.log.cluster import schema, slots
 from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session
+from penstock.log.cluster.extent_objects import check_store
 from penstock.log.cluster.slots import SHARD, Claim
 
 log = logging.getLogger("penstock.log")
@@ -123,6 +124,7 @@ class Node:
         session = await self._first_session()
         try:
             await schema.prepare(session, self._settings.cluster_name)
+            await check_store(session, self._settings)
             self.secret = await schema.read_secret(session)
             await session.fetch(
                 REGISTER, self.name, self._incarnation, self.url, version, self.peer

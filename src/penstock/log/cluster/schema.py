@@ -8,14 +8,29 @@ from typing import Final
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 2
-TABLES: Final = frozenset({"cluster", "node", "shard", "journal", "stream", "producer", "extent"})
+FORMAT: Final = 3
+_FIRST_TABLES: Final = frozenset(
+    {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
+)
+TABLES: Final = _FIRST_TABLES | {"garbage"}
+IMPORT: Final = "import"
+"""The table that is there as long as an import is not finished."""
 
-_MAKE: Final = """
+_OBJECTS: Final = """
+ALTER TABLE penstock.extent ADD COLUMN is_full boolean NOT NULL DEFAULT false,
+  ADD COLUMN object text, ADD COLUMN object_length bigint NOT NULL DEFAULT 0;
+CREATE INDEX ON penstock.extent (stream_id, base) WHERE is_full AND length > object_length;
+CREATE INDEX ON penstock.extent (object) WHERE object IS NOT NULL;
+CREATE TABLE penstock.garbage (
+  object text PRIMARY KEY, not_before timestamptz NOT NULL,
+  is_leaving boolean NOT NULL DEFAULT false);
+CREATE INDEX ON penstock.garbage (not_before);
+"""
+_MAKE: Final = f"""
 CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE penstock.cluster (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
-  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL);
+  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL, extents text);
 CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
@@ -53,14 +68,20 @@ ALTER TABLE penstock.extent ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
   autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 INSERT INTO penstock.shard VALUES (0, 0, NULL, NULL, 0, 0, 0, 1, 0);
-"""
+{_OBJECTS}"""
 _UPGRADES: Final = {
     1: """
 ALTER TABLE penstock.cluster ADD COLUMN secret text;
 UPDATE penstock.cluster SET secret = $1;
 ALTER TABLE penstock.cluster ALTER secret SET NOT NULL;
 ALTER TABLE penstock.node ADD COLUMN peer text NOT NULL DEFAULT '';
-"""
+""",
+    2: f"""
+ALTER TABLE penstock.cluster ADD COLUMN extents text;
+{_OBJECTS}
+UPDATE penstock.extent e SET is_full = true WHERE EXISTS (SELECT FROM penstock.extent later
+  WHERE later.stream_id = e.stream_id AND later.base > e.base);
+""",
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""
 _NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
@@ -78,20 +99,13 @@ async def prepare(session: Session, name: str) -> None:
     """
     try:
         async with session.transaction():
-            await session.fetch(_LOCK)
-            tables = {row[0] for row in await session.fetch(_NAMES)}
+            tables = await lock(session)
             if not tables:
-                for statement in filter(str.strip, _MAKE.split(";\n")):
-                    await session.fetch(statement)
-                await session.fetch(
-                    "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
-                    FORMAT,
-                    name,
-                    _new_secret(),
-                )
+                await make_tables(session)
+                await make_cluster(session, name)
                 return
             await _upgrade(session, tables)
-            await check(session, tables, name)
+            await check(session, await tables_of(session), name)
     except Refused as error:
         raise ClusterRefused(
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
@@ -99,9 +113,32 @@ async def prepare(session: Session, name: str) -> None:
         ) from None
 
 
+async def make_tables(session: Session) -> None:
+    """Make empty tables, in a transaction of the caller's. No node uses them before there is a row
+    in `cluster`."""
+    for statement in filter(str.strip, _MAKE.split(";\n")):
+        await session.fetch(statement)
+
+
+async def make_cluster(session: Session, name: str) -> None:
+    """Write the one row that lets nodes use the tables."""
+    await session.fetch(
+        "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
+        FORMAT,
+        name,
+        _new_secret(),
+    )
+
+
+async def lock(session: Session) -> set[str]:
+    """Keep others from making tables until the end of the transaction; return those there are."""
+    await session.fetch(_LOCK)
+    return await tables_of(session)
+
+
 async def _upgrade(session: Session, tables: set[str]) -> None:
     """Bring the tables of an older format to this one; nodes of that format go on meanwhile."""
-    if not tables >= TABLES:
+    if not tables >= _FIRST_TABLES:
         return
     rows = await session.fetch(_CLUSTER)
     version = rows[0][0] if len(rows) == 1 else FORMAT
@@ -125,6 +162,11 @@ async def read_secret(session: Session) -> str:
 async def check(session: Session, tables: set[str], name: str | None) -> None:
     """Raise ClusterRefused unless `tables` are those of the cluster `name`, of this format; with
     None of any cluster."""
+    if IMPORT in tables:
+        raise ClusterRefused(
+            "An import into the cluster was not finished. Run `penstock cluster import` again with "
+            "the same folder, or drop the schema penstock."
+        )
     if "cluster" not in tables or not tables >= TABLES:
         raise ClusterRefused(
             "The schema penstock of the database has tables that are not those of a cluster. Use "

@@ -28,6 +28,7 @@ from penstock.errors import (
 from penstock.log.cluster.catalog import Catalog
 from penstock.log.cluster.checkpoint import ClusterCheckpointer
 from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused, Session, Sessions
+from penstock.log.cluster.extent_objects import ExtentMover, ObjectReader
 from penstock.log.cluster.extents import ExtentCache, ExtentMissing, ExtentReader
 from penstock.log.cluster.node import Node
 from penstock.log.cluster.recovery import Recovered, recover
@@ -41,9 +42,10 @@ from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.listing import Listing
 from penstock.log.disk.reader import StreamReader
 from penstock.log.mutations import Entry, mutations_of
-from penstock.log.stats import StoreStats, Totals
+from penstock.log.stats import StoreStats, TierStats, Totals
 from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
+from penstock.object_store import ObjectStore, open_store
 from penstock.protocol.producer import ProducerState
 
 T = TypeVar("T")
@@ -163,10 +165,13 @@ class ClusterStore:
             claim.epoch,
             recovered.checkpoints,
             extent_bytes=settings.segment_bytes_max,
+            garbage_s=settings.cluster_garbage_s,
         )
         self._sessions = Sessions(self.node.open_session, size=SESSIONS)
         self._catalog = Catalog(self._sessions, claim.epoch, lambda: self._checkpointer.checkpoints)
-        self._extents = ExtentCache(self._sessions, cache_bytes=settings.cluster_cache_bytes)
+        self._extents = ExtentCache(
+            self._sessions, self._open_extents(), cache_bytes=settings.cluster_cache_bytes
+        )
         self._reader = StreamReader(ExtentReader(self._extents))
         self._schedule = CheckpointSchedule(
             self._checkpointer,
@@ -197,6 +202,21 @@ class ClusterStore:
         self._committer.start()
         self._schedule_task = asyncio.create_task(self._schedule.run())
 
+    def open_objects(self) -> ObjectStore:
+        """Return the object store of extents."""
+        return open_store(self._settings.cluster_extents)
+
+    def _open_extents(self) -> ObjectReader | None:
+        """Return what reads extents in the object store, and start to move full ones there."""
+        self.mover: ExtentMover | None = None
+        if not self._settings.cluster_extents:
+            return None
+        store = self.open_objects()
+        stats = self.stats.tier = TierStats()
+        self.mover = ExtentMover(store, self._sessions, self._settings, stats)
+        self.mover.start()
+        return ObjectReader(store, self._settings, stats)
+
     async def close(self, *, timeout_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
@@ -222,6 +242,8 @@ class ClusterStore:
         await self._schedule_task
         await asyncio.to_thread(self._writer.close)
         await asyncio.to_thread(self._checkpointer.close)
+        if self.mover is not None:
+            await self.mover.close()
         self._reader.close()
         self._sessions.close()
         await loop.run_in_executor(self._look_ups, self._end_look_ups)
@@ -446,6 +468,10 @@ class ClusterStore:
         return await self._catalog.expired(now_us, after, limit)
 
     # -- how it is
+
+    @property
+    def extents(self) -> ExtentCache:
+        return self._extents
 
     @property
     def is_owner(self) -> bool:

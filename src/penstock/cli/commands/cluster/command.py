@@ -10,8 +10,9 @@ import click
 
 from penstock.cli import Failure
 from penstock.cli.commands.cluster.demo import demo
-from penstock.cli.exits import FAILURE, USAGE
-from penstock.cli.options import SettingsCommand, resolved, setting_flags
+from penstock.cli.commands.cluster.moving import cluster_settings, export, import_
+from penstock.cli.exits import FAILURE
+from penstock.cli.options import SettingsCommand, setting_flags
 from penstock.cli.terminal import printable
 from penstock.cli.text import aligned, amount, size
 
@@ -21,7 +22,8 @@ def command() -> None:
     """Show, demonstrate and move a cluster: nodes over PostgreSQL."""
 
 
-command.add_command(demo)
+for each in (demo, import_, export):
+    command.add_command(each)
 
 
 @command.command("status", cls=SettingsCommand)
@@ -33,9 +35,7 @@ def status(as_json: bool, **options: Any) -> None:
     It reads the tables of the database that --cluster names (or PENSTOCK_CLUSTER), and needs no
     node. The exit code is 1 if no node that lives owns the streams.
     """
-    settings = resolved(options).settings
-    if not settings.cluster:
-        raise Failure("Name the database: --cluster postgresql://…, or PENSTOCK_CLUSTER.", USAGE)
+    settings = cluster_settings(options)
     from penstock.log.cluster.status import read_status  # here: `--help` loads no store
 
     state = asyncio.run(read_status(settings))
