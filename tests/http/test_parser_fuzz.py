@@ -106,6 +106,7 @@ FRAGMENTS = [
     b":",
     b"0\r\n\r\n",
     b"DELETE /b HTTP/1.1\r\n",
+    b"CONNECT /b HTTP/1.1\r\n",
     b"GET  /b HTTP/1.1\r\n",
     b"Host: localhost\r\n\r\n",
     b"Content-Length: 3\r\n",

@@ -13,11 +13,11 @@ import pytest
 import uvloop
 
 from penstock.http.app import open_app
-from penstock.http.message import Request
+from penstock.http.message import Request, Response
 from penstock.http.watchdog import TICK_S, LoopWatchdog, culprit_of
 from tests.helpers.app import Client, make_request, settings_of, with_app
 from tests.http.test_metrics import scrape
-from tests.http.wire import on_loop
+from tests.http.wire import FakeApp, get, native, on_loop
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -54,6 +54,33 @@ async def test_a_long_turn_is_measured_and_its_request_named(
         assert "secret" not in line
     finally:
         watchdog.close()
+
+
+@on_loop
+async def test_the_request_of_a_compiled_handler_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Once it has waited, nothing of the connection is on the stack if that is compiled."""
+
+    async def slow() -> Response:
+        await asyncio.sleep(0)
+        time.sleep(0.6)
+        return Response(200, [], b"")
+
+    caplog.clear()
+    watchdog = LoopWatchdog(stall_s=0.1)
+    app = FakeApp()
+    app.routes[b"/slow"] = lambda request: slow()
+    async with native(app) as server:
+        watchdog.start()
+        try:
+            await beats(watchdog, 2)
+            with caplog.at_level(logging.WARNING):
+                assert (await server.ask(get("/slow?token=secret"))).status == 200
+                await beats(watchdog, 1)
+        finally:
+            watchdog.close()
+    (line,) = [each.getMessage() for each in caplog.records if "held up" in each.getMessage()]
+    assert "GET '/slow' (" in line
+    assert "secret" not in line
 
 
 @on_loop

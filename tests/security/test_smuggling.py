@@ -70,6 +70,8 @@ REFUSED = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "absolute URL": raw(b"GET http://test/ HTTP/1.1", TEST),
     "authority": raw(b"CONNECT test:80 HTTP/1.1", TEST),
+    "tunnel to a path": raw(b"CONNECT /a HTTP/1.1", TEST),
+    "tunnel with a body": raw(b"CONNECT /a HTTP/1.1", TEST, b"Content-Length: 1", body=b"x"),
     "fragment": raw(b"GET /a#b HTTP/1.1", TEST),
     "asterisk": raw(b"GET * HTTP/1.1", TEST),
     "NUL in the path": raw(b"GET /a\0b HTTP/1.1", TEST),

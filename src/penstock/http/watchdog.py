@@ -7,12 +7,13 @@ turn lasts, which is the only time when it shows who is at work.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
 import time
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.http.message import Request
 from penstock.log.stats import Histogram
@@ -23,6 +24,8 @@ TICK_S: Final = 0.05
 LINE_INTERVAL_S: Final = 1.0
 """At most one line is logged in this time."""
 PATH_CHARACTERS_MAX: Final = 200
+REFERENTS_DEPTH: Final = 2
+"""From a compiled coroutine to its variables, and from those to a request."""
 LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # Where the loop itself begins: frames above these belong to no turn.
@@ -68,7 +71,7 @@ class LoopWatchdog:
         if self._stall_s > 0:
             thread = threading.Thread(
                 target=self._watch,
-                args=(threading.get_ident(),),
+                args=(loop, threading.get_ident()),
                 name="penstock-watchdog",
                 daemon=True,
             )
@@ -117,11 +120,13 @@ class LoopWatchdog:
 
     # -- on the thread
 
-    def _watch(self, thread_id: int) -> None:
+    def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
         while not self._ended.wait(max(self._due + self._stall_s - time.monotonic(), TICK_S)):
             if self._culprit is None and time.monotonic() - self._due >= self._stall_s:
                 frame = sys._current_frames().get(thread_id)
                 culprit = None if frame is None else culprit_of(frame)
+                if culprit is not None and culprit.request is None:
+                    culprit = culprit._replace(request=_request_of(asyncio.current_task(loop)))
                 if culprit is not None:
                     self._culprit = culprit
 
@@ -142,6 +147,18 @@ def culprit_of(frame: FrameType) -> Culprit | None:
             request = _text(value)
         current = current.f_back
     return None if function is None else Culprit(request, function)
+
+
+def _request_of(task: asyncio.Task[Any] | None) -> str | None:
+    """Return the request that a task is for: compiled functions leave no frame on the stack, but
+    their coroutines refer to what they work on."""
+    referents: list[Any] = [] if task is None else [task.get_coro()]
+    for _ in range(REFERENTS_DEPTH):
+        referents = gc.get_referents(*referents)
+        for each in referents:
+            if isinstance(each, Request):
+                return _text(each)
+    return None
 
 
 def _is_loop(frame: FrameType) -> bool:

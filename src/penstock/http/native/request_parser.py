@@ -373,6 +373,9 @@ class RequestParser:
         self._headers = None
         self.chunked = b"transfer-encoding" in headers
         if parser.should_upgrade():
+            if method == "CONNECT":
+                # It is an upgrade without a header that asks for it, and would be one again.
+                self._refuse_input(BadRequest("CONNECT asks for a proxy, which this is not."))
             self._upgrade = plain_head(raw_method, url, version, headers)
             return
         path, _, query = url.partition(b"?")
