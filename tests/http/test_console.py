@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+import click
 import pytest
 
+from penstock.cli import main
 from penstock.http.console.assets import PAGE, TYPES, load_assets
 from penstock.http.console.dialect import POLICY, prefers_html
 from penstock.http.message import Request
@@ -144,3 +147,27 @@ async def test_the_console_can_be_switched_off(client: Client) -> None:
 
 def test_every_kind_of_file_has_a_type() -> None:
     assert {name[name.rindex(".") :] for name in (PAGE, *FILES)} <= set(TYPES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    sorted(
+        {
+            command.strip()
+            for name, file in load_assets().by_name.items()
+            if name.endswith(".js")
+            for text in re.findall(r"[\"`](penstock [^\"`]+)", file.body.decode())
+            for command in text.split("&&")
+        }
+    ),
+)
+def test_the_commands_that_the_pages_advise_exist(text: str) -> None:
+    words = shlex.split(re.sub(r"\$\{[^}]+\}", "NAME", text).replace("'{\\", "1"))[1:]
+    words = [__file__ if word == "FILE" else word for word in words]
+    command: click.Command | None = main
+    context = click.Context(main)
+    while isinstance(command, click.Group):
+        _, command, words = command.resolve_command(context, words)
+    assert command is not None
+    if words and words != ["--help"]:
+        command.make_context("", words)  # raises an error for words that it does not take

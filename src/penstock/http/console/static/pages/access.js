@@ -109,6 +109,7 @@ const columns = (onRevoke) => [
     key: "expires_at",
     title: "Expires",
     sortable: true,
+    wide: true,
     cell: (row) => (row.expired ? badge("expired", "bad") : row.expires_at ? time(row.expires_at) : "never"),
   },
   {

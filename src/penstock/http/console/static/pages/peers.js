@@ -77,7 +77,7 @@ const mirrorColumns = (onEnd) => [
     sortable: true,
     cell: (row) => h("a", { href: link("tables", row.table) }, pathText(row.table)),
   },
-  { key: "surl", title: "Source", cell: (row) => h("code", row.surl) },
+  { key: "surl", title: "Source", wide: true, cell: (row) => h("code", row.surl) },
   {
     key: "state",
     title: "State",

@@ -72,7 +72,7 @@ const COLUMNS = [
     sortable: true,
     cell: (row) => h("a", { href: link("subscriptions", encodeURIComponent(row.id)) }, row.id),
   },
-  { key: "type", title: "Type", sortable: true, cell: (row) => row.type },
+  { key: "type", title: "Type", sortable: true, wide: true, cell: (row) => row.type },
   {
     key: "pattern",
     title: "Streams",

@@ -54,7 +54,7 @@ async function list(root, signal) {
             h(
               "span",
               "A table is a stream that other servers read by STP. Declare one with ",
-              h("code", "penstock table create prices price_list"),
+              h("code", "penstock table create prices"),
               ".",
             ),
           ),
