@@ -13,14 +13,15 @@ from urllib.request import urlopen
 import pytest
 
 from penstock.config.settings import Settings
-from penstock.errors import ClusterRefused, ColdDataUnavailable, StorageUnavailable
+from penstock.errors import ClusterRefused, ColdDataUnavailable, Damaged, StorageUnavailable
 from penstock.log.cluster import extent_objects
 from penstock.log.cluster.node import Node
 from penstock.log.cluster.store import ClusterStore
 from penstock.log.stream import Stream
 from tests.cluster.workload import Cluster, Workload, until
-from tests.contract.rig import BYTES, Rig, on_stores
+from tests.contract.rig import BYTES, Recorder, Rig, on_stores
 from tests.helpers import postgres
+from tests.helpers.log import TINY, cluster_settings
 from tests.helpers.postgres import ON_POSTGRES, shared
 from tests.helpers.tiered import ColdClusterStore
 from tests.spark.object_store import BUCKET, Store, missing, running_store
@@ -163,6 +164,43 @@ async def test_objects_of_deleted_streams_stay_until_no_backup_wants_them(rig: R
     assert await mover.collect() == len(names)
     assert store_of(rig).objects.names == []
     assert query(rig, "SELECT count(*) FROM penstock.garbage") == ["0"]
+
+
+@pytest.mark.parametrize("garbage_s", [3600, 0])
+def test_a_restored_database_finds_its_objects(garbage_s: int, tmp_path: Path) -> None:
+    """Unless they were removed earlier than a backup of it may be restored."""
+
+    async def run() -> None:
+        rig = Rig("cold-cluster", tmp_path / "a", cluster_garbage_s=garbage_s)
+        await rig.open()
+        stream, content = await fill(rig)
+        await store_of(rig).move()
+        backup = shared().dump(rig._options["cluster"])
+        await rig.delete(stream)
+        await settle(rig)
+        mover, objects = store_of(rig).mover, store_of(rig).objects
+        assert mover is not None
+        await mover.collect()
+        await rig.store.close()
+
+        restored = Rig("cold-cluster", tmp_path / "b", cluster_garbage_s=garbage_s)
+        shared().load(restored._options["cluster"], backup)
+        options = {**TINY, **restored._options, "cluster_extents": objects.url}
+        store = ColdClusterStore(cluster_settings(**options), clock=restored.clock)
+        store.objects = objects
+        active = await store.open(Recorder())
+        try:
+            found = {each.path: each for each in active}.get("a") or store.load("a")
+            assert found is not None
+            if garbage_s:
+                assert await store.read(found, 0, found.tail) == content
+            else:
+                with pytest.raises(Damaged, match="has no extents/penstock"):
+                    await store.read(found, 0, found.tail)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
 
 
 @on_cluster

@@ -25,6 +25,7 @@ NOT_RUN = [
     ("docs/deployment.md", "it needs Docker"),
     ("docs/deployment.md", "it needs Docker"),
     ("docs/deployment.md", "it needs a cluster"),
+    ("docs/deployment.md", "it needs Docker"),
     ("docs/pipeline.md", "it starts Spark once more"),
     ("docs/pipeline.md", "it needs a cluster"),
     ("docs/retention.md", "it starts Spark"),

@@ -64,6 +64,16 @@ class Postgres(postgres.Postgres):
         """Make a standby the primary; return when it takes writes."""
         run("pg_ctl", "promote", "-D", self.data, "-w", "-t", "30")
 
+    def dump(self, dsn: str) -> Path:
+        """Back a database up with `pg_dump`; return the file."""
+        file = self.data.parent / f"dump-{next(_numbers)}"
+        run("pg_dump", "--format=custom", f"--file={file}", dsn)
+        return file
+
+    def load(self, dsn: str, backup: Path) -> None:
+        """Restore a backup into an empty database."""
+        run("pg_restore", f"--dbname={dsn}", backup)
+
     def fresh_database(self) -> str:
         """Make an empty database; return its URL."""
         name = f"streams_{next(_numbers)}"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -102,14 +103,17 @@ class PgSession:
         await self._run(self._connection.executemany(statement, values))
 
     async def _run(self, work: Awaitable[T]) -> T:
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(_retrieve)
-        done, _ = await asyncio.wait({task}, timeout=STATEMENT_TIMEOUT_S)
-        if not done:
-            # Not a cancellation, which would end the wait for a standby and leave a commit on one
-            # server only.
-            self.abort()
-            await asyncio.wait({task})
+        # A task of its own: a cancellation of the caller must not reach the statement. It would end
+        # the wait for a standby and leave a commit on one server only.
+        loop = asyncio.get_running_loop()
+        task, ended = asyncio.ensure_future(work), loop.create_future()
+        task.add_done_callback(partial(_retrieve, ended))
+        timer = loop.call_later(STATEMENT_TIMEOUT_S, self.abort)
+        try:
+            await ended
+        finally:
+            timer.cancel()
+        if loop.time() >= timer.when():
             raise OutcomeUnknown(
                 f"no answer within {STATEMENT_TIMEOUT_S:g} s. Is a synchronous standby connected?"
             )
@@ -153,10 +157,12 @@ class PgSession:
             self.abort()
 
 
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Look at the exception of a task that nobody may wait for any more."""
+def _retrieve(ended: asyncio.Future[None], task: asyncio.Future[Any]) -> None:
+    """Look at the exception of a task that nobody may wait for any more, and wake who does."""
     if not task.cancelled():
         task.exception()
+    if not ended.done():
+        ended.set_result(None)
 
 
 class About(NamedTuple):

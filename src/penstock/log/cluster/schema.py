@@ -25,6 +25,8 @@ CREATE TABLE penstock.garbage (
   object text PRIMARY KEY, not_before timestamptz NOT NULL,
   is_leaving boolean NOT NULL DEFAULT false);
 CREATE INDEX ON penstock.garbage (not_before);
+ALTER TABLE penstock.extent SET (autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 """
 _MAKE: Final = f"""
 CREATE SCHEMA IF NOT EXISTS penstock;

@@ -119,7 +119,7 @@ class Postgres:
                 stderr=log,
                 cwd=self.data,
                 process_group=0,
-                **_credentials(),
+                **unprivileged(),
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
@@ -226,13 +226,14 @@ def run(program: str, *arguments: object) -> None:
         capture_output=True,
         check=False,
         cwd="/",
-        **_credentials(),
+        **unprivileged(),
     )
     if done.returncode != 0:
         raise PostgresFailed(f"{program} of PostgreSQL fails: {done.stderr.decode()}")
 
 
-def _credentials() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
+    """Return what makes a process one of the user that PostgreSQL runs as."""
     if os.getuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
