@@ -219,14 +219,15 @@ async def test_a_large_event_is_searched_beside_the_event_loop(client: Client) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EventFilter, "spans", spans)
-        sink = await client.sse("a", "-1", "type=user")
+        sinks = [await client.sse("a", "-1", "type=user") for _ in range(4)]
         waiting = await poll(client, "type=user&offset=now")
         tail = await append(client, large)
         assert (await waiting).json() == [large]
-        await sink.until(lambda sink: sink.controls[-1]["streamNextOffset"] == tail)
-        assert messages(sink) == [large]
+        for sink in sinks:
+            await sink.until(lambda sink: sink.controls[-1]["streamNextOffset"] == tail)
+            assert messages(sink) == [large]
         assert (await client.get("a", "type=user")).json() == [large]
-    assert len(threads) == 3
+    assert len(threads) == 3, "for all readers, for the poll, and for the read"
     assert threading.main_thread().name not in threads
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
+import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from penstock import __version__
+from penstock.http import metrics
 from penstock.http.message import Request, Response
 from penstock.http.native.connections import BUSY_REQUESTS_PER_S, UNMEASURED_BUSY
 from penstock.http.route_stats import Routes
@@ -34,6 +39,22 @@ async def scrape(client: Client) -> dict[str, float]:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             values[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return values
+
+
+@with_app()
+async def test_their_text_is_written_beside_the_event_loop(client: Client) -> None:
+    """Every route, method and status has its own lines: hundreds of kilobytes on a busy server."""
+    threads: list[threading.Thread] = []
+
+    def generate(collected: Collector) -> bytes:
+        threads.append(threading.current_thread())
+        return generate_latest(collected)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "generate_latest", generate)
+        assert "penstock_appends_total" in await scrape(client)
+    assert threading.main_thread() not in threads
+    assert len(threads) == 1
 
 
 @with_app()

@@ -5,6 +5,7 @@ Nothing is counted here; everything is read when a scrape asks for it.
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -82,9 +83,21 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         return self._sources.collect()
 
-    def get(self, path: str, request: Request) -> Response:
-        headers = [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE]
-        return Response(200, headers, generate_latest(self._registry))
+    async def get(self, path: str, request: Request) -> Response:
+        # Counters belong to the event loop; their text, which is most of the work, does not.
+        collected = _Collected(list(self._registry.collect()))
+        text = await asyncio.to_thread(generate_latest, collected)
+        return Response(200, [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE], text)
+
+
+class _Collected(Collector):
+    """Metrics as they were at one time."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
 
 
 class _Sources(Collector):

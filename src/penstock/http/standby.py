@@ -128,7 +128,7 @@ class Standby:
         question.method = "HEAD"
         if (await self._forward(question)).status >= 400:
             return await self._forward(request)  # the owner says why
-        return self._metrics.get("", request)
+        return await self._metrics.get("", request)
 
 
 _OWN: Final[dict[bytes, Callable[[Standby, Request], Response | Awaitable[Response]]]] = {

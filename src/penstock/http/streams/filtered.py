@@ -130,7 +130,7 @@ class FilteredEncoder(SseEncoder):
     """The events of one stream that pass one filter: each piece is searched once for all readers
     and long-polls."""
 
-    __slots__ = ("_bytes_max", "_filter", "_memo", "_quiet", "_spoken_s")
+    __slots__ = ("_bytes_max", "_filter", "_memo", "_quiet", "_searches", "_spoken_s")
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class FilteredEncoder(SseEncoder):
         self._filter = event_filter
         self._bytes_max = bytes_max
         self._memo: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._searches: dict[tuple[int, int], asyncio.Task[bytes]] = {}
         self._quiet = (stream.tail, stream.tail)  # a range in which nothing passes
         self._spoken_s = 0.0
 
@@ -178,8 +179,16 @@ class FilteredEncoder(SseEncoder):
         reader.searched_from = reader.position
 
     async def prepare(self, wire: bytes, end: int) -> None:
-        if len(wire) > PIECE_BYTES and (end - len(wire), end) not in self._memo:
-            self._remember(end, len(wire), await asyncio.to_thread(self._filter.apply, wire))
+        key = (end - len(wire), end)
+        if len(wire) <= PIECE_BYTES or key in self._memo:
+            return
+        search = self._searches.get(key)
+        if search is None:
+            # One for all readers, who are behind by the same commit.
+            search = asyncio.ensure_future(asyncio.to_thread(self._filter.apply, wire))
+            self._searches[key] = search
+            search.add_done_callback(lambda done: self._searches.pop(key))
+        self._remember(key, await asyncio.shield(search))
 
     def _write(self, reader: SseReader, sink: Sink, wire: bytes, end: int) -> Progress:
         matching = self._matching(wire, end)
@@ -194,13 +203,14 @@ class FilteredEncoder(SseEncoder):
         return progress
 
     def _matching(self, wire: bytes, end: int) -> bytes:
-        matching = self._memo.get((end - len(wire), end))
+        key = (end - len(wire), end)
+        matching = self._memo.get(key)
         if matching is None:
             matching = self._filter.apply(wire)
-            self._remember(end, len(wire), matching)
+            self._remember(key, matching)
         return matching
 
-    def _remember(self, end: int, size: int, matching: bytes) -> None:
-        self._memo[end - size, end] = matching
+    def _remember(self, key: tuple[int, int], matching: bytes) -> None:
+        self._memo[key] = matching
         if len(self._memo) > MEMO_MAX:
             self._memo.popitem(last=False)
