@@ -23,10 +23,13 @@ BUILD = ROOT / "build" / "compiled" / str(sys.implementation.cache_tag)
 BUILD_FILE = PACKAGE / ".compiled"  # as plain_modules.BUILD_FILE names it
 NO_COMPILER = 3
 
+# What types are missing is a matter of lint. Here it would depend on where the sources lie: mypy
+# says nothing of a package that is installed from its folder.
 CONFIGURATION = """\
 [mypy]
 strict = true
 warn_unused_ignores = false
+ignore_missing_imports = true
 explicit_package_bases = true
 cache_dir = {cache}
 """

@@ -359,6 +359,7 @@ def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, serve
 def test_a_press_reaches_what_was_shown_when_it_began(browser: Browser, server: Server) -> None:
     """What is polled must not be drawn again between press and release: the click would be lost."""
     with visiting(browser, server.url, "streams") as page:
+        page.get_by_role("searchbox", name="Filter by path").focus()
         page.get_by_role("link", name="shop/carts").hover()
         with page.expect_response("**/v1/activity*") as response:  # rates come after 1.2 seconds
             page.mouse.down()

@@ -76,6 +76,11 @@ def test_code_of_the_problem_document_names_the_class(
     assert error.detail.startswith("what to do")
 
 
+def test_an_answer_to_head_has_no_body_and_says_what_to_do() -> None:
+    error = error_of(_request("HEAD"), Answer(404, {}, b""))
+    assert error.detail.startswith("There is no such stream. Create it first (HEAD http")
+
+
 def test_numbers_in_headers_are_attributes_of_the_error() -> None:
     gap = error_of(
         _request("POST"),

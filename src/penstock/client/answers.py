@@ -260,6 +260,12 @@ def page(answer: Answer) -> Page:
         raise ProtocolError(f"The server's listing cannot be decoded: {error}.") from error
 
 
+_WITHOUT_BODY: Final[Mapping[type[PenstockError], str]] = {
+    errors.StreamNotFound: "There is no such stream. Create it first"
+}
+"""What errors say that come without a problem document, as those of HEAD do."""
+
+
 def error_of(request: Request, answer: Answer) -> PenstockError:
     """Return the error for an answer that is no success."""
     headers = answer.headers
@@ -268,7 +274,7 @@ def error_of(request: Request, answer: Answer) -> PenstockError:
     cls = _BY_CODE.get(code) if isinstance(code, str) else None
     if cls is None or cls.status != answer.status:
         cls = _class_of(request.method, answer.status, headers)
-    reason = _reason(answer, problem) or cls.title  # an answer to HEAD has no body
+    reason = _reason(answer, problem) or _WITHOUT_BODY.get(cls, cls.title)
     url = shown_url(request.url)
     error = cls(f"{reason} ({request.method} {url} was answered {answer.status})")
     error.method, error.url, error.reason = request.method, url, reason

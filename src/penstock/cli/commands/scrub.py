@@ -62,7 +62,7 @@ def _ask(client: Client, method: str) -> dict[str, Any]:
 
 
 def _text(run: dict[str, Any]) -> str:
-    done = f"{amount(run['streams'], 'stream')} and {size(run['bytes_done'])} checked"
+    done = f"{amount(run['streams'], 'stream')} and {size(run['bytes_done'])} of segments checked"
     match run["state"]:
         case "idle":
             return "There was no scrub since the server started."

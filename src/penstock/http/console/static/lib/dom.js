@@ -102,18 +102,23 @@ let ids = 0;
 /** Return an id that no other element has. */
 export const uniqueId = (prefix = "id") => `${prefix}-${++ids}`;
 
-const PRESS_ENDS = ["pointerup", "pointercancel", "dragend", "blur"];
+const PRESS_ENDS = ["pointerup", "pointercancel", "contextmenu", "dragend", "blur"];
+const PRESS_MS = 10_000; // menus of the browser swallow the end of a press
 let press = null; // settles when the button of the pointer, or the finger, is up again
 
 addEventListener(
   "pointerdown",
-  () => {
+  (event) => {
+    if (event.button !== 0 || event.target.closest?.("select, input, textarea")) return;
     press ??= new Promise((resolve) => {
-      const done = () => {
+      const done = (ending) => {
+        if (ending?.type === "blur" && ending.target !== window) return; // a press takes the focus from elsewhere
+        clearTimeout(timer);
         for (const name of PRESS_ENDS) removeEventListener(name, done, true);
         press = null;
         setTimeout(resolve); // after the click that follows
       };
+      const timer = setTimeout(() => done(), PRESS_MS);
       for (const name of PRESS_ENDS) addEventListener(name, done, true);
     });
   },
