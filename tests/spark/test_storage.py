@@ -160,6 +160,19 @@ def test_azure_and_google_take_their_own_names() -> None:
     assert azure_arguments(None, {**given, "ACCOUNT_NAME": "acc"}, {"ACCESS_KEY": "no"}) == wanted
     with pytest.raises(InvalidPipeline, match="names no storage account"):
         azure_arguments(None, given, {})
+    emulator = azure_arguments("acc", {**given, "AZURE_STORAGE_ENDPOINT": "http://h:1/acc"}, {})
+    assert (emulator["blob_storage_scheme"], emulator["dfs_storage_authority"]) == ("http", "h:1")
+    other = {**given, "endpoint": "https://acc.blob.core.usgovcloudapi.net/"}
+    elsewhere = azure_arguments("acc", other, {})
+    assert elsewhere["blob_storage_authority"] == ".blob.core.usgovcloudapi.net"
+    assert elsewhere["dfs_storage_authority"] == ".dfs.core.usgovcloudapi.net"
+    for wrong in ("https://h/other", "acc.blob.core.windows.net", "ftp://h/acc"):
+        with pytest.raises(InvalidPipeline, match="The endpoint of the storage account is"):
+            azure_arguments("acc", {**given, "azure_endpoint": wrong}, {})
+    place = "abfss://box@acc.dfs.core.windows.net/x"
+    plain = {"AZURE_STORAGE_ENDPOINT": "http://h:1/acc"}
+    assert delta_options(place, plain) == {**plain, "allow_http": "true"}
+    assert delta_options(place, given) == given
     files, path = filesystem("abfss://box@acc.dfs.core.windows.net/x/y", given)
     assert isinstance(files, fs.AzureFileSystem)
     assert path == "box/x/y"

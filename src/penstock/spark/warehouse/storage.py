@@ -19,6 +19,7 @@ from pyarrow import fs
 from penstock.errors import InvalidPipeline
 from penstock.spark.warehouse.storage_options import (
     azure_arguments,
+    azure_for_delta,
     gcs_arguments,
     s3_arguments,
     s3_for_delta,
@@ -120,6 +121,8 @@ def check_options(uri: str, options: Mapping[str, str]) -> None:
 def delta_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str] | None:
     """The options of delta-rs for the location of a table."""
     location = parse_location(uri)
+    if location.scheme == "abfss":
+        return azure_for_delta(options or {}) or None
     if location.scheme != "s3":
         return dict(options) if options else None
     options = options or {}

@@ -38,6 +38,7 @@ _AZURE: Final = {
     "client_secret": ("azure_storage_client_secret", "azure_client_secret", "client_secret"),
     "tenant_id": ("azure_storage_tenant_id", "azure_tenant_id", "tenant_id"),
 }
+_AZURE_ENDPOINT: Final = ("azure_storage_endpoint", "azure_endpoint", "endpoint")
 # Credentials that delta-rs takes as options, and Arrow only from the environment.
 _ENVIRONMENT_ONLY: Final = {
     "s3": ("aws_profile", "aws_web_identity_token_file"),
@@ -142,12 +143,48 @@ def azure_arguments(
         arguments = {**_named(variables, names), **arguments}
     if account is not None:
         arguments["account_name"] = account
+    arguments.update(_azure_endpoint(arguments.get("account_name"), options))
     if "account_name" not in arguments:
         raise InvalidPipeline(
             "The path names no storage account. Write it as abfss://CONTAINER@ACCOUNT.dfs.core."
             "windows.net/…, or set AZURE_STORAGE_ACCOUNT_NAME in warehouse.options."
         )
     return arguments
+
+
+def azure_for_delta(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of delta-rs, which accepts a store without TLS only if one says so."""
+    endpoint = _first(_lower(options, "abfss"), _AZURE_ENDPOINT) or ""
+    return {"allow_http": "true", **options} if endpoint.startswith("http:") else dict(options)
+
+
+def _azure_endpoint(account: str | None, options: Mapping[str, str]) -> dict[str, str]:
+    """Where Arrow finds a store that is not at Azure's usual address: in another cloud, whose host
+    begins with the account, or an emulator, whose path is the account."""
+    endpoint = _first(_lower(options, "abfss"), _AZURE_ENDPOINT)
+    if endpoint is None:
+        return {}
+    parts = urlsplit(endpoint)
+    host, path = parts.netloc, parts.path.strip("/")
+    if parts.scheme in ("http", "https") and account is not None:
+        if path == account:
+            return _azure_authorities(parts.scheme, host, host)
+        if not path and host.startswith(f"{account}."):
+            blob = host.removeprefix(account)
+            return _azure_authorities(parts.scheme, blob, blob.replace(".blob.", ".dfs.", 1))
+    raise InvalidPipeline(
+        f"The endpoint of the storage account is {endpoint!r}. It has to be "
+        "https://ACCOUNT.blob.…, or http://HOST:PORT/ACCOUNT for an emulator."
+    )
+
+
+def _azure_authorities(scheme: str, blob: str, dfs: str) -> dict[str, str]:
+    return {
+        "blob_storage_scheme": scheme,
+        "dfs_storage_scheme": scheme,
+        "blob_storage_authority": blob,
+        "dfs_storage_authority": dfs,
+    }
 
 
 def _lower(options: Mapping[str, str], scheme: str) -> dict[str, str]:
