@@ -103,17 +103,17 @@ def test_nodes_that_die_lose_and_double_nothing(
             total += count * len(producers)
 
         with following.going_on():
-            append(40)
+            append(20)
             for number in range(kills):
                 cluster.add()
-                following.reach(total - chance.randrange(1, 40))  # some batches are to come
-                append(40)
+                following.reach(total - chance.randrange(1, 20))  # some batches are to come
+                append(20)
                 owner = cluster.owner()
                 if number % 2:
                     owner.terminate()  # it hands over
                 else:
                     owner.kill()
-                append(40)
+                append(20)
             for producer in producers:
                 producer.flush()
             following.reach(total)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import import_module
@@ -44,7 +45,7 @@ from penstock.spark.pipeline.preflight import (
 from penstock.spark.pipeline.progress import Meter, Progress, serving_metrics
 from penstock.spark.pipeline.publish import Publisher
 from penstock.spark.pipeline.signals import stopped_by_signals
-from penstock.spark.sessions.session import needs_classic, session
+from penstock.spark.sessions.session import needs_classic, register, session
 from penstock.spark.stream_progress import Lags
 from penstock.spark.warehouse import declared
 from penstock.spark.warehouse.catalog import Registration, session_settings
@@ -120,7 +121,14 @@ class PipelineRun:
         notify_unselected(self._pipeline.source, self.warehouse, self._notify)
         self._direct = self._direct_batches(starting)
         self._checkpoint.check_reach(self._spark)
-        self.warehouse.open(self._pipeline.types, owner=owner_of(self._pipeline))
+        # Spark starts two Pythons to create a source, while tables are opened and caught up.
+        with ThreadPoolExecutor(1, "penstock-source") as aside:
+            rows = aside.submit(self._rows, starting)
+            self.warehouse.open(self._pipeline.types, owner=owner_of(self._pipeline))
+            self._run_opened(rows, once=once, resume=resume)
+        self._raise_failure()
+
+    def _run_opened(self, rows: Future[DataFrame], *, once: bool, resume: bool) -> None:
         try:
             if resume:
                 self._checkpoint.put_aside()
@@ -131,7 +139,7 @@ class PipelineRun:
             self._publisher.open()
             self._catch_up()
             with self._checkpoint.written_without_programs(self._spark):
-                self._follow(starting, once=once)
+                self._follow(rows, once=once)
             if self._failure is None:
                 self._fold(everything=True)
                 self._publisher.close()
@@ -140,7 +148,6 @@ class PipelineRun:
             with self._busy:  # without Java a batch continues for a while
                 self.warehouse.close()
                 self._duck.close()
-        self._raise_failure()
 
     def _direct_batches(self, starting: Any) -> DirectBatches:
         options = source_options(_source_options(self._pipeline.source, starting))
@@ -156,10 +163,10 @@ class PipelineRun:
         """Request an end after the current batch. Signal handlers may call it."""
         self._stopping.set()
 
-    def _follow(self, starting: Any, *, once: bool) -> None:
+    def _follow(self, rows: Future[DataFrame], *, once: bool) -> None:
         stopped = False
         try:
-            query = self._query = self._stream(starting, once=once).start()
+            query = self._query = self._stream(rows.result(), once=once).start()
             if not once:
                 self._notify(f"reading {', '.join(self._pipeline.source.streams)}")
             # Waiting in Spark would be wrong: an interrupt inside Py4J breaks its connection.
@@ -178,9 +185,13 @@ class PipelineRun:
         if self._failure is not None:
             raise self._failure
 
-    def _stream(self, starting: Any, *, once: bool) -> DataStreamWriter:
+    def _rows(self, starting: Any) -> DataFrame:
+        """The events of the streams, live."""
+        register(self._spark)
         options = _source_options(self._pipeline.source, starting)
-        rows = self._spark.readStream.format("durable_streams").options(**options).load()
+        return self._spark.readStream.format("durable_streams").options(**options).load()
+
+    def _stream(self, rows: DataFrame, *, once: bool) -> DataStreamWriter:
         writer = rows.writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self._checkpoint.location)
         if once:
@@ -368,7 +379,7 @@ def _session(pipeline: Pipeline, master: str | None) -> SparkSession:
         config = {"spark.log.level": "FATAL", **catalog, **pipeline.run.spark}
         # What Arrow loads with its first dataset takes as long as a tenth of Java's start.
         threading.Thread(target=import_module, args=("pyarrow.dataset",), daemon=True).start()
-        return session("penstock pipeline", master=master, config=config, quiet=True)
+        return session("penstock pipeline", master=master, config=config, quiet=True, sources=False)
     except PenstockError:
         raise
     except Exception as error:  # of Java, Py4J or Spark

@@ -30,11 +30,13 @@ def session(
     memory: str = "1g",
     config: dict[str, str] | None = None,
     quiet: bool = False,
+    sources: bool = True,
 ) -> SparkSession:
     """Return a session with Penstock's sources, on this machine unless `master` names a cluster.
 
     An existing session is returned as it is. `config` has any of Spark's settings. With `quiet`
     Java starts without output, and without the vector instructions that machine learning can use.
+    Without `sources` they are left to `register`.
     """
     try:
         from pyspark.sql import SparkSession
@@ -56,7 +58,8 @@ def session(
     with pyspark_python_env(task_python(master, settings, os.environ)):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
+    if sources:
+        register(spark)
     return spark
 
 
