@@ -1,4 +1,5 @@
-"""The protocol's official suite against {disk, memory} × {native, ASGI}, side by side."""
+"""The protocol's official suite against {disk, memory} × {native, ASGI}, side by side, and once
+without the compiled modules."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock import plain_modules
 from tests.conformance.suite import Report, run_suite
 from tests.helpers.server import running_server
 
@@ -20,20 +22,25 @@ TESTS = 338  # all that version 0.3.6 of the suite has
 class Combination(NamedTuple):
     memory: bool
     asgi: bool
+    plain: bool = False
 
     @property
     def name(self) -> str:
-        return f"{'memory' if self.memory else 'disk'}-{'asgi' if self.asgi else 'native'}"
+        form = "-plain" if self.plain else ""
+        return f"{'memory' if self.memory else 'disk'}-{'asgi' if self.asgi else 'native'}{form}"
 
 
-COMBINATIONS = [Combination(memory, asgi) for memory in (False, True) for asgi in (False, True)]
+COMBINATIONS = [
+    *[Combination(memory, asgi) for memory in (False, True) for asgi in (False, True)],
+    Combination(memory=False, asgi=False, plain=True),  # without the compiled modules
+]
 
 
 @pytest.fixture(scope="module")
 def reports(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[Combination, Future[Report]]]:
-    """All four runs at once: they mostly wait, and one after the other would take minutes."""
+    """All runs at once: they mostly wait, and one after the other would take minutes."""
     with ThreadPoolExecutor(len(COMBINATIONS)) as pool:
         yield {
             combination: pool.submit(_run, combination, tmp_path_factory.mktemp(combination.name))
@@ -52,6 +59,7 @@ def _run(combination: Combination, folder: Path, *more: str) -> Report:
         ],
         memory=combination.memory,
         asgi=combination.asgi,
+        env={plain_modules.PURE: "1"} if combination.plain else None,
     ) as server:
         return run_suite(server.url, folder)
 

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
 
 PIECE_BYTES = 256 * 1024
+VIEWS_BYTES = 1024 * 1024  # the same for a piece that is in memory anyway, and not copied
 SMALL_BYTES_MAX = 64 * 1024  # bodies up to this size are whole bytes, read at once
 
 
 class LogBody(RangeBody):
     """A range of the log, read piece by piece while it is sent."""
 
-    __slots__ = ("_at", "_begun", "_engine", "_stop", "_stream")
+    __slots__ = ("_at", "_begun", "_engine", "_has_ended", "_stop", "_stream")
 
     def __init__(self, engine: Engine, stream: Stream, start: int, end: int) -> None:
         self.length = end - start  # for JSON: two brackets in, the last ",\n" out
@@ -31,17 +32,36 @@ class LogBody(RangeBody):
         self._at = start
         self._stop = end - 2 if stream.is_json else end
         self._begun = False
+        self._has_ended = not stream.is_json  # with a bracket
 
     def first(self) -> bytes | None:
         end = self._next()
         data = self._engine.read_now(self._stream, self._at, end)
         return None if data is None else self._advance(data, end)
 
+    def parts(self) -> list[bytes | memoryview] | None:
+        if self._at >= self._stop:
+            return None
+        end = min(self._at + VIEWS_BYTES, self._stop)
+        views = self._engine.views(self._stream, self._at, end)
+        if views is None:
+            return None
+        parts: list[bytes | memoryview] = [*views]
+        if self._stream.is_json and not self._begun:
+            parts.insert(0, b"[")
+        self._begun = True
+        self._at = end
+        if end == self._stop and not self._has_ended:
+            self._has_ended = True
+            parts.append(b"]")
+        return parts
+
     async def pieces(self) -> AsyncIterator[bytes]:
         while self._at < self._stop:
             end = self._next()
             yield self._advance(await self._engine.read(self._stream, self._at, end), end)
-        if self._stream.is_json:
+        if not self._has_ended:
+            self._has_ended = True
             yield b"]"  # by itself: to add it to the last piece would copy that once more
 
     def _next(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mypy_extensions import mypyc_attr
 
 from penstock.http.sender import NOWHERE, Certificate, Sender
+from penstock.log.receipt import Receipt
 
 if TYPE_CHECKING:
     from penstock.access.principal import Principal
@@ -99,6 +100,11 @@ class RangeBody:
         """
         return None
 
+    def parts(self) -> list[bytes | memoryview] | None:
+        """Return the next piece in parts that lie in memory; None if it has to be read, by `first`
+        or `pieces`, or there is none. Called before each piece."""
+        return None
+
     def pieces(self) -> AsyncIterator[bytes]:
         """Yield the pieces that follow: all of them after a `first` that returned None.
 
@@ -180,22 +186,38 @@ class Later:
     """A response that follows from a future, so that a transport needs no task to wait for it.
 
     `render` is called with the finished future, turns its exception into a response too, and
-    never raises.
+    never raises. A receipt takes the place of the future where nobody has to await it; `render` is
+    called with whichever of the two it was made with.
     """
 
-    __slots__ = ("future", "render")
+    __slots__ = ("_future", "receipt", "render")
 
     def __init__(
-        self, future: asyncio.Future[Any], render: Callable[[asyncio.Future[Any]], Response]
+        self,
+        future: asyncio.Future[Any] | Receipt,
+        render: Callable[[Any], Response],
     ) -> None:
-        self.future = future
         self.render = render
+        self.receipt: Receipt | None = None
+        self._future: asyncio.Future[Any] | None = None
+        if isinstance(future, Receipt):
+            self.receipt = future
+        else:
+            self._future = future
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """What is waited for, as a future."""
+        if self._future is None:
+            assert self.receipt is not None
+            self._future = self.receipt.as_future(asyncio.get_running_loop())
+        return self._future
 
     def __await__(self) -> Generator[Any, None, Response]:
         # wait() and not the future itself: a waiter that is cancelled must not cancel the append.
         if not self.future.done():
             yield from asyncio.wait((self.future,)).__await__()
-        return self.render(self.future)
+        return self.render(self.receipt or self.future)
 
 
 class Application(Protocol):

@@ -7,18 +7,19 @@ knows neither HTTP nor files.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.errors import StreamNotFound
 from penstock.log.active import ActiveStreams
-from penstock.log.decide.append import Appends
+from penstock.log.decide.append import Appends, Decided
 from penstock.log.decide.checks import Check, Checks, Overtakes
 from penstock.log.decide.committed import Commits, Listener
-from penstock.log.decide.context import Context, gone, soft_deleted
+from penstock.log.decide.context import Context
 from penstock.log.decide.create import create_stream
-from penstock.log.decide.delete import delete_stream, expire_stream
+from penstock.log.decide.delete import delete_stream, expire_stream, readable_stream
 from penstock.log.decide.fork import fork_stream
 from penstock.log.decide.meta import set_meta
 from penstock.log.decide.snapshot import Snapshots
@@ -43,6 +44,10 @@ PIECE_BYTES = 256 * 1024
 
 
 class Engine:
+    append_quickly: Callable[[str, Append], Decided]
+    """The same as `append`, for callers that need no future for what is accepted at once: the
+    receipt calls them back when it is durable."""
+
     def __init__(self, store: Store, settings: Settings, *, clock: Clock) -> None:
         self.store = store
         self.stats = EngineStats()
@@ -71,6 +76,7 @@ class Engine:
         self._checks = Checks()
         self._snapshots = Snapshots(context)
         self._appends = Appends(context, self._checks, self._snapshots.recordings)
+        self.append_quickly = self._appends.decide
         self._pubsub = PubSub(self)
         recovered = await self.store.open(self._commits)
         for stream in recovered:
@@ -241,18 +247,7 @@ class Engine:
 
     def find(self, path: str, *, touch: bool) -> Stream:
         """Return the stream at `path` as readers see it."""
-        now = self._clock.now_us()
-        stream = self._streams.durable(path)
-        if stream is None:
-            raise StreamNotFound.at(path)
-        if stream.soft_deleted:
-            raise soft_deleted(stream)
-        if self._streams.is_expired(stream, now):
-            expire_stream(self._context, stream)
-            raise gone(stream)
-        if touch:
-            self._streams.touch(stream, now)
-        return stream
+        return readable_stream(self._context, path, touch=touch)
 
     def token(self, stream: Stream, position: int) -> str:
         return token(stream, position)
@@ -315,6 +310,14 @@ class Engine:
             self.stats.reads += 1
             self.stats.read_bytes += len(data)
         return data
+
+    def views(self, stream: Stream, start: int, end: int) -> list[memoryview] | None:
+        """Return bytes as they lie in memory, without a copy; None if some are elsewhere."""
+        if start < stream.memory.start or start < stream.own_start:
+            return None
+        self.stats.reads += 1
+        self.stats.read_bytes += end - start
+        return stream.memory.views(start, end)
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         data = await self.store.read(stream, start, end)

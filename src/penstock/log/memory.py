@@ -98,8 +98,7 @@ class MemoryStore:
         self._queued_bytes = 0
         self._observer.committed(mutations)
         for entry in batch:
-            if entry.future is not None and not entry.future.done():
-                entry.future.set_result(entry.result)
+            entry.resolve()
 
     def read_now(self, stream: Stream, start: int, end: int) -> bytes:
         if start >= end:

@@ -105,6 +105,24 @@ class MemoryTail:
             index += 1
         return b"".join(parts)
 
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """Return bytes [start, end), all of them at or after `self.start`, where they lie. They
+        never change; only the last chunk, which may grow, is copied."""
+        chunks = self.chunks
+        index = bisect_right(chunks, start, key=chunk_start) - 1
+        parts: list[memoryview] = []
+        while start < end:
+            chunk = chunks[index]
+            data = chunk.data
+            if not chunk.sealed and isinstance(data, bytearray):
+                data = bytes(data)
+            offset = start - chunk.start
+            part = memoryview(data)[offset : offset + end - start]
+            parts.append(part)
+            start += len(part)
+            index += 1
+        return parts
+
     def drop(self, start: int) -> None:
         """Drop the bytes before `start`: segments hold them now."""
         if self._stats is not None:

@@ -6,12 +6,12 @@ its stream, by the same code live and at recovery. Each is atomic, and they keep
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.log import records
 from penstock.log.append_record import encode_append
+from penstock.log.receipt import Receipt
 from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.headers import Producer
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from penstock.log.stats import EngineStats
 
 
-class Entry:
-    """What a store takes in order. `record` is empty if nothing is to be written."""
+class Entry(Receipt):
+    """What a store takes in order, and the answer to it. `record` is empty if nothing is to be
+    written."""
 
-    __slots__ = ("future", "record", "result")
+    __slots__ = ("record",)
 
     def __init__(self, record: bytes, result: Any) -> None:
+        super().__init__(result)
         self.record = record
-        self.result = result
-        self.future: asyncio.Future[Any] | None = None
 
 
 class Barrier(Entry):
@@ -133,7 +133,10 @@ class AppendMutation(TailMutation):
         # All fields are set here: a call of the base class would cost every append.
         self.stream = stream
         self.result = result
+        self.error = None
+        self.is_done = False
         self.future = None
+        self._then = None
         self.start = start
         self.count = count
         self.time_us = time_us

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.protocol.headers import Producer
+from penstock.protocol.lifecycle import AppendRequest
 from penstock.protocol.producer import ProducerState
 
 if TYPE_CHECKING:
@@ -22,33 +23,58 @@ class Writer(Enum):
     SERVER = "server"
 
 
-class Append(NamedTuple):
+_ANYBODY: Final = Writer.ANYBODY
+
+
+class Append(AppendRequest):
     """A request to append, to close, or both. `expected` is the tail that the writer requires;
     `writer` is what checks learn of its author, however long the append waits. One that is
     `at_once` never waits: if it is refused, the call raises."""
 
-    body: bytes
-    content_type: str | None
-    close: bool = False
-    producer: Producer | None = None
-    stream_seq: str | None = None
-    expected: str | None = None
-    writer: Writer = Writer.ANYBODY
-    at_once: bool = False
+    __slots__ = ("at_once", "expected", "writer")
+
+    def __init__(
+        self,
+        body: bytes,
+        content_type: str | None,
+        close: bool = False,
+        producer: Producer | None = None,
+        stream_seq: str | None = None,
+        expected: str | None = None,
+        writer: Writer = _ANYBODY,
+        at_once: bool = False,
+    ) -> None:
+        super().__init__(body, content_type, close, producer, stream_seq)
+        self.expected = expected
+        self.writer = writer
+        self.at_once = at_once
 
 
-class Appended(NamedTuple):
-    """`ordinal` is the number of messages before the first one of this append, as it was decided.
+class Appended:
+    """The answer to an append. `ordinal` is the number of messages before the first one of this
+    append, as it was decided.
 
     Where nothing was appended (a duplicate, a close without a body) it is the number of messages
     that the stream has: the offset of a duplicate's first copy is not stored.
+
+    A plain class, as `Append` is: compiled, it is made much sooner than a tuple with names.
     """
 
-    offset: str
-    closed: bool
-    duplicate: bool
-    producer: ProducerState | None
-    ordinal: int
+    __slots__ = ("closed", "duplicate", "offset", "ordinal", "producer")
+
+    def __init__(
+        self,
+        offset: str,
+        closed: bool,
+        duplicate: bool,
+        producer: ProducerState | None,
+        ordinal: int,
+    ) -> None:
+        self.offset = offset
+        self.closed = closed
+        self.duplicate = duplicate
+        self.producer = producer
+        self.ordinal = ordinal
 
 
 class Pending(NamedTuple):

@@ -6,7 +6,7 @@ Pure decisions on values; knows neither stores nor clocks.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.errors import (
     ContentTypeMismatch,
@@ -121,19 +121,24 @@ class Outcome(Enum):
     """The stream is closed and takes no more data: the caller raises `stream_closed`."""
 
 
-class AppendRequest(Protocol):
+class AppendRequest:
     """What an append says of itself."""
 
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def content_type(self) -> str | None: ...
-    @property
-    def close(self) -> bool: ...
-    @property
-    def producer(self) -> Producer | None: ...
-    @property
-    def stream_seq(self) -> str | None: ...
+    __slots__ = ("body", "close", "content_type", "producer", "stream_seq")
+
+    def __init__(
+        self,
+        body: bytes,
+        content_type: str | None,
+        close: bool = False,
+        producer: Producer | None = None,
+        stream_seq: str | None = None,
+    ) -> None:
+        self.body = body
+        self.content_type = content_type
+        self.close = close
+        self.producer = producer
+        self.stream_seq = stream_seq
 
 
 _ACCEPT, _DUPLICATE = Outcome.ACCEPT, Outcome.DUPLICATE

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.limits import INTEGER_MAX, TIME_US_MAX
 from penstock.protocol.headers import Producer, format_expires_at
 from penstock.protocol.lifecycle import (
+    AppendRequest,
     Outcome,
     StreamConfig,
     create_matches,
@@ -132,14 +133,14 @@ def test_the_latest_expiry_can_be_printed() -> None:
     assert format_expires_at(TIME_US_MAX) == "9999-12-31T23:59:59.999999Z"
 
 
-class Request(NamedTuple):
-    """An append that nothing speaks against."""
-
-    body: bytes = b"1"
-    content_type: str | None = "application/json"
-    close: bool = False
-    producer: Producer | None = None
-    stream_seq: str | None = "0006"
+# An append that nothing speaks against.
+REQUEST: dict[str, Any] = {
+    "body": b"1",
+    "content_type": "application/json",
+    "close": False,
+    "producer": None,
+    "stream_seq": "0006",
+}
 
 
 STREAM: dict[str, Any] = {
@@ -240,7 +241,7 @@ ALREADY_CLOSED, REFUSED = Outcome.ALREADY_CLOSED, Outcome.CLOSED
 def test_an_append_is_judged_in_the_order_of_the_protocol(
     stream: dict[str, Any], request_: dict[str, Any], outcome: Outcome | type[PenstockError]
 ) -> None:
-    request = Request(**request_)
+    request = AppendRequest(**(REQUEST | request_))
     if isinstance(outcome, Outcome):
         assert judge_append(request, **(STREAM | stream))[0] is outcome
         return
@@ -264,7 +265,7 @@ def test_an_append_is_judged_in_the_order_of_the_protocol(
 def test_the_state_is_the_new_one_if_accepted_and_else_the_one_the_answer_reports(
     stream: dict[str, Any], request_: dict[str, Any], state: ProducerState | None
 ) -> None:
-    assert judge_append(Request(**request_), **(STREAM | stream))[1] == state
+    assert judge_append(AppendRequest(**(REQUEST | request_)), **(STREAM | stream))[1] == state
 
 
 def test_closed_answer_tells_that_and_where_the_stream_ended() -> None:

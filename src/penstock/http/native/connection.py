@@ -29,6 +29,7 @@ from penstock.http.native.request_parser import BODY, IDLE, RequestParser
 from penstock.http.native.response_encoder import CLOSE, CONTINUE, KEEP, KEEP_HTTP_1_0
 from penstock.http.native.sse_connection import EventConnection
 from penstock.http.problems import error_response, unsafe_headers
+from penstock.log.receipt import Receipt
 
 if TYPE_CHECKING:
     from penstock.http.native.connections import ConnectionTable
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 # Up to this size head and body go out in one piece; above, copying them together costs more.
 _TOGETHER_BYTES = 64 * 1024
+# How much of what lies in memory anyway may wait in the transport when the next piece is added.
+_PARTS_BYTES = 512 * 1024
 # Requests that are answered at once before other connections get a turn.
 _TURN_REQUESTS = 32
 
@@ -84,7 +87,7 @@ class Connection:
         self._current: NativeRequest | None = None  # the request being answered
         self._received = 0  # the bytes of its body
         self._started_s = 0.0  # 0 if it is not measured
-        self._render: Callable[[asyncio.Future[Any]], Response] | None = None
+        self._render: Callable[[Any], Response] | None = None
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._body_bytes = 0  # how many body bytes the table's receive budget counts for us
@@ -289,11 +292,16 @@ class Connection:
             request.body = b""
             if answer.__class__ is Later:
                 assert isinstance(answer, Later)
-                if not answer.future.done():
+                receipt = answer.receipt
+                if receipt is not None and not receipt.is_done:
+                    self._render = answer.render
+                    receipt.then(self._resolved)
+                    return
+                if receipt is None and not answer.future.done():
                     self._render = answer.render
                     answer.future.add_done_callback(self._resolved)
                     return
-                response = answer.render(answer.future)
+                response = answer.render(receipt or answer.future)
             elif isinstance(answer, Response):
                 response = answer
             else:
@@ -301,14 +309,14 @@ class Connection:
                 return
         self._answer(request, response)
 
-    def _resolved(self, future: asyncio.Future[Any]) -> None:
-        """Respond to a request whose Later has its result."""
+    def _resolved(self, answer: Any) -> None:
+        """Respond to a request whose Later has its result, a future or a receipt."""
         render, self._render = self._render, None
         if self._transport is None or render is None:
-            if not future.cancelled():
-                future.exception()  # retrieved, so that asyncio does not log it
+            if not isinstance(answer, Receipt) and not answer.cancelled():
+                answer.exception()  # retrieved, so that asyncio does not log it
             return
-        request, response = self._current, render(future)
+        request, response = self._current, render(answer)
         assert request is not None
         if self._started_s:
             self._measured(request, response)
@@ -379,12 +387,14 @@ class Connection:
     def _respond_range(self, response: Response, body: RangeBody, after: bytes) -> None:
         assert self._current is not None
         try:
-            first = body.first()
+            first: bytes | list[bytes | memoryview] | None = body.parts()
+            if first is None:
+                first = body.first()
         except Exception as error:  # noqa: BLE001 - becomes the response
             body.close()
             self._respond(error_response(error, self._current))
             return
-        if first is not None and len(first) == body.length:
+        if isinstance(first, bytes) and len(first) == body.length:
             body.close()
             self._respond(Response(response.status, response.headers, first))
         else:
@@ -412,6 +422,14 @@ class Connection:
         self._drained = self._table.loop.create_future()
         return self._drained
 
+    def range_parts(self, parts: list[bytes | memoryview]) -> asyncio.Future[None] | None:
+        """Write a piece of a body that is in parts; return what to wait for before the next."""
+        self._write_parts(parts)
+        if not self._paused:
+            return None
+        self._drained = self._table.loop.create_future()
+        return self._drained
+
     def range_drained(self) -> None:
         self._drained = None
 
@@ -423,6 +441,7 @@ class Connection:
         self._sending = False
         if self._transport is None:
             return
+        self._transport.set_write_buffer_limits()
         if failure is not None and sent == 0:
             self._respond(failure)
         elif sent == length:
@@ -440,6 +459,13 @@ class Connection:
 
     def _write_piece(self, data: bytes) -> None:
         self._write(data)
+
+    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
+        if self._transport is not None:
+            # Nothing is copied, so the next piece may wait in the transport before the last one has
+            # gone: the socket is never idle.
+            self._transport.set_write_buffer_limits(high=_PARTS_BYTES, low=_PARTS_BYTES // 2)
+            self._transport.writelines(parts)
 
     def _finish_response(self) -> None:
         self._current = None

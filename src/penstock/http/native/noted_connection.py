@@ -63,6 +63,11 @@ class NotedConnection(Connection):
         if self._exchange is not None:
             self._exchange.sent += len(data)
 
+    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
+        super()._write_parts(parts)
+        if self._exchange is not None:
+            self._exchange.sent += sum([len(part) for part in parts])
+
     def _finish_response(self) -> None:
         self._end()
         super()._finish_response()

@@ -20,7 +20,7 @@ async def send_range(
     request: NativeRequest,
     response: Response,
     body: RangeBody,
-    first: bytes | None,
+    first: bytes | list[bytes | memoryview] | None,
     after: bytes,
 ) -> None:
     """Send a response whose body is read while it is sent."""
@@ -30,19 +30,26 @@ async def send_range(
     failure: Response | None = None
     try:
         # Before the head: a failure now is still a clean response.
-        piece = await anext(pieces, b"") if first is None else first
+        piece: bytes | list[bytes | memoryview] = (
+            await anext(pieces, b"") if first is None else first
+        )
         if not connection.range_head(response, after, body.length):
             failure = unsafe_headers()
         else:
             while piece:
-                sent += len(piece)
-                drained = connection.range_piece(piece)
+                if isinstance(piece, bytes):
+                    sent += len(piece)
+                    drained = connection.range_piece(piece)
+                else:
+                    sent += sum(map(len, piece))
+                    drained = connection.range_parts(piece)
                 if drained is not None:
                     try:
                         await drained
                     finally:
                         connection.range_drained()
-                piece = await anext(pieces, b"")
+                parts = body.parts()
+                piece = await anext(pieces, b"") if parts is None else parts
     except Exception as error:  # noqa: BLE001 - becomes the response
         failure = error_response(error, request)
     finally:

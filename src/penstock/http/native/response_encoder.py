@@ -56,13 +56,15 @@ class ResponseEncoder:
             return self.whole(unsafe_headers(), connection, head_only=head_only)
         # A HEAD that does not know how long its GET would be says nothing rather than 0.
         if status in BODILESS or (head_only and length == 0):
-            return b"%b%b%b\r\n" % (self._prefix(status), block, connection)
-        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
-            self._prefix(status),
-            block,
-            connection,
-            length,
-            content,
+            return self._prefix(status) + block + connection + b"\r\n"
+        return b"".join(
+            [
+                self._prefix(status),
+                block,
+                connection,
+                b"content-length: %d\r\n\r\n" % length,
+                content,
+            ]
         )
 
     def head(self, response: Response, connection: bytes, framing: bytes) -> bytes | None:

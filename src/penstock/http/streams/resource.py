@@ -32,6 +32,7 @@ from penstock.http.message import Headers, Later, Request, Response
 from penstock.http.permission import require
 from penstock.http.router import parse_source
 from penstock.log.lineage import generation_at
+from penstock.log.receipt import Receipt
 from penstock.log.requests import Append, Appended, Created, Fork
 from penstock.protocol import etag
 from penstock.protocol.headers import (
@@ -108,7 +109,7 @@ class Streams:
         producer = None
         if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
             producer = producer_from(headers, self._settings)
-        future = self._engine.append(
+        answer = self._engine.append_quickly(
             path,
             Append(
                 body,
@@ -119,7 +120,7 @@ class Streams:
                 expected_offset(headers) if b"if-match" in headers else None,
             ),
         )
-        return Later(future, self._appended if body else self._closed)
+        return Later(answer, self._appended if body else self._closed)
 
     def head(self, path: str, request: Request) -> Response:
         stream = self._engine.find(path, touch=False)
@@ -163,25 +164,31 @@ class Streams:
             headers.append((b"location", url))
         return self._traffic.count("PUT", Response(201 if created.created else 200, headers))
 
-    def _appended(self, future: asyncio.Future[Appended]) -> Response:
-        try:
-            appended = future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
-            return self._traffic.failure("POST", future)
-        self._posts[2] += 1
-        response = Response(204, append_headers(appended))
+    def _appended(self, answer: Receipt | asyncio.Future[Appended]) -> Response:
+        appended = self._result(answer)
+        if isinstance(appended, Response):
+            return appended
         # 200 is new data from a producer, 204 a repetition of it.
-        if appended.producer is not None and not appended.duplicate:
-            response.status = 200
-        return response
+        is_new = appended.producer is not None and not appended.duplicate
+        return _append_response(200 if is_new else 204, appended)
 
-    def _closed(self, future: asyncio.Future[Appended]) -> Response:
-        try:
-            appended = future.result()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
-            return self._traffic.failure("POST", future)
+    def _closed(self, answer: Receipt | asyncio.Future[Appended]) -> Response:
+        appended = self._result(answer)
+        return appended if isinstance(appended, Response) else _append_response(204, appended)
+
+    def _result(self, answer: Receipt | asyncio.Future[Appended]) -> Appended | Response:
+        """Return what was appended, or the response to one that failed."""
+        if isinstance(answer, Receipt):
+            if answer.error is not None:
+                return self._traffic.count("POST", self._traffic.failed(answer.error))
+            appended: Appended = answer.result
+        else:
+            try:
+                appended = answer.result()
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - becomes the response
+                return self._traffic.failure("POST", answer)
         self._posts[2] += 1
-        return Response(204, append_headers(appended))
+        return appended
 
     def _deleted(self, future: asyncio.Future[None]) -> Response:
         try:
@@ -204,3 +211,12 @@ class Streams:
             offset,
             0 if sub_offset is None else parse_sub_offset(sub_offset),
         )
+
+
+def _append_response(status: int, appended: Appended) -> Response:
+    headers = append_headers(appended)
+    response = Response(status, headers)
+    if len(headers) == 1:
+        # The usual answer is encoded here: an offset has no line breaks to look for.
+        response.block = b"stream-next-offset: " + headers[0][1] + b"\r\n"
+    return response

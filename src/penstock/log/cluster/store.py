@@ -311,9 +311,7 @@ class ClusterStore:
             error = self.node.not_owner()
         self._observer.failed(mutations_of(entries), error)
         for entry in entries:
-            future = entry.future
-            if future is not None and not future.done():
-                future.set_exception(type(error)(error.detail, Retry_After="1"))
+            entry.fail(type(error)(error.detail, Retry_After="1"))
 
     def _fenced(self, reason: str) -> None:
         if self._lost is None:

@@ -23,6 +23,9 @@ from penstock.protocol.lifecycle import Outcome, judge_append, stream_closed
 from penstock.protocol.offsets import BEGINNING
 from penstock.protocol.producer import ProducerState
 
+Decided = AppendMutation | asyncio.Future[Appended]
+"""An append that was accepted, on its way to the disk; or an answer that has to wait for others."""
+
 _ACCEPT = Outcome.ACCEPT
 _FRAMED = "framed"
 
@@ -40,6 +43,13 @@ class Appends:
         self._queues = context.waiting.queues
 
     def append(self, path: str, request: Append) -> asyncio.Future[Appended]:
+        decided = self.decide(path, request)
+        if isinstance(decided, AppendMutation):
+            return decided.as_future(self._context.loop)
+        return decided
+
+    def decide(self, path: str, request: Append) -> Decided:
+        """Decide an append; what is accepted at once is its own receipt."""
         now_us = self._now_us()
         stream = living_stream(self._context, path, now_us)
         notes: Notes = {}
@@ -63,7 +73,10 @@ class Appends:
         if living_stream(self._context, stream.path, now_us) is not stream:
             # The writer meant the stream that was there before.
             raise StreamNotFound.at(stream.path)
-        return self._decide(stream, request, notes, now_us)
+        decided = self._decide(stream, request, notes, now_us)
+        if isinstance(decided, AppendMutation):
+            return decided.as_future(self._context.loop)
+        return decided
 
     def _waits_behind(self, stream: Stream, request: Append) -> bool:
         """Whether an append queues behind those that wait for its stream."""
@@ -78,9 +91,7 @@ class Appends:
             return True  # it is refused in its turn
         return not self._checks.overtake(stream, wire)
 
-    def _decide(
-        self, stream: Stream, request: Append, notes: Notes, now_us: int
-    ) -> asyncio.Future[Appended]:
+    def _decide(self, stream: Stream, request: Append, notes: Notes, now_us: int) -> Decided:
         try:
             if stream.deleting:
                 raise gone(stream)
@@ -130,7 +141,7 @@ class Appends:
         state: ProducerState | None,
         notes: Notes,
         now_us: int,
-    ) -> asyncio.Future[Appended]:
+    ) -> AppendMutation:
         context, body, closes = self._context, request.body, request.close
         if request.expected is not None:
             _check_expected(stream, request.expected)
@@ -158,19 +169,19 @@ class Appends:
         if closes:
             stream.pending_closed = True
             stream.pending_closed_by = producer
-        return context.submit(
-            AppendMutation(
-                stream,
-                Appended(token(stream, end), closes, False, state, ordinal),
-                start=start,
-                count=count,
-                time_us=now_us,
-                payload=payload,
-                closes=closes,
-                producer=producer,
-                stream_seq=stream_seq,
-            )
+        mutation = AppendMutation(
+            stream,
+            Appended(token(stream, end), closes, False, state, ordinal),
+            start=start,
+            count=count,
+            time_us=now_us,
+            payload=payload,
+            closes=closes,
+            producer=producer,
+            stream_seq=stream_seq,
         )
+        context.send(mutation)
+        return mutation
 
     def _framed(self, body: bytes, notes: Notes) -> tuple[bytes, int]:
         """Return a large body in wire shape; raise NotYet if it is to be framed first."""

@@ -117,16 +117,18 @@ class Context:
 
     def submit(self, mutation: Mutation) -> asyncio.Future[T]:
         """Hand a decided mutation to the store; the future has its result once it is durable."""
-        future: asyncio.Future[T] = self.loop.create_future()
-        mutation.future = future
+        future: asyncio.Future[T] = mutation.as_future(self.loop)
+        self.send(mutation)
+        return future
+
+    def send(self, mutation: Mutation) -> None:
+        """Hand a decided mutation to the store; it is its own receipt."""
         mutation.stream.in_flight += 1
         self.store.submit(mutation)
-        return future
 
     def _await_turn(self, barrier: Barrier) -> asyncio.Future[T]:
         """Let a barrier have its turn behind everything that was submitted before."""
-        future: asyncio.Future[T] = self.loop.create_future()
-        barrier.future = future
+        future: asyncio.Future[T] = barrier.as_future(self.loop)
         self.store.submit(barrier)
         return future
 

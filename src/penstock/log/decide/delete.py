@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.errors import StreamNotFound
-from penstock.log.decide.context import Context, gone
+from penstock.log.decide.context import Context, gone, soft_deleted
 from penstock.log.mutations import DeleteMutation
 from penstock.log.stream import Stream
 
@@ -39,6 +39,22 @@ def living_stream(context: Context, path: str, now_us: int) -> Stream:
     if not stream.deleting and context.streams.is_expired(stream, now_us):
         expire_stream(context, stream)
         raise gone(stream)
+    return stream
+
+
+def readable_stream(context: Context, path: str, *, touch: bool) -> Stream:
+    """Return the stream at `path` as readers see it; with `touch` its TTL counts from now."""
+    streams, now_us = context.streams, context.clock.now_us()
+    stream = streams.durable(path)
+    if stream is None:
+        raise StreamNotFound.at(path)
+    if stream.soft_deleted:
+        raise soft_deleted(stream)
+    if streams.is_expired(stream, now_us):
+        expire_stream(context, stream)
+        raise gone(stream)
+    if touch:
+        streams.touch(stream, now_us)
     return stream
 
 

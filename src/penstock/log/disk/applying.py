@@ -41,6 +41,4 @@ def apply_batch(
 def answer_batch(entries: list[Entry]) -> None:
     """Give every entry its result."""
     for entry in entries:
-        future = entry.future
-        if future is not None and not future.done():
-            future.set_result(entry.result)
+        entry.resolve()

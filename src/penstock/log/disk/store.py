@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.clock import Clock
@@ -93,6 +94,7 @@ class _Pages:
 
 class DiskStore:
     needs_fetch = False
+    submit: Callable[[Entry], None]  # the committer's own: one call less for every change
 
     def __init__(self, settings: Settings, *, clock: Clock, files: Files | None = None) -> None:
         self._settings = settings
@@ -236,6 +238,7 @@ class DiskStore:
             on_committed=self._on_committed,
             on_failed=self._on_failed,
         )
+        self.submit = self._committer.submit
         self._counters = StoreCounters(recovered.next_lsn - 1, recovered.next_id)
         checkpointer = Checkpointer(
             self._files,
@@ -335,9 +338,6 @@ class DiskStore:
                 "The checkpoint cannot keep up (tail_bytes_max). Try again.", Retry_After="1"
             )
 
-    def submit(self, entry: Entry) -> None:
-        self._committer.submit(entry)
-
     def _on_committed(self, batch: Committed[Entry]) -> None:
         mutations = mutations_of(batch.entries)
         self._counters.durable_lsn = apply_batch(
@@ -368,9 +368,7 @@ class DiskStore:
             self._schedule.journal_is_full()
         self._observer.failed(mutations_of(entries), error)
         for entry in entries:
-            future = entry.future
-            if future is not None and not future.done():
-                future.set_exception(type(error)(error.detail))
+            entry.fail(type(error)(error.detail))
 
     def _go_read_only(self, reason: str) -> None:
         if self._read_only is None:
