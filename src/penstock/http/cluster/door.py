@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotOwner, PenstockError
+from penstock.http.cluster.front import POKE
 from penstock.http.cluster.hold import ELSEWHERE
 from penstock.http.forwarding.hop import HEADER
 from penstock.http.forwarding.owners import unowned
@@ -27,11 +28,13 @@ def _elsewhere() -> Response:
 
 class Door:
     """Lets in what nodes forward: to the shard that a request names, which forwards nothing again,
-    or, from a node without shards, to any."""
+    or, if it names none, to the one that it is about. `on_poke` is called when another node has
+    released a shard."""
 
-    def __init__(self, hops: Hops, shards: LocalShards) -> None:
+    def __init__(self, hops: Hops, shards: LocalShards, on_poke: Callable[[], None]) -> None:
         self._hops = hops
         self._shards = shards
+        self._on_poke = on_poke
 
     def _hop(self, request: Request) -> Hop | None:
         value = request.headers.get(HEADER)
@@ -43,6 +46,9 @@ class Door:
             return problem(NotOwner("Only nodes of this cluster are answered here."))
         head.sender = hop.sender
         app: Application | None
+        if hop.to == POKE:
+            self._on_poke()
+            return Response(204, [])
         if hop.to:
             host = self._shards.named(hop.to)
             app = None if host is None else host.private

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PenstockError
 from penstock.http.cluster.hold import held
-from penstock.http.cluster.owners import NOWHERE, address_of
+from penstock.http.cluster.owners import NOWHERE, address_of, parse_address
 from penstock.http.cluster.shards import shard_of_request
 from penstock.http.forwarding.forwarder import Forwarder
 from penstock.http.forwarding.owners import Peer, unowned
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _READS: Final = frozenset(("GET", "HEAD"))
 ANY: Final = ""
 """The name of a peer that may answer by any of its shards."""
+POKE: Final = "look"
+"""The name of a peer that is only told to look at the shards: one of them was released."""
 
 
 class Front:
@@ -52,6 +54,15 @@ class Front:
         self._is_draining = True
         for read in list(self._reads):
             read.cancel()
+
+    async def poke(self) -> None:
+        """Tell all nodes that live to look at the shards. Those that miss it look soon anyway."""
+        pokes = [
+            self._forwarder.ask(Peer(POKE, address), "POST", b"/")
+            for address in map(parse_address, self._node.living_peers)
+            if address not in (NOWHERE, parse_address(self._node.peer))
+        ]
+        await asyncio.gather(*pokes, return_exceptions=True)
 
     async def _send(self, request: Request) -> Response:
         shard = shard_of_request(request.path, self._node.about.shards) or 0

@@ -95,7 +95,7 @@ class ClusterNode:
             self._check()
             self._open_parts()
             undo.push_async_callback(self._connections.close)
-            door = PeerServer(Door(self._hops, self._shards), self._settings)
+            door = PeerServer(Door(self._hops, self._shards, self._look_now.set), self._settings)
             undo.callback(door.close)
             await door.start(peers.dup())
             await self._server.start(self._listening.dup())
@@ -245,6 +245,7 @@ class ClusterNode:
         self._forwarded += host.forwarded
         async with self._room:
             await host.close(timeout_s=timeout_s)
+        await self._front.poke()
 
     def _changed(self) -> None:
         """Requests that were seen before may belong elsewhere now."""

@@ -136,6 +136,8 @@ class Node:
         """The shards as the last look has shown them."""
         self.living: list[str] = []
         """The nodes that shards are assigned to, as of the last look."""
+        self.living_peers: list[str] = []
+        """Where those nodes take what others forward."""
         self.holdings: dict[int, Holding] = {}
         self._session: Session | None = None
         self._watching: Session | None = None
@@ -263,9 +265,9 @@ class Node:
         rows = await self._watching.fetch(LOOK)
         self.views = {row[0]: View(row[1], row[2], Seen(*row[3:])) for row in rows}
         rows = await self._watching.fetch(LOOK_AT_NODES)
-        self.living = [
-            row[0] for row in rows if not row[-1] and not Seen(*row[1:-1]).is_gone(takeover_s)
-        ]
+        living = [row for row in rows if not row[-1] and not Seen(*row[1:-1]).is_gone(takeover_s)]
+        self.living = [row[0] for row in living]
+        self.living_peers = [row[-2] for row in living]
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
 
