@@ -77,9 +77,31 @@ def rates(disk: str, node: str) -> None:
         )
 
 
+def handover_s(cluster: Cluster) -> float:
+    """Stop the owner in order; return how long the slowest append at another node takes."""
+    cluster.spread()
+    owner = cluster.owner("bench-0")
+    other = next(node for node in cluster.nodes if node is not owner and node.running)
+    slowest = 0.0
+    with httpx.Client(timeout=10) as client:
+        os.kill(owner.pid, signal.SIGTERM)
+        while owner.running or cluster.owner("bench-0") is owner:
+            started = time.perf_counter()
+            client.post(
+                f"{other.url}/v1/stream/bench-0",
+                content=BODY,
+                headers={"content-type": "application/json"},
+            ).raise_for_status()
+            slowest = max(slowest, time.perf_counter() - started)
+    cluster.nodes.remove(owner)
+    cluster.add()
+    return slowest
+
+
 def takeover_s(cluster: Cluster, number: signal.Signals) -> float:
     """Kill or freeze the owner; return how long it takes until an append succeeds elsewhere."""
-    owner = cluster.owner()
+    cluster.spread()
+    owner = cluster.owner("bench-0")
     others = [node for node in cluster.nodes if node is not owner and node.running]
     started = time.perf_counter()
     os.kill(owner.pid, number)
@@ -107,12 +129,18 @@ def main() -> None:
     with running_trio() as trio, ExitStack() as stack:
         cluster = Cluster(stack, trio.dsn)
         cluster.add()
-        node = cluster.owner()
+        node = cluster.owner("bench-0")
+        cluster.spread()
         with running_server() as disk:
             for url in (disk.url, node.url):
                 create(url)
             rates(disk.url, node.url)
         cluster.add()
+        times = sorted(handover_s(cluster) for _ in range(TAKEOVERS))
+        print(
+            f"owner stopped: the slowest append takes {statistics.median(times):.2f} s "
+            f"(median of {TAKEOVERS}; at most {times[-1]:.2f} s)"
+        )
         for number, name in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
             times = sorted(takeover_s(cluster, number) for _ in range(TAKEOVERS))
             print(

@@ -781,11 +781,13 @@ class LiveReadersFull(Overloaded):
 class NotOwner(ServerError):
     """Another process owns the stream, a worker or a node of a cluster, or none does at the moment.
 
-    `owner` is the URL of the node that does, where it is known.
+    `owner` is the URL of the node that does, where it is known. `is_unsent` says that the request
+    has reached nobody, so that it can be sent again.
     """
 
     status, code, title = 503, "not-owner", "Another process owns the stream"
     owner: str | None = None
+    is_unsent = False
 
     @property
     def members(self) -> dict[str, object]:

@@ -162,7 +162,7 @@ def test_nothing_acknowledged_is_lost_in_very_many_schedules(first: int) -> None
 
 
 def test_without_the_barrier_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(session: StandIn, epoch: int) -> None:
+    async def none(session: StandIn, epoch: int, shard: int = 0) -> None:
         pass
 
     monkeypatch.setattr(slots, "barrier", none)

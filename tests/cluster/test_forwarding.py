@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -27,39 +29,43 @@ TEXT = {"content-type": "text/plain"}
 
 
 class Pair(NamedTuple):
+    """Two nodes. With one shard `standby` owns nothing; with several both own some."""
+
+    cluster: Cluster
     owner: Server
     standby: Server
-    client: httpx.Client
     dsn: str
 
-    def at(self, path: str) -> str:
-        """Return the URL of a stream at the node that owns nothing."""
-        return f"{self.standby.url}/v1/stream/{path}"
+    @property
+    def client(self) -> httpx.Client:
+        return self.cluster.client
 
     def there(self, path: str) -> str:
         """Return the URL of a stream at its owner."""
-        return f"{self.owner.url}/v1/stream/{path}"
+        return f"{self.cluster.owner(path).url}/v1/stream/{path}"
+
+    def at(self, path: str) -> str:
+        """Return the URL of a stream at the node that does not own it."""
+        owner = self.cluster.owner(path)
+        node = self.standby if owner is self.owner else self.owner
+        return f"{node.url}/v1/stream/{path}"
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=[1, 6], ids=["one shard", "several shards"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
-        cluster = Cluster(stack, dsn, "--cluster-durability", "single", "--token", "sesame")
+        args = ("--cluster-durability", "single", "--token", "sesame")
+        cluster = Cluster(stack, dsn, *args, shards=request.param)
         cluster.client.headers["authorization"] = "Bearer sesame"
-        owner = cluster.add()
-        assert cluster.owner() is owner
-        standby = cluster.add()
-        until(lambda: is_ready(cluster.client, standby), "the standby knows the owner")
-        yield Pair(owner, standby, cluster.client, dsn)
+        first, second = cluster.add(), cluster.add()
+        cluster.spread()
+        owner = cluster.owner()
+        yield Pair(cluster, owner, second if owner is first else first, dsn)
 
 
 def query(dsn: str, text: str) -> list[str]:
     return shared().query(text, dsn.rpartition("/")[2])
-
-
-def is_ready(client: httpx.Client, node: Server) -> bool:
-    return client.get(f"{node.url}/readyz").status_code == 200
 
 
 def test_a_stream_lives_its_life_at_a_node_that_does_not_own_it(pair: Pair) -> None:
@@ -91,10 +97,11 @@ def test_answers_are_those_of_the_owner_but_for_the_date(pair: Pair) -> None:
 
 def test_the_owner_decides_who_is_let_in(pair: Pair) -> None:
     with httpx.Client() as stranger:
-        for target in ("/v1/streams", "/metrics"):
-            assert stranger.get(pair.standby.url + target).status_code == 401
+        for node in (pair.standby, pair.owner):
+            for target in ("/v1/streams", "/metrics", "/v1/stream/mine"):
+                assert stranger.get(node.url + target).status_code == 401
+            assert stranger.get(f"{node.url}/healthz").status_code == 200
         assert stranger.put(pair.at("mine"), headers=TEXT).status_code == 401
-        assert stranger.get(f"{pair.standby.url}/healthz").json()["role"] == "standby"
 
 
 def test_a_long_poll_at_a_standby_returns_with_what_the_owner_commits(pair: Pair) -> None:
@@ -126,19 +133,93 @@ def test_events_at_a_standby_are_those_that_the_owner_sends(pair: Pair) -> None:
     assert data == [f"data:{number}" for number in range(5)]
 
 
+def test_a_listing_has_the_streams_of_all_nodes_in_order(pair: Pair) -> None:
+    client = pair.client
+    paths = [f"listed/{number:02}" for number in range(20)]
+    for number, path in enumerate(paths):
+        node = (pair.owner, pair.standby)[number % 2]
+        assert client.put(f"{node.url}/v1/stream/{path}", headers=TEXT).status_code == 201
+    for node in (pair.owner, pair.standby):
+        seen: list[str] = []
+        page: dict[str, Any] = {"next": ""}
+        while page["next"] is not None:
+            query = f"prefix=listed/&limit=7&after={page['next']}"
+            page = client.get(f"{node.url}/v1/streams?{query}").json()
+            seen += [each["path"] for each in page["streams"]]
+        assert seen == paths
+
+
+def test_several_streams_on_one_connection_wherever_they_are(pair: Pair) -> None:
+    client = pair.client
+    paths = [f"many/{number}" for number in range(6)]
+    for path in paths[:3]:
+        client.put(pair.at(path), headers=JSON)
+    url = f"{pair.standby.url}/v1/streams/live?match=many/*@-1"
+    expected = {f"{path} {number}" for path in paths for number in range(2)}
+    seen: set[str] = set()
+    with client.stream("GET", url) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = answer.iter_lines()
+        for path in paths[3:]:
+            client.put(pair.there(path), headers=JSON)
+        for number in range(2):
+            for path in paths:
+                body = json.dumps([f"{path} {number}"]).encode()
+                assert client.post(pair.at(path), content=body, headers=JSON).is_success
+        while seen != expected:
+            line = next(lines)
+            seen |= {each for each in expected if f'"{each}"' in line}
+
+
+def test_a_fork_lives_with_its_source_and_has_its_path_everywhere(pair: Pair) -> None:
+    client = pair.client
+    for number in range(8):
+        source, fork = f"source-{number}", f"fork-{number}"
+        client.put(pair.at(source), headers=TEXT, content=b"shared ")
+        headers = {**TEXT, "stream-forked-from": f"/v1/stream/{source}"}
+        answer = client.put(pair.at(fork), headers=headers)
+        assert answer.status_code == 201, answer.text
+        assert client.post(pair.at(fork), content=b"own", headers=TEXT).is_success
+        for node in (pair.owner, pair.standby):
+            assert client.get(f"{node.url}/v1/stream/{fork}").content == b"shared own"
+            assert client.get(f"{node.url}/v1/stream/{source}").content == b"shared "
+            # Nobody else can have the path.
+            other = client.put(f"{node.url}/v1/stream/{fork}", headers=JSON)
+            assert other.status_code == 409
+
+
+def test_a_token_counts_on_every_node_until_it_is_revoked(pair: Pair) -> None:
+    client = pair.client
+    answer = client.post(
+        f"{pair.standby.url}/v1/tokens",
+        json={"allow": ["read:**"]},
+    )
+    assert answer.status_code == 201, answer.text
+    headers = {"authorization": f"Bearer {answer.json()['token']}"}
+    client.put(pair.at("guarded"), headers=TEXT)
+    urls = [f"{node.url}/v1/stream/guarded" for node in (pair.owner, pair.standby)]
+    with httpx.Client(headers=headers) as reader:
+        assert [reader.get(url).status_code for url in urls] == [200, 200]
+        token_id = answer.json()["id"]
+        assert client.delete(f"{pair.owner.url}/v1/tokens/{token_id}").is_success
+        assert [reader.get(url).status_code for url in urls] == [401, 401]
+
+
 def test_metrics_are_those_of_the_node_that_is_asked(pair: Pair) -> None:
     def figures(node: Server) -> dict[str, str]:
         text = pair.client.get(f"{node.url}/metrics").text
         lines = [line.split() for line in text.splitlines() if line.startswith("penstock_cluster")]
         return {line[0]: line[1] for line in lines}
 
-    assert figures(pair.owner)["penstock_cluster_shards_owned"] == "1.0"
-    assert figures(pair.owner)["penstock_cluster_lease"] == "1.0"
-    before = figures(pair.standby)
-    assert before["penstock_cluster_shards_owned"] == "0.0"
-    pair.client.get(pair.at("counted"))
+    both = [figures(node) for node in (pair.owner, pair.standby)]
+    owned = [float(each["penstock_cluster_shards_owned"]) for each in both]
+    assert sum(owned) == float(both[0]["penstock_cluster_shards"]) == pair.cluster.shards
+    assert [each["penstock_cluster_lease"] for each in both] == ["1.0", "1.0"]
     name = "penstock_cluster_forwarded_requests_total"
-    assert float(figures(pair.standby)[name]) > float(before[name])
+    before = sum(float(each[name]) for each in both)
+    pair.client.get(pair.at("counted"))
+    after = sum(float(figures(node)[name]) for node in (pair.owner, pair.standby))
+    assert after > before
 
 
 def test_the_address_for_nodes_answers_nobody_else(pair: Pair) -> None:
@@ -156,8 +237,9 @@ def test_a_request_is_forwarded_once(pair: Pair) -> None:
     """A node that does not own the streams either says so to the one that asks it."""
     secret = query(pair.dsn, "SELECT secret FROM penstock.cluster")[0]
     headers = {"penstock-hop": f"{secret} e30=", "authorization": "Bearer sesame"}
+    pair.client.put(pair.at("once"), headers=TEXT)
     answers = [
-        httpx.get(f"http://{row}/v1/streams", headers=headers)
+        httpx.get(f"http://{row}/v1/stream/once", headers=headers)
         for row in query(pair.dsn, "SELECT peer FROM penstock.node")
     ]
     assert sorted(answer.status_code for answer in answers) == [200, 503]
@@ -173,13 +255,13 @@ def test_a_stranger_cannot_pretend_to_be_a_node(pair: Pair) -> None:
 def test_an_owner_that_does_not_answer_is_503_until_another_goes_on() -> None:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
-        cluster = Cluster(stack, dsn, "--cluster-durability", "single")
-        owner, client = cluster.add(), cluster.client
-        assert cluster.owner() is owner
-        standby = cluster.add()
-        until(lambda: is_ready(client, standby), "the standby knows the owner")
-        url = f"{standby.url}/v1/stream/log"
-        assert client.put(url, headers=TEXT).status_code == 201
+        args = ("--cluster-durability", "single", "--cluster-hold", "0.1")
+        cluster = Cluster(stack, dsn, *args, shards=1)
+        first, second = cluster.add(), cluster.add()
+        cluster.spread()
+        owner = cluster.owner()
+        url = f"{(second if owner is first else first).url}/v1/stream/log"
+        assert cluster.client.put(url, headers=TEXT).status_code == 201
         os.kill(owner.pid, signal.SIGSTOP)
         try:
             # Whatever is waiting for the frozen owner is answered when it is replaced.
@@ -192,9 +274,9 @@ def test_an_owner_that_does_not_answer_is_503_until_another_goes_on() -> None:
             )
         finally:
             os.kill(owner.pid, signal.SIGCONT)
-        # The woken node forwards now, and does what it was asked before it was frozen no more.
+        # The woken node does what it was asked before it was frozen no more.
         late = until(lambda: _read(owner), "the woken node answers")
-        assert late.content == client.get(url).content == b"y"
+        assert late.content == b"y"
 
 
 def _read(node: Server) -> httpx.Response | None:
@@ -208,7 +290,11 @@ def _read(node: Server) -> httpx.Response | None:
 
 def test_a_node_that_others_cannot_reach_is_refused() -> None:
     settings = Settings(cluster="postgresql://nowhere/none", cluster_node_url="http://0.0.0.0:1")
-    with closing(socket.socket()) as sock:
-        node = ClusterNode(settings, sock, None, None)  # type: ignore[arg-type]
-        with pytest.raises(ClusterRefused, match="cluster_node_url"):
-            node._listen_for_peers()
+
+    async def run() -> None:
+        with closing(socket.socket()) as sock:
+            node = ClusterNode(settings, sock, None, asyncio.get_running_loop().create_future())
+            with pytest.raises(ClusterRefused, match="cluster_node_url"):
+                await node.run(lambda server: None)
+
+    asyncio.run(run())

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused, ClusterUnavailable
-from penstock.log.cluster.database import OutcomeUnknown, Rows
-from penstock.log.cluster.node import Node, View
+from penstock.log.cluster.database import OutcomeUnknown, Rows, Sessions
+from penstock.log.cluster.node import Holding, Node, Seen, View, assigned
 from penstock.log.cluster.slots import Claim
 from tests.helpers.app import Client, with_app
 
@@ -42,7 +42,7 @@ class BeatSession:
         self.clock.now += self.delay
         self.beat_at = self.clock.now
         self.clock.now += self.delay
-        return [(self.epoch,)]
+        return [([[0, self.epoch]],)]
 
     async def execute_many(self, statement: str, values: Any) -> None:
         raise AssertionError(statement)
@@ -51,15 +51,17 @@ class BeatSession:
         return nullcontext()
 
 
-def owner(clock: Clock) -> tuple[Node, BeatSession]:
+def owner(clock: Clock) -> tuple[Holding, BeatSession]:
+    """Return a shard that a node owns, and the session of its beats."""
     session = BeatSession(clock)
 
     async def open_session() -> BeatSession:
         return session
 
     node = Node(SETTINGS, open_session=open_session, monotonic=lambda: clock.now)
-    node.claim = Claim(7, 1)
-    return node, session
+    holding = Holding(node, 0, Sessions(open_session, size=1))
+    holding.claim = Claim(7, 1)
+    return holding, session
 
 
 def is_ever_stale(rounds: int = 300) -> bool:
@@ -67,15 +69,15 @@ def is_ever_stale(rounds: int = 300) -> bool:
     chance = random.Random(1)
     for _ in range(rounds):
         clock = Clock()
-        node, session = owner(clock)
+        holding, session = owner(clock)
         session.delay = chance.choice([0.0, 0.1, 1.0, 1.45, 2.0])
-        asyncio.run(node.beat())
+        asyncio.run(holding.node.beat())
         # Another node claims as soon as the beat, by the database's clock, is old enough.
         age_s = SETTINGS.cluster_takeover_s + 0.001
-        view = View(7, node.name, "", age_s, True, True, False)
+        view = View(7, holding.node.name, Seen("", age_s, True, True, False))
         assert view.is_free(SETTINGS.cluster_takeover_s)
         clock.now = max(clock.now, session.beat_at + age_s)
-        if node.is_current():
+        if holding.is_current():
             return True
     return False
 
@@ -91,68 +93,104 @@ def test_a_lease_that_counts_from_the_answer_is_too_long(monkeypatch: pytest.Mon
 
 
 def test_without_a_lease_a_frozen_node_is_current_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "is_current", lambda self: self.claim is not None)
+    monkeypatch.setattr(Node, "has_lease", lambda self: True)
     assert is_ever_stale()
 
 
 def test_a_node_is_current_from_its_beat_until_the_lease_is_over() -> None:
     clock = Clock()
-    node, _ = owner(clock)
-    assert not node.is_current()
-    asyncio.run(node.beat())
-    assert node.is_current()
+    holding, _ = owner(clock)
+    assert not holding.is_current()
+    asyncio.run(holding.node.beat())
+    assert holding.is_current()
     clock.now += SETTINGS.cluster_lease_s - 0.01
-    assert node.is_current()
+    assert holding.is_current()
     clock.now += 0.02
-    assert not node.is_current()
+    assert not holding.is_current()
 
 
 def test_the_lease_ends_with_the_session_by_which_others_see_the_node() -> None:
-    node, session = owner(Clock())
-    asyncio.run(node.beat())
+    holding, session = owner(Clock())
+    asyncio.run(holding.node.beat())
     session.is_closed = True
-    assert not node.is_current()
+    assert not holding.is_current()
+
+
+def test_a_new_session_has_no_lease_before_its_first_beat() -> None:
+    """Another node may have claimed the shard while there was none."""
+    holding, session = owner(Clock())
+    asyncio.run(holding.node.beat())
+    session.is_closed = True
+    seen: list[bool] = []
+    beat = session.fetch
+
+    async def fetch(statement: str, *values: Any) -> Rows:
+        session.is_closed = False  # the new one is open
+        seen.append(holding.is_current())
+        return await beat(statement, *values)
+
+    session.fetch = fetch  # type: ignore[method-assign]
+    asyncio.run(holding.node.beat())
+    assert seen == [False]
+    assert holding.is_current()
+
+
+def test_a_node_loses_only_the_shard_that_another_has_claimed() -> None:
+    first, session = owner(Clock())
+    second = Holding(first.node, 1, first.sessions)
+    second.claim = Claim(3, 1, 1)
+    beat = session.fetch
+
+    async def fetch(statement: str, *values: Any) -> Rows:
+        await beat(statement, *values)
+        return [([[0, 7], [1, 4]],)]
+
+    session.fetch = fetch  # type: ignore[method-assign]
+    asyncio.run(first.node.beat())
+    assert first.is_current()
+    assert not second.is_current()
+    assert second.claim is None
 
 
 def test_a_beat_that_finds_another_epoch_ends_the_ownership() -> None:
-    node, session = owner(Clock())
+    holding, session = owner(Clock())
     reasons: list[str] = []
-    node._on_lost = reasons.append
+    holding._on_lost = reasons.append
     session.epoch = 8
-    asyncio.run(node.beat())
-    assert node.claim is None
+    asyncio.run(holding.node.beat())
+    assert holding.claim is None
     assert len(reasons) == 1
 
 
 def test_a_beat_sent_before_a_claim_says_nothing_about_it() -> None:
-    node, session = owner(Clock())
-    claim, node.claim = node.claim, None
+    holding, session = owner(Clock())
+    claim, holding.claim = holding.claim, None
 
     async def run() -> None:
         beat = session.fetch
 
         async def fetch(statement: str, *values: Any) -> Rows:
-            node.claim = claim  # meanwhile
+            holding.claim = claim  # meanwhile
             session.epoch = 6
             return await beat(statement, *values)
 
         session.fetch = fetch  # type: ignore[method-assign]
-        await node.beat()
+        await holding.node.beat()
 
     asyncio.run(run())
-    assert node.claim is claim
+    assert holding.claim is claim
 
 
 @pytest.mark.parametrize(
     ("view", "is_free"),
     [
-        (View(1, None, None, None, None, False, False), True),
-        (View(1, "a", "", 0.1, True, True, False), False),
-        (View(1, "a", "", 0.1, True, False, False), True),
-        (View(1, "a", "", 0.1, False, False, False), False),
-        (View(1, "a", "", 9.0, False, False, False), True),
-        (View(1, "a", "", 9.0, True, True, False), True),
-        (View(1, "a", "", 9.0, True, True, True), False),
+        (View(1, None, Seen(None, None, None, False, False)), True),
+        (View(1, "a", Seen("", 0.1, True, True, False)), False),
+        (View(1, "a", Seen("", 0.1, True, False, False)), True),
+        (View(1, "a", Seen("", 0.1, False, False, False)), False),
+        (View(1, "a", Seen("", 9.0, False, False, False)), True),
+        (View(1, "a", Seen("", 9.0, True, True, False)), True),
+        (View(1, "a", Seen("", 9.0, True, True, True)), False),
     ],
     ids=["released", "lives", "gone", "other primary", "silent", "frozen", "waits for a standby"],
 )
@@ -170,10 +208,22 @@ def test_a_node_without_a_session_is_not_current() -> None:
         raise OutcomeUnknown("away")
 
     node = Node(SETTINGS, open_session=open_session, monotonic=lambda: 0.0)
-    node.claim = Claim(7, 1)
+    holding = Holding(node, 0, Sessions(open_session, size=1))
+    holding.claim = Claim(7, 1)
     with pytest.raises(OutcomeUnknown):
         asyncio.run(node.beat())
-    assert not node.is_current()
+    assert not holding.is_current()
+
+
+def test_every_node_assigns_shards_alike_and_few_move() -> None:
+    names = [f"node-{number}" for number in range(5)]
+    shares = {shard: assigned(shard, names) for shard in range(1000)}
+    assert shares == {shard: assigned(shard, reversed(names)) for shard in range(1000)}
+    assert all(150 < list(shares.values()).count(name) < 250 for name in names)
+    without = {shard: assigned(shard, names[1:]) for shard in range(1000)}
+    moved = [shard for shard in shares if shares[shard] != without[shard]]
+    assert moved == [shard for shard in shares if shares[shard] == names[0]]
+    assert assigned(0, []) is None
 
 
 # -- what readers are told

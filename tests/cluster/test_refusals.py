@@ -40,12 +40,12 @@ def refusal(dsn: str, **options: Any) -> str:
     return message
 
 
-def join(dsn: str, **options: Any) -> None:
+def join(dsn: str, *, shards: int = 1, **options: Any) -> None:
     settings = Settings(cluster=dsn, **{"cluster_durability": "single", **options})
 
     async def run() -> None:
         node = Node(settings)
-        await node.join("1")
+        await node.join("1", shards=shards)
         await node.leave()
 
     asyncio.run(run())
@@ -150,21 +150,35 @@ def test_another_format_is_refused(version: int, word: str) -> None:
     assert word in refusal(dsn)
 
 
+FIRST_FORMAT = (
+    "ALTER TABLE penstock.cluster DROP COLUMN secret, DROP COLUMN shards, DROP COLUMN extents",
+    "ALTER TABLE penstock.node DROP COLUMN peer, DROP COLUMN leaving",
+    "ALTER TABLE penstock.extent DROP COLUMN is_full, DROP COLUMN object",
+    "ALTER TABLE penstock.extent DROP COLUMN object_length",
+    "DROP TABLE penstock.garbage",
+    "DROP INDEX penstock.stream_shard_path, penstock.stream_shard_deadline, "
+    "penstock.stream_shard_meta, penstock.stream_shard_touched",
+    "ALTER TABLE penstock.stream ADD CONSTRAINT stream_path_key UNIQUE (path)",
+    "CREATE INDEX ON penstock.stream (deadline_us, id) WHERE deadline_us IS NOT NULL",
+    "CREATE INDEX ON penstock.stream (path) WHERE meta IS NOT NULL",
+    "CREATE INDEX ON penstock.stream (touched_us, id) WHERE tail > earliest AND soft_deleted = 0",
+    "UPDATE penstock.cluster SET format = 1",
+)
+"""What makes the tables those of the first format again."""
+
+
 def test_a_cluster_of_the_first_format_is_brought_to_this_one() -> None:
     dsn = shared().fresh_database()
     join(dsn)
-    query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN secret")
-    query(dsn, "ALTER TABLE penstock.node DROP COLUMN peer")
-    query(dsn, "ALTER TABLE penstock.cluster DROP COLUMN extents")
-    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN is_full, DROP COLUMN object")
-    query(dsn, "ALTER TABLE penstock.extent DROP COLUMN object_length")
-    query(dsn, "DROP TABLE penstock.garbage")
-    query(dsn, "UPDATE penstock.cluster SET format = 1")
-    join(dsn)
-    [row] = shared().query("SELECT format, secret FROM penstock.cluster", dsn.rpartition("/")[2])
-    version, _, secret = row.partition("|")
+    for statement in FIRST_FORMAT:
+        query(dsn, statement)
+    join(dsn, shards=5)
+    text = "SELECT format, secret, shards FROM penstock.cluster"
+    [row] = shared().query(text, dsn.rpartition("/")[2])
+    version, secret, shards = row.split("|")
     assert int(version) == schema.FORMAT
     assert len(secret) > 20
+    assert shards == "1"
 
 
 def test_two_first_nodes_make_the_tables_once() -> None:
@@ -173,7 +187,7 @@ def test_two_first_nodes_make_the_tables_once() -> None:
 
     async def prepare() -> None:
         session = await Database(settings).open()
-        await schema.prepare(session, "penstock")
+        await schema.prepare(session, "penstock", 3)
         session.abort()
 
     async def both() -> None:

@@ -372,6 +372,12 @@ class Settings:
         "URL under which clients reach this node; other nodes name it when they are not the owner. "
         "By default the address that it listens on.",
     )
+    cluster_shards: int = _CLUSTER.count(
+        limits.CLUSTER_SHARDS,
+        "Shards of a cluster that this node makes: parts of the streams that nodes own singly. A "
+        "cluster keeps the number that it was made with.",
+        maximum=limits.CLUSTER_SHARDS_MAX,
+    )
     cluster_peer_port: int = _CLUSTER.count(
         0,
         "Port on which this node takes requests that other nodes forward to it, at the host of "
@@ -397,6 +403,11 @@ class Settings:
     cluster_takeover_s: float = _CLUSTER.seconds(
         limits.CLUSTER_TAKEOVER_S,
         "Age of an owner's last beat at which another node takes over. More than cluster_lease_s.",
+    )
+    cluster_hold_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_HOLD_S,
+        "Time for which a node keeps a request whose shard is changing hands, before it answers "
+        "that nobody owns the stream.",
     )
     cluster_cache_bytes: int = _CLUSTER.size(
         limits.CLUSTER_CACHE_BYTES, "Payload of old messages that a node keeps in memory."

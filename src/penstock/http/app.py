@@ -255,6 +255,10 @@ class App:
         """Show more metrics beside those of the dialects."""
         self._health.add_metrics(source)
 
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of all dialects."""
+        return self._health.collect()
+
     def templates(self) -> dict[str, tuple[str, ...]]:
         """Return the methods that are served at each path."""
         return self._router.templates()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.log.backup.jobs import Backups
     from penstock.log.engine import Engine
     from penstock.log.scrub import Scrubs
-    from penstock.log.stats import Histogram
+    from penstock.log.stats import Histogram, TierStats
     from penstock.state.declaration import Checks
     from penstock.state.server.costly_checks import CostlyChecks
     from penstock.state.server.expirer import Expirer
@@ -262,8 +262,11 @@ def store_metrics(engine: Engine) -> Iterator[Metric]:
 def tier_metrics(engine: Engine) -> Iterator[Metric]:
     """The metrics of tiered storage; none while it is off."""
     stats = engine.store.stats.tier
-    if stats is None:
-        return
+    if stats is not None:
+        yield from tier_stats_metrics(stats)
+
+
+def tier_stats_metrics(stats: TierStats) -> Iterator[Metric]:
     yield _labelled(
         GaugeMetricFamily,
         "tier_segment_bytes",

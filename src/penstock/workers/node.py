@@ -1,29 +1,14 @@
-"""One worker as a part of the server: its App, and everything between it and its siblings."""
+"""One worker as a part of the server, and the connections that it hands to its siblings."""
 
 from __future__ import annotations
 
-import asyncio
-from binascii import b2a_base64
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from penstock.errors import PenstockError
-from penstock.http.elsewhere import Elsewhere
-from penstock.http.forwarding.all_streams import AllStreams
-from penstock.http.forwarding.changes import ChangeFeeds
-from penstock.http.forwarding.control import Control
 from penstock.http.forwarding.forwarder import Forwarder
-from penstock.http.forwarding.gather import Gatherer
-from penstock.http.forwarding.homes import Homes
 from penstock.http.forwarding.hop import Hops
-from penstock.http.forwarding.many import MergedLive
-from penstock.http.forwarding.path_links import PathLinks
-from penstock.http.forwarding.peers import Peers
-from penstock.http.forwarding.routed_app import PeerApp, RoutedApp
-from penstock.http.forwarding.shares import Shares
-from penstock.workers.credentials import SharedCredentials
+from penstock.http.forwarding.part import Part
 from penstock.workers.handover import Giver
 from penstock.workers.owners import HashOwners, connections_socket
 
@@ -31,92 +16,27 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from penstock.http.app import App
-    from penstock.log.engine import Engine
-    from penstock.log.system_stream import Event
     from penstock.workers.orders import Orders
 
 
-class WorkerNode:
-    """What a worker knows of the others. `serve` makes it a part of the server."""
-
+class WorkerNode(Part):
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self.owners = HashOwners(orders.index, orders.settings.workers, orders.sockets)
-        self._hops = Hops(orders.secret)
-        self.forwarder = Forwarder(self.owners, self._hops)
+        owners = HashOwners(orders.index, orders.settings.workers, orders.sockets)
+        forwarder = Forwarder(owners, Hops(orders.secret))
+        super().__init__(orders.settings, owners, forwarder, owners.first())
         self.giver = Giver(self._connections_of)
-        self._control = Control()
-        self._peers = Peers(self.owners, self.forwarder)
-
-    def elsewhere(self, engine: Engine) -> Elsewhere:
-        """Return what the App of this worker has to know of the others."""
-        self._streams = AllStreams(
-            engine, self.owners, self.forwarder, self._peers, first=self.owners.first()
-        )
-        return Elsewhere(self._streams, self._owns, self.owners.name)
-
-    def _owns(self, path: str) -> bool:
-        return self.owners.owner(path) is None
 
     async def attach(self, app: App) -> None:
-        """Stand before an App: `public` answers clients, `private` the other workers."""
-        settings, owners, forwarder = self._orders.settings, self.owners, self.forwarder
-        control, peers = self._control, self._peers
-        links = PathLinks(app.engine)
-        await links.load()
-        homes = self._homes = Homes(
-            app.engine, links, peers, forwarder, control, path_bytes_max=settings.path_bytes_max
-        )
-        self._streams.locate = homes.locate
-        ChangeFeeds(app.engine, control)
-        first = owners.first()
-        self._credentials = SharedCredentials(app.tokens, peers, control, first)
-        if first is not None:
-            app.audit.send = self._send_audit
-        control.add("audit", app.audit.take)
-        control.add("subscription-secret", partial(_secret, app))
-        control.add("table", partial(_has_table, app))
         app.add_metrics(self._metrics)
-        gatherer = Gatherer(owners, forwarder)
-        shares = Shares(
-            owners,
-            gatherer,
-            MergedLive(owners, forwarder, app.readers, settings, homes.locate),
-            first=owners.first,
-            on_changed=self._credentials.push,
-            caught_up=self._streams.caught_up,
-            has_table=partial(self._has_table, app),
-        )
-        self.public = RoutedApp(app, owners, forwarder, homes, gatherer, shares)
-        self.private = PeerApp(app, owners, self._hops, homes, control, shares)
-
-    async def join(self) -> None:
-        """Learn what other workers store; before clients are served."""
-        await self._credentials.fetch()
-        self._homes.start()
+        await super().attach(app)
 
     def close(self) -> None:
-        self._homes.close()
-        self._streams.close()
+        super().close()
         self.giver.close()
-        self.forwarder.close()
 
     def _connections_of(self, name: str) -> str:
         return connections_socket(self._orders.sockets, int(name.rpartition("-")[2]))
-
-    async def _has_table(self, app: App, name: str, path: str) -> bool:
-        peer = self.owners.peer(name)
-        if peer is None:
-            return await _has_table(app, path)
-        return bool(await self._peers.ask(peer, "table", path))
-
-    def _send_audit(self, events: list[Event]) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(self._audit_elsewhere(events))
-
-    async def _audit_elsewhere(self, events: list[Event]) -> None:
-        first = self.owners.first()
-        assert first is not None
-        await self._peers.ask(first, "audit", events)
 
     def _metrics(self) -> list[Metric]:
         return [
@@ -137,19 +57,3 @@ class WorkerNode:
                 value=self.giver.given,
             ),
         ]
-
-
-async def _secret(app: App, question: Any) -> str:
-    """Return the key of the tokens of subscriptions, which all workers share."""
-    store = app.subscriptions.store
-    await store.ensure()
-    return b2a_base64(store.secret, newline=False).decode()
-
-
-async def _has_table(app: App, path: str) -> bool:
-    """Whether a table is declared at a path here."""
-    try:
-        app.tables.find(path, touch=False)
-    except PenstockError:
-        return False
-    return True

@@ -6,6 +6,7 @@ Knows addresses and bytes; which peer a request belongs to is decided elsewhere.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from penstock.http.forwarding.hop import HEADER, OWNER, Hops
@@ -69,7 +70,8 @@ class Forwarder:
         return await self._sent(owner, request, is_local=True)
 
     async def _sent(self, peer: Peer, request: Request, *, is_local: bool) -> Response:
-        message = encode(request, self.hops.value(request.sender, is_local=is_local))
+        hop = self.hops.value(request.sender, is_local=is_local, to=peer.name)
+        message = encode(request, hop)
         return await self.send(peer, message, is_head=request.method == "HEAD")
 
     async def ask(
@@ -92,13 +94,21 @@ class Forwarder:
     async def send(self, peer: Peer, message: bytes, *, is_head: bool = False) -> Response:
         """Send a whole request; NotOwner if the peer is not there, or goes away meanwhile."""
         self.relayed += 1
+        is_unsent = True
         try:
-            connection = await self._connection(peer.address)
+            connection = await self._connection(self.address(peer))
+            is_unsent = False
             return await connection.exchange(message, is_head=is_head)
         except (CutOff, OSError, TimeoutError):
-            raise unowned(
-                f"{peer.name} owns what was asked for, and is not there or went away."
-            ) from None
+            error = unowned(
+                f"{peer.name or 'A node'} owns what was asked for, and is not there or went away."
+            )
+            error.is_unsent = is_unsent
+            raise error from None
+
+    def address(self, peer: Peer) -> Address:
+        """Return where a peer is now."""
+        return peer.address
 
     async def _connection(self, address: Address) -> PeerConnection:
         idle = self._idle.get(address)
@@ -131,6 +141,12 @@ class Forwarder:
         idle = None if address is None else self._idle.get(address)
         if idle and connection in idle:
             idle.remove(connection)
+
+    def keep(self, addresses: Collection[Address]) -> None:
+        """Cut the connections to all other addresses: nobody there is waited for any more."""
+        for connection, address in list(self._open.items()):
+            if address not in addresses:
+                connection.abort()
 
     def close(self) -> None:
         """Cut all connections; responses that are being relayed end with them."""

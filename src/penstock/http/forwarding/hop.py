@@ -24,12 +24,14 @@ _REMEMBERED: Final = 1024
 
 class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a peer is told of a request. `is_local` asks it to answer whoever owns the path: for its
-    part of a list, or because the path's home has said that the stream is there."""
+    part of a list, or because the path's home has said that the stream is there. `to` is the name
+    of the peer, where one address has several."""
 
     peer: str = ""
     scheme: str = "http"
     certificate: Certificate | None = None
     is_local: bool = False
+    to: str = ""
 
     @property
     def sender(self) -> Sender:
@@ -47,16 +49,16 @@ class Hops:
         self._encode = functools.lru_cache(maxsize=_REMEMBERED)(self._encoded)
         self._parse = functools.lru_cache(maxsize=_REMEMBERED)(self._parsed)
 
-    def value(self, sender: Sender, *, is_local: bool = False) -> bytes:
+    def value(self, sender: Sender, *, is_local: bool = False, to: str = "") -> bytes:
         """Return the value of the header for a request of `sender`."""
-        return self._encode(sender, is_local)
+        return self._encode(sender, is_local, to)
 
     def parse(self, value: bytes) -> Hop | None:
         """Return what a header says; None if its secret is wrong."""
         return self._parse(value)
 
-    def _encoded(self, sender: Sender, is_local: bool) -> bytes:
-        hop = Hop(sender.peer, sender.scheme, sender.certificate, is_local)
+    def _encoded(self, sender: Sender, is_local: bool, to: str) -> bytes:
+        hop = Hop(sender.peer, sender.scheme, sender.certificate, is_local, to)
         return b"%b %b" % (self._secret, b2a_base64(msgspec.json.encode(hop), newline=False))
 
     def _parsed(self, value: bytes) -> Hop | None:

@@ -91,6 +91,12 @@ class LiveReaders:
         """Return the number of live reads of a principal."""
         return sum(len(reads) for key, reads in self._by_holder.items() if key[0] is principal)
 
+    def finish(self) -> None:
+        """End all open responses cleanly: their clients resume after the last message they have."""
+        for reads in self._by_holder.values():
+            for reader in list(reads.readers):
+                reader.finish()
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,5 @@
-"""A node of a cluster as a server: a standby until it owns the streams, and again when it does not.
-
-Each role has servers of its own on the same sockets, one for clients and one for other nodes, so
-that nothing of a former owner is left.
-"""
+"""A node of a cluster as a server: it looks who owns what, opens the shards that are its own, hands
+over those that are another's, and serves all the time."""
 
 from __future__ import annotations
 
@@ -10,38 +7,51 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from penstock import __version__
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ClusterRefused, ClusterUnavailable, NotOwner
-from penstock.http.exposure import check_exposure
-from penstock.http.forwarding.door import Door
+from penstock.http.access_log import OFF, AccessLog
+from penstock.http.cluster.door import Door
+from penstock.http.cluster.front import Front
+from penstock.http.cluster.host import ShardHost
+from penstock.http.cluster.node_app import NodeApp
+from penstock.http.cluster.owners import parse_address
+from penstock.http.cluster.shards import LocalShards
+from penstock.http.exchange import exchanges_for
 from penstock.http.forwarding.hop import Hops
+from penstock.http.metrics import access_log_metrics, route_metrics, tier_stats_metrics
+from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.peer_server import PeerServer
 from penstock.http.native.server import Server, listen, url_of
-from penstock.http.shutdown import StopClock
-from penstock.http.standby import Standby
-from penstock.log.cluster.node import Node, View
-from penstock.log.cluster.store import ClusterStore
-from penstock.log.engine import Engine
+from penstock.http.otel.telemetry import open_telemetry
+from penstock.http.traffic import Traffic
+from penstock.log.cluster.connections import Connections
+from penstock.log.cluster.database import OutcomeUnknown, Refused
+from penstock.log.cluster.node import WATCH_S, Node, assigned
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from penstock.config.settings import Settings
-    from penstock.http.app import App
     from penstock.http.native.tls import Tls
+    from penstock.http.shutdown import StopClock
 
 log = logging.getLogger("penstock.http")
 
-CHANGE_S: Final = 0.5
-"""How long requests of the former role may finish."""
+HANDOVERS: Final = 4
+"""Shards that are opened or handed over at a time."""
+HANDOVER_S: Final = 10.0
+"""How long a shard may take to finish what it has begun when another node is to have it."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
+_ONE_PLACE: Final = (
+    ("registry", "the stream `__registry__` lists the streams of one shard"),
+    ("quotas", "each shard would count its own streams alone"),
+)
 
 
 class ClusterNode:
@@ -58,8 +68,11 @@ class ClusterNode:
         self._stopping = stopping
         self.node = Node(settings)
         self.node.url = self.node.url or url_of(listening, is_tls=tls is not None)
-        self._forwarded = 0
-        self._standby: Standby | None = None
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(HANDOVERS)
+        self._look_now = asyncio.Event()
+        self._failed: asyncio.Future[None] = stopping.get_loop().create_future()
+        self._forwarded = self._opened = 0
 
     def _listen_for_peers(self) -> socket.socket:
         """Return the socket for other nodes, who find it at the host of this node's URL."""
@@ -75,123 +88,249 @@ class ClusterNode:
 
     async def run(self, on_ready: Callable[[Server], None]) -> None:
         """Serve until the node is stopped; `on_ready` is called when it listens."""
-        with contextlib.closing(self._listen_for_peers()) as self._peers:
-            await self.node.join(__version__)
-            self._hops = Hops(self.node.secret)
+        async with contextlib.AsyncExitStack() as undo:
+            peers = undo.enter_context(contextlib.closing(self._listen_for_peers()))
+            await self.node.join(__version__, shards=self._settings.cluster_shards)
+            undo.push_async_callback(self.node.leave)
+            self._check()
+            self._open_parts()
+            undo.push_async_callback(self._connections.close)
+            door = PeerServer(Door(self._hops, self._shards, self._look_now.set), self._settings)
+            undo.callback(door.close)
+            await door.start(peers.dup())
+            await self._server.start(self._listening.dup())
+            on_ready(self._server)
+            managing = asyncio.create_task(self._manage())
             try:
-                while not self._stopping.done():
-                    app = await self._stand_by(on_ready)
-                    on_ready = _nothing
-                    if app is not None:
-                        await self._own(app)
+                await asyncio.wait(
+                    (self._stopping, self._failed), return_when=asyncio.FIRST_COMPLETED
+                )
+                await self._retire()
             finally:
-                await self.node.leave()
+                managing.cancel()
+                await asyncio.gather(managing, *self._busy.values(), return_exceptions=True)
+                clock = self._stopping.result() if self._stopping.done() else None
+                await self._server.stop(clock)
+                self._front.close()
+                await self._close_all(timeout_s=None if clock is None else clock.checkpoint_s())
+                if self._access_log is not None:
+                    self._access_log.close()
+                if self._telemetry is not None:
+                    self._telemetry.close()
+            if self._failed.done():
+                self._failed.result()
 
-    async def _stand_by(self, on_ready: Callable[[Server], None]) -> App | None:
-        """Serve as a standby until the streams are this node's; None if it is to stop."""
-        standby = self._standby = Standby(self._hops, self.node.not_owner, self._metrics)
-        self.node.on_look = self._looked
-        door = PeerServer(Door(self._hops, None, self.node.not_owner), self._settings)
-        await door.start(self._peers.dup())
-        server = Server(standby, self._settings, self._tls)
-        await server.start(self._listening.dup())
-        on_ready(server)
-        opening = asyncio.ensure_future(self._open())
-        try:
-            await _first(opening, self._stopping)
-            if opening.done():
-                return opening.result()
-            return None
-        except (NotOwner, ClusterUnavailable) as error:
-            log.warning("The streams could not be opened, and are claimed again: %s", error)
-            return None
-        finally:
-            self.node.on_look = None
-            await self._cancel(opening)
-            if opening.done() and not self._stopping.done():
-                standby.close()  # the owner that it knows is none any more
-            door.close()
-            await server.stop(self._clock())
-            standby.close()
-            self._forwarded += standby.forwarded
-            self._standby = None
+    def _check(self) -> None:
+        """Refuse settings that mean nothing, or something else, with several shards."""
+        shards = self.node.about.shards
+        for name, why in _ONE_PLACE:
+            if shards > 1 and getattr(self._settings, name):
+                raise ClusterRefused(
+                    f"Setting {name} cannot be used with {shards} shards: {why}. Leave it out, or "
+                    "make a cluster with --cluster-shards 1."
+                )
 
-    def _looked(self, view: View) -> None:
-        if self._standby is not None:
-            is_other = view.node is not None and view.node != self.node.name
-            self._standby.follow(view.epoch, view.node if is_other else None, view.peer)
-
-    async def _open(self) -> App:
-        from penstock.http.app import open_app
-
-        store = ClusterStore(self._settings, clock=SYSTEM_CLOCK, node=self.node)
-        return await open_app(
-            self._settings, engine=Engine(store, self._settings, clock=SYSTEM_CLOCK)
+    def _open_parts(self) -> None:
+        settings, node = self._settings, self.node
+        self._hops = Hops(node.about.secret)
+        self._connections = Connections(node.open_session, settings)
+        self._shards = LocalShards(node.about.shards)
+        self._front = Front(node, self._hops, hold_s=settings.cluster_hold_s)
+        self._access_log = None if settings.access_log == OFF else AccessLog(settings)
+        self._telemetry = open_telemetry(settings)
+        if self._access_log is not None:
+            self._access_log.start()
+        if self._telemetry is not None:
+            self._telemetry.start(self._collect)
+        self._traffic = Traffic()
+        self._server = Server(
+            NodeApp(node, self._shards, self._front, self._metrics),
+            settings,
+            self._tls,
+            traffic=self._traffic,
+            exchanges=exchanges_for(self._access_log, self._telemetry),
         )
 
-    async def _cancel(self, opening: asyncio.Future[App]) -> None:
-        if not opening.done():
-            opening.cancel()
-            with contextlib.suppress(asyncio.CancelledError, NotOwner, ClusterUnavailable):
-                app = await opening
-                await app.stop(timeout_s=self._clock().checkpoint_s())
+    # -- which shards are here
 
-    async def _own(self, app: App) -> None:
-        """Serve as the owner until another node is, or this one is to stop."""
-        store = app.engine.store
-        assert isinstance(store, ClusterStore)
-        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        store.on_lost = lambda _: None if lost.done() else lost.set_result(None)
-        if not store.is_owner:
-            lost.set_result(None)
-        try:
-            check_exposure(self._settings, app.access)
-            app.add_metrics(self._metrics)
-            door = PeerServer(Door(self._hops, app, self.node.not_owner), self._settings)
-            await door.start(self._peers.dup())
-            server = Server(
-                app, self._settings, self._tls, traffic=app.traffic, exchanges=app.exchanges
-            )
-            await server.start(self._listening.dup())
+    async def _manage(self) -> None:
+        """Look at the others, and do what follows from it, until the node stops."""
+        while True:
+            self._look_now.clear()
             try:
-                await _first(lost, self._stopping)
-            finally:
-                clock = self._clock()
-                await asyncio.gather(server.stop(clock), door.stop(clock))
-        finally:
-            stop_s = self._stopping.result().checkpoint_s() if self._stopping.done() else None
-            await app.stop(timeout_s=stop_s if store.is_owner else 0)
+                await self.node.look()
+            except (OutcomeUnknown, Refused, ClusterRefused) as error:
+                log.warning("This node cannot look at the others: %s", error)
+                self.node.end_watching()
+            else:
+                self._apply()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S):
+                    await self._look_now.wait()
+
+    def _apply(self) -> None:
+        node = self.node
+        views = node.views.values()
+        takeover_s = self._settings.cluster_takeover_s
+        living = {
+            parse_address(view.seen.peer)
+            for view in views
+            if view.node is not None and not view.seen.is_gone(takeover_s)
+        }
+        living.add(parse_address(node.peer))
+        self._front.keep(living)
+        for host in self._shards.hosts.values():
+            host.keep(living)
+        for shard in range(node.about.shards):
+            if shard in self._busy:
+                continue
+            hosted = self._shards.hosts.get(shard)
+            if hosted is None:
+                if node.wants(shard) and node.is_free(shard):
+                    self._begin(shard, self._open(shard))
+            elif not hosted.is_owner:
+                self._begin(shard, self._close(hosted, timeout_s=0))
+            elif self._is_anothers(shard):
+                self._begin(shard, self._close(hosted, timeout_s=HANDOVER_S))
+
+    def _is_anothers(self, shard: int) -> bool:
+        """Whether another node that lives is to have a shard. A node that does not see itself among
+        the living knows too little to tell."""
+        node = self.node
+        owner = assigned(shard, node.living)
+        is_sure = self._stopping.done() or node.name in node.living
+        return is_sure and owner is not None and owner != node.name
+
+    def _begin(self, shard: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._busy[shard] = asyncio.create_task(work)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._busy.pop(shard, None)
+            self._look_now.set()
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not self._failed.done():
+                self._failed.set_exception(error)
+
+        task.add_done_callback(ended)
+
+    async def _open(self, shard: int) -> None:
+        host = ShardHost(
+            self._settings, self.node, shard, self._connections, self._hops, self._look_now.set
+        )
+
+        async def on_private() -> None:
+            self._shards.add_private(host)
+
+        async with self._room:
+            try:
+                if not await host.open(on_private):
+                    return
+            except (NotOwner, ClusterUnavailable, OutcomeUnknown, Refused) as error:
+                log.warning("Shard %d could not be opened, and is claimed again: %s", shard, error)
+                self._shards.remove(host)
+                return
+        host.app.egress.tracer = self._telemetry
+        self._shards.add(host)
+        self._opened += 1
+        self._changed()
+        if self.node.about.shards == 1:
+            table = self._server.table
+            table.answered = host.app.traffic.routes.answered
+            host.app.traffic.connections = table.count
+
+    async def _close(self, host: ShardHost, *, timeout_s: float | None) -> None:
+        """Hand a shard over, or let go of one that was lost."""
+        self._shards.remove(host)
+        self._changed()
+        self._forwarded += host.forwarded
+        async with self._room:
+            await host.close(timeout_s=timeout_s)
+        await self._front.poke()
+
+    def _changed(self) -> None:
+        """Requests that were seen before may belong elsewhere now."""
+        table = self._server.table
+        table.heads = HeadCache(line_bytes_max=self._settings.request_line_bytes_max)
+
+    async def _retire(self) -> None:
+        """Hand everything over to the nodes that go on, which serves requests until the end."""
+        if not self._stopping.done():
+            return
+        await self.node.retire()
+        clock = self._stopping.result()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(clock.drain_s()):
+                while self._shards.hosts or self._busy:
+                    others = [name for name in self.node.living if name != self.node.name]
+                    if not others:
+                        return
+                    self._look_now.set()
+                    await asyncio.sleep(0.02)
+
+    async def _close_all(self, *, timeout_s: float | None) -> None:
+        hosts = list(self._shards.hosts.values())
+        for host in hosts:
+            self._shards.remove(host)
+        await asyncio.gather(*(host.close(timeout_s=timeout_s) for host in hosts))
 
     def _metrics(self) -> list[Metric]:
-        forwarded = self._forwarded
-        if self._standby is not None:
-            forwarded += self._standby.forwarded
-        return [
+        hosts = self._shards.hosts.values()
+        forwarded = self._forwarded + self._front.forwarded + sum(h.forwarded for h in hosts)
+        metrics: list[Metric] = [
+            GaugeMetricFamily(
+                "penstock_cluster_shards",
+                "Shards of the cluster.",
+                value=self.node.about.shards,
+            ),
             GaugeMetricFamily(
                 "penstock_cluster_shards_owned",
                 "Shards of the cluster that this node owns.",
-                value=int(self.node.claim is not None),
+                value=len(hosts),
+            ),
+            GaugeMetricFamily(
+                "penstock_cluster_nodes",
+                "Nodes that live, as this one sees it.",
+                value=len(self.node.living),
             ),
             GaugeMetricFamily(
                 "penstock_cluster_lease",
                 "1 while this node may say that readers are up to date.",
-                value=int(self.node.is_current()),
+                value=int(self.node.has_lease()),
+            ),
+            CounterMetricFamily(
+                "penstock_cluster_shards_opened",
+                "Shards that this node has taken over.",
+                value=self._opened,
             ),
             CounterMetricFamily(
                 "penstock_cluster_forwarded_requests",
-                "Requests that this node sent to the one that owns the stream.",
+                "Requests that this node sent to the owner of their stream.",
                 value=forwarded,
             ),
+            CounterMetricFamily(
+                "penstock_cluster_transactions",
+                "Transactions that carried batches of the journal.",
+                value=self._connections.lane.transactions,
+            ),
+            CounterMetricFamily(
+                "penstock_cluster_batches",
+                "Batches of the journal that they carried.",
+                value=self._connections.lane.batches,
+            ),
         ]
+        if self._access_log is not None:
+            metrics += access_log_metrics(self._access_log)
+        if self.node.about.shards > 1:
+            metrics += route_metrics(self._traffic.routes.all)
+        if self._connections.tier is not None:
+            metrics += tier_stats_metrics(self._connections.tier)
+        return metrics
 
-    def _clock(self) -> StopClock:
-        return self._stopping.result() if self._stopping.done() else StopClock(CHANGE_S)
-
-
-async def _first(*futures: asyncio.Future[Any]) -> None:
-    """Return when one of some futures is done."""
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _nothing(server: Server) -> None:
-    """The node has said already that it listens."""
+    def _collect(self) -> Iterable[Metric]:
+        """Return what is sent by OTLP: the metrics of the node, and of its shard if it has one."""
+        yield from self._metrics()
+        if self._telemetry is not None:
+            yield from self._telemetry.metrics()
+        if self.node.about.shards == 1:
+            for host in self._shards.hosts.values():
+                yield from host.app.collect()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged
 from penstock.log.cluster.database import Fenced, OutcomeUnknown, Rows, Session, Sessions
-from penstock.log.cluster.slots import SHARD
+from penstock.log.cluster.slots import Claim
 from penstock.log.disk.catalog import info_from, is_row_sound, producer_checksum
 from penstock.log.disk.catalog_rows import COLUMNS, WIDTH, Row, decode, encode
 from penstock.log.disk.segment import SegmentInfo
@@ -31,20 +31,31 @@ def _cast(index: int, name: str) -> str:
 
 _SEGMENTS: Final = """(SELECT json_agg(json_build_array(base, length, first_ordinal, open_ordinal,
 open_time_us, open_crc) ORDER BY base) FROM penstock.extent WHERE stream_id = s.id)"""
-_AT: Final = "(SELECT epoch FROM penstock.shard), (SELECT checkpoints FROM penstock.shard)"
-_ROW: Final = f"SELECT {_AT}, {COLUMNS}, crc, inline, {_SEGMENTS} FROM"
+
+
+def _at(parameter: str) -> str:
+    """Return the columns that say how new the rows of a shard are."""
+    return ", ".join(
+        f"(SELECT {name} FROM penstock.shard WHERE shard = {parameter})"
+        for name in ("epoch", "checkpoints")
+    )
+
+
+_COLUMNS: Final = f"{COLUMNS}, crc, inline, {_SEGMENTS}"
 
 BY_PATH: Final = f"""WITH RECURSIVE s AS (
-  SELECT * FROM penstock.stream WHERE path = $1
+  SELECT * FROM penstock.stream WHERE shard = $2 AND path = $1
   UNION ALL SELECT source.* FROM penstock.stream source JOIN s ON source.id = s.forked_from)
-{_ROW} s UNION ALL SELECT {_AT}{", NULL" * (WIDTH + 3)} WHERE NOT EXISTS (SELECT FROM s)"""
+SELECT {_at("$2")}, {_COLUMNS} FROM s
+UNION ALL SELECT {_at("$2")}{", NULL" * (WIDTH + 3)} WHERE NOT EXISTS (SELECT FROM s)"""
 BY_IDS: Final = f"""WITH RECURSIVE s AS (
   SELECT * FROM penstock.stream WHERE id = ANY($1::bigint[])
   UNION SELECT source.* FROM penstock.stream source JOIN s ON source.id = s.forked_from)
-{_ROW} s"""
-PAGE: Final = f"{_ROW} penstock.stream s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
+SELECT 0, 0, {_COLUMNS} FROM s"""
+PAGE: Final = f"""SELECT 0, 0, {_COLUMNS} FROM penstock.stream s WHERE s.id > $1
+ORDER BY s.id LIMIT $2"""
 """Rows by id, for tools that read all of them."""
-PRODUCER: Final = f"""SELECT {_AT}, epoch, seq, crc FROM (SELECT) AS always
+PRODUCER: Final = f"""SELECT {_at("$3")}, epoch, seq, crc FROM (SELECT) AS always
 LEFT JOIN penstock.producer ON stream_id = $1 AND producer_id = $2"""
 PRODUCERS: Final = """SELECT stream_id, producer_id, epoch, seq, crc FROM penstock.producer
 JOIN unnest($1::bigint[], $2::text[]) AS named (a, b) ON stream_id = a AND producer_id = b"""
@@ -57,25 +68,27 @@ coalesce(fork_position, 0))"""
 _INFO: Final = """path, id, content_type, tail, count, closed, created_us, touched_us, ttl_s,
 expires_at_us, earliest, earliest_ordinal, fork_path,
 CASE WHEN meta IS NULL THEN NULL ELSE meta::json->>'renewals' END"""
-_LIST: Final = f"""SELECT {_INFO} FROM penstock.stream WHERE path > $1 AND soft_deleted = 0
-AND path >= $2 AND path < $3 %s ORDER BY path LIMIT $4"""
+_LIST: Final = f"""SELECT {_INFO} FROM penstock.stream WHERE shard = $5 AND path > $1
+AND soft_deleted = 0 AND path >= $2 AND path < $3 %s ORDER BY path LIMIT $4"""
 LIST: Final = _LIST % ""
 LIST_FILED: Final = _LIST % "AND tail > earliest AND (inline IS NULL OR forked_from IS NOT NULL)"
 FORKS: Final = f"""SELECT {_INFO} FROM penstock.stream
 WHERE forked_from = $1 AND path > $2 AND soft_deleted = 0 ORDER BY path LIMIT $3"""
 LIST_PRODUCERS: Final = """SELECT producer_id, epoch, seq FROM penstock.producer
 WHERE stream_id = $1 AND producer_id > $2 ORDER BY producer_id LIMIT $3"""
-SIZES: Final = f"SELECT id, path, {_HELD} FROM penstock.stream WHERE id > $1 ORDER BY id LIMIT $2"
-META: Final = """SELECT id, path FROM penstock.stream WHERE meta IS NOT NULL AND path > $1
-AND position($2 IN meta) > 0 AND soft_deleted = 0 ORDER BY path LIMIT $3"""
+SIZES: Final = f"""SELECT id, path, {_HELD} FROM penstock.stream WHERE shard = $3 AND id > $1
+ORDER BY id LIMIT $2"""
+META: Final = """SELECT id, path FROM penstock.stream WHERE shard = $4 AND meta IS NOT NULL
+AND path > $1 AND position($2 IN meta) > 0 AND soft_deleted = 0 ORDER BY path LIMIT $3"""
 UNTOUCHED: Final = """SELECT touched_us, id, path FROM penstock.stream
-WHERE tail > earliest AND soft_deleted = 0 AND touched_us < $1 AND (touched_us, id) > ($2, $3)
-ORDER BY touched_us, id LIMIT $4"""
+WHERE shard = $5 AND tail > earliest AND soft_deleted = 0 AND touched_us < $1
+AND (touched_us, id) > ($2, $3) ORDER BY touched_us, id LIMIT $4"""
 EXPIRED: Final = """SELECT deadline_us, id, path FROM penstock.stream
-WHERE deadline_us <= $1 AND (deadline_us, id) > ($2, $3) ORDER BY deadline_us, id LIMIT $4"""
+WHERE shard = $5 AND deadline_us <= $1 AND (deadline_us, id) > ($2, $3)
+ORDER BY deadline_us, id LIMIT $4"""
 TOTALS: Final = f"""SELECT count(*) FILTER (WHERE soft_deleted = 0),
 coalesce(sum({_HELD}), 0)::bigint
-FROM penstock.stream WHERE id <> ALL($1::bigint[])"""
+FROM penstock.stream WHERE shard = $2 AND id <> ALL($1::bigint[])"""
 
 MARK: Final = """UPDATE penstock.shard SET checkpoint_lsn = $3, next_id = $4,
 checkpoints = checkpoints + 1, trimmed = greatest(trimmed, (SELECT coalesce(max(seq), 0)
@@ -85,9 +98,9 @@ TRIM: Final = """DELETE FROM penstock.journal
 WHERE shard = $1 AND body IS NOT NULL AND first_lsn + records - 1 <= $2"""
 PROGRESS: Final = """SELECT epoch, checkpoints, checkpoint_lsn, next_id FROM penstock.shard
 WHERE shard = $1"""
-_PUT_STREAMS: Final = f"""INSERT INTO penstock.stream ({COLUMNS}, crc, inline)
+_PUT_STREAMS: Final = f"""INSERT INTO penstock.stream ({COLUMNS}, crc, inline, shard)
 SELECT {", ".join(_cast(i, name) for i, name in enumerate(_NAMES))}, (value->>{WIDTH})::bigint,
-  substring($2::bytea FROM (value->>{WIDTH + 1})::int FOR (value->>{WIDTH + 2})::int)
+  substring($2::bytea FROM (value->>{WIDTH + 1})::int FOR (value->>{WIDTH + 2})::int), $3::int
 FROM json_array_elements($1::json)
 ON CONFLICT (id) DO UPDATE SET
 {", ".join(f"{name} = excluded.{name}" for name in (*_NAMES[1:], "crc", "inline"))}"""
@@ -161,17 +174,23 @@ class Checkpoint(NamedTuple):
     dropped: list[tuple[int, int]]
     garbage_s: float = 0.0
     """How long the objects of dropped extents stay."""
+    shard: int = 0
 
 
 async def write_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, fenced as an append is, and trim the journal; claims stay in it."""
     async with session.transaction():
         marked = await session.fetch(
-            MARK, SHARD, checkpoint.epoch, checkpoint.lsn, checkpoint.next_id, checkpoint.number
+            MARK,
+            checkpoint.shard,
+            checkpoint.epoch,
+            checkpoint.lsn,
+            checkpoint.next_id,
+            checkpoint.number,
         )
         if not marked:
             raise Fenced(f"epoch {checkpoint.epoch} has ended")
-        await session.fetch(TRIM, SHARD, checkpoint.lsn)
+        await session.fetch(TRIM, checkpoint.shard, checkpoint.lsn)
         await write_rows(session, checkpoint)
 
 
@@ -186,7 +205,7 @@ async def write_rows(session: Session, checkpoint: Checkpoint) -> None:
         await session.fetch(_DROP_EXTENTS, ids, bases, checkpoint.garbage_s)
     for start in range(0, len(checkpoint.rows), ROWS_A_STATEMENT):
         text, blob = encode(checkpoint.rows[start : start + ROWS_A_STATEMENT])
-        await session.fetch(_PUT_STREAMS, text, blob)
+        await session.fetch(_PUT_STREAMS, text, blob, checkpoint.shard)
     await write_extents(session, checkpoint.extents)
     if checkpoint.producers:
         producers = [
@@ -213,8 +232,8 @@ async def write_extents(session: Session, extents: Sequence[ExtentWrite]) -> Non
         await session.execute_many(_PUT_EXTENT, values)
 
 
-async def progress(session: Session) -> Progress:
-    return Progress(*(await session.fetch(PROGRESS, SHARD))[0])
+async def progress(session: Session, shard: int = 0) -> Progress:
+    return Progress(*(await session.fetch(PROGRESS, shard))[0])
 
 
 class Stored(NamedTuple):
@@ -281,11 +300,12 @@ def _state(stream_id: int, producer_id: str, epoch: int, seq: int, crc: int) -> 
 
 
 class Catalog:
-    """Reads of the catalog by the owner of the shard, from the server that has its checkpoints."""
+    """Reads of the catalog by the owner of a shard, from the server that has its checkpoints."""
 
-    def __init__(self, sessions: Sessions, epoch: int, checkpoints: Callable[[], int]) -> None:
+    def __init__(self, sessions: Sessions, claim: Claim, checkpoints: Callable[[], int]) -> None:
         self._sessions = sessions
-        self._epoch = epoch
+        self._epoch = claim.epoch
+        self._shard = claim.shard
         self._checkpoints = checkpoints
 
     async def _query(self, statement: str, *values: Any) -> Rows:
@@ -311,11 +331,12 @@ class Catalog:
 
     async def by_path(self, path: str) -> list[Row]:
         """Return the row of a stream and those of all of its sources; none if there is none."""
-        rows = await self._current(BY_PATH, path)
+        rows = await self._current(BY_PATH, path, self._shard)
         return [_decoded(row) for row in rows if row[2] is not None]
 
     async def producer(self, stream_id: int, producer_id: str) -> ProducerState | None:
-        _, _, epoch, seq, crc = (await self._current(PRODUCER, stream_id, producer_id))[0]
+        rows = await self._current(PRODUCER, stream_id, producer_id, self._shard)
+        _, _, epoch, seq, crc = rows[0]
         return None if epoch is None else _state(stream_id, producer_id, epoch, seq, crc)
 
     async def list_streams(
@@ -323,7 +344,8 @@ class Catalog:
     ) -> list[StreamInfo]:
         statement = LIST_FILED if filed else LIST
         # Paths are ASCII: everything with the prefix sorts below the prefix followed by DEL.
-        rows = await self._query(statement, after, prefix, prefix + "\x7f", limit)
+        values = (after, prefix, prefix + "\x7f", limit, self._shard)
+        rows = await self._query(statement, *values)
         return [info_from(row) for row in map(tuple, rows)]
 
     async def list_forks(self, source_id: int, after: str, limit: int) -> list[StreamInfo]:
@@ -337,18 +359,21 @@ class Catalog:
         return [(id, ProducerState(epoch, seq)) for id, epoch, seq in rows]
 
     async def sizes(self, after_id: int, limit: int) -> list[tuple[int, str, int]]:
-        return [(row[0], row[1], row[2]) for row in await self._query(SIZES, after_id, limit)]
+        rows = await self._query(SIZES, after_id, limit, self._shard)
+        return [(row[0], row[1], row[2]) for row in rows]
 
     async def list_meta(self, name: str, after: str, limit: int) -> list[tuple[int, str]]:
-        rows = await self._query(META, after, json.dumps(name) + ":", limit)
+        rows = await self._query(META, after, json.dumps(name) + ":", limit, self._shard)
         return [(row[0], row[1]) for row in rows]
 
     async def untouched(self, since_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
-        return [Deadline(*row) for row in await self._query(UNTOUCHED, since_us, *after, limit)]
+        rows = await self._query(UNTOUCHED, since_us, *after, limit, self._shard)
+        return [Deadline(*row) for row in rows]
 
     async def expired(self, now_us: int, after: tuple[int, int], limit: int) -> list[Deadline]:
-        return [Deadline(*row) for row in await self._query(EXPIRED, now_us, *after, limit)]
+        rows = await self._query(EXPIRED, now_us, *after, limit, self._shard)
+        return [Deadline(*row) for row in rows]
 
     async def totals(self, excluded: list[int]) -> tuple[int, int]:
-        row = (await self._query(TOTALS, excluded))[0]
+        row = (await self._query(TOTALS, excluded, self._shard))[0]
         return row[0], row[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -17,7 +17,7 @@ from penstock.log.cluster.catalog import (
 )
 from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused, Session
 from penstock.log.cluster.extents import plan_extents
-from penstock.log.cluster.slots import barrier
+from penstock.log.cluster.slots import Claim, barrier
 from penstock.log.cluster.thread_session import ThreadSession
 from penstock.log.disk.catalog_snapshot import CatalogSnapshot
 from penstock.log.disk.checkpoint import Abandoned, Plan, Result
@@ -38,15 +38,16 @@ class ClusterCheckpointer:
 
     def __init__(
         self,
-        open_session: Callable[[], Awaitable[Session]],
-        epoch: int,
+        place: ThreadSession,
+        claim: Claim,
         checkpoints: int,
         *,
         extent_bytes: int,
         garbage_s: float = 0.0,
     ) -> None:
-        self._place = ThreadSession(open_session)
-        self._epoch = epoch
+        self._place = place
+        self._epoch = claim.epoch
+        self._shard = claim.shard
         self.checkpoints = checkpoints
         """The checkpoints that are known to be in force."""
         self._extent_bytes = extent_bytes
@@ -85,6 +86,7 @@ class ClusterCheckpointer:
             [stream_id for stream_id, _ in plan.deleted],
             [(item.row.id, info.base) for item in plan.streams for info in item.dropped],
             self._garbage_s,
+            self._shard,
         )
         self._write(checkpoint)
         self.checkpoints += 1
@@ -109,15 +111,11 @@ class ClusterCheckpointer:
     async def _is_there(self, session: Session) -> bool:
         """Return whether the checkpoint after the last known one is there, everywhere."""
         # It waits for one that is being committed, and what is read after it is replicated.
-        await barrier(session, self._epoch)
-        return (await progress(session)).checkpoints > self.checkpoints
+        await barrier(session, self._epoch, self._shard)
+        return (await progress(session, self._shard)).checkpoints > self.checkpoints
 
     def abandon(self) -> None:
         self._abandoned.set()
-
-    def close(self) -> None:
-        """Called after the last run, on no thread that runs one."""
-        self._place.close()
 
     # -- what there is on a disk only
 

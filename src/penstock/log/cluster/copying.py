@@ -12,7 +12,6 @@ from penstock.errors import ClusterRefused
 from penstock.log.cluster import schema
 from penstock.log.cluster.catalog import Checkpoint, ExtentWrite, write_extents, write_rows
 from penstock.log.cluster.database import Session
-from penstock.log.cluster.slots import SHARD
 from penstock.log.disk.catalog_rows import Row
 from penstock.protocol.producer import ProducerState
 
@@ -36,7 +35,7 @@ async def begin(session: Session, source: str) -> int:
     async with session.transaction():
         tables = await schema.lock(session)
         if not tables:
-            await schema.make_tables(session)
+            await schema.make_tables(session, 1)
             await session.fetch(_MAKE)
             await session.fetch("INSERT INTO penstock.import VALUES (true, $1, 0)", source)
             return 0
@@ -67,8 +66,8 @@ async def put_streams(session: Session, rows: list[Row], producers: Producers) -
 
 
 async def finish(session: Session, name: str, *, next_id: int, last_lsn: int) -> None:
-    """Open the cluster."""
+    """Open the cluster, which has one shard."""
     async with session.transaction():
-        await session.fetch(_FINISH, SHARD, next_id, last_lsn)
+        await session.fetch(_FINISH, 0, next_id, last_lsn)
         await session.fetch("DROP TABLE penstock.import")
-        await schema.make_cluster(session, name)
+        await schema.make_cluster(session, name, 1)

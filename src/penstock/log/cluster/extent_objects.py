@@ -23,7 +23,6 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.log.cluster.database import OutcomeUnknown, Refused, Session, Sessions
-from penstock.log.cluster.slots import SHARD
 from penstock.log.disk.segment import SegmentInfo, check_blocks
 from penstock.log.disk.tiered.pool import DaemonPool
 from penstock.log.stats import TierStats
@@ -122,16 +121,24 @@ class ObjectReader:
 
 
 class ExtentMover:
-    """Moves full extents of the shard to the object store, and removes objects nobody needs.
+    """Moves full extents of a shard to the object store; that of the first shard removes objects
+    nobody needs, of all shards.
 
     Runs on the owner. A former owner that still runs it does no harm: it moves what never changes.
     """
 
     def __init__(
-        self, store: ObjectStore, sessions: Sessions, settings: Settings, stats: TierStats
+        self,
+        store: ObjectStore,
+        sessions: Sessions,
+        settings: Settings,
+        stats: TierStats,
+        *,
+        shard: int = 0,
     ) -> None:
         self._store = store
         self._sessions = sessions
+        self._shard = shard
         self._prefix = f"extents/{settings.cluster_name}"
         self._garbage_s = settings.cluster_garbage_s
         self._stats = stats
@@ -156,7 +163,7 @@ class ExtentMover:
             wait_s = MOVE_S
             try:
                 moved = await self.move()
-                if loop.time() >= next_collect:
+                if self._shard == 0 and loop.time() >= next_collect:
                     while await self.collect():
                         pass
                     await self._count()
@@ -203,7 +210,7 @@ class ExtentMover:
         chosen: list[_Full] = []
         after = (-1, -1)
         while len(chosen) < BATCH:
-            rows = await self._sessions.query(FULL, SHARD, *after, BATCH)
+            rows = await self._sessions.query(FULL, self._shard, *after, BATCH)
             for row in rows:
                 after = (row[0], row[1])
                 if after not in self._damaged:

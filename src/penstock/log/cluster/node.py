@@ -1,4 +1,5 @@
-"""A node of a cluster: its beat, its lease, and when it claims the shard.
+"""A node of a cluster: its beat, its lease, what it sees of shards and other nodes, and what it
+claims.
 
 A beat says that the node lives, by the database's clock. The lease follows from it, by the node's
 own clock: only while it lasts are readers told that they are up to date. Writes rest on neither.
@@ -11,15 +12,22 @@ import contextlib
 import logging
 import platform
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused, ClusterUnavailable, NotOwner
 from penstock.log.cluster import schema, slots
-from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session
+from penstock.log.cluster.database import (
+    Database,
+    OutcomeUnknown,
+    Refused,
+    Session,
+    Sessions,
+)
 from penstock.log.cluster.extent_objects import check_store
-from penstock.log.cluster.slots import SHARD, Claim
+from penstock.log.cluster.slots import Claim
 
 log = logging.getLogger("penstock.log")
 
@@ -30,50 +38,76 @@ VALUES ($1, $2, $3, $4, clock_timestamp(), pg_backend_pid(), {_MY_START},
 ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, url = excluded.url,
   version = excluded.version, beat = excluded.beat, pid = excluded.pid,
   backend_start = excluded.backend_start, primary_start = excluded.primary_start,
-  peer = excluded.peer"""
+  peer = excluded.peer, leaving = false"""
 BEAT: Final = f"""UPDATE penstock.node SET beat = clock_timestamp(), pid = pg_backend_pid(),
 backend_start = {_MY_START}, primary_start = pg_postmaster_start_time()
 WHERE name = $1 AND incarnation = $2
-RETURNING (SELECT epoch FROM penstock.shard WHERE shard = $3)"""
+RETURNING (SELECT array_agg(array[shard.shard, shard.epoch]) FROM penstock.shard
+  WHERE shard.node = $1)"""
+LEAVE: Final = """UPDATE penstock.node SET leaving = true WHERE name = $1 AND incarnation = $2
+RETURNING name"""
 FORGET: Final = """DELETE FROM penstock.node WHERE (name = $1 AND incarnation = $2)
 OR beat < now() - interval '1 day'"""
-LOOK: Final = """SELECT shard.epoch, shard.node, node.url,
-extract(epoch FROM clock_timestamp() - node.beat)::float8,
+_SEEN: Final = """node.url, extract(epoch FROM clock_timestamp() - node.beat)::float8,
 node.primary_start = pg_postmaster_start_time(),
 EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = node.pid
   AND (a.backend_start IS NULL OR a.backend_start = node.backend_start)),
 EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = node.pid AND a.wait_event = 'SyncRep'
-  AND a.backend_start = node.backend_start), node.peer
-FROM penstock.shard LEFT JOIN penstock.node ON node.name = shard.node WHERE shard.shard = $1"""
+  AND a.backend_start = node.backend_start), node.peer"""
+LOOK: Final = f"""SELECT shard.shard, shard.epoch, shard.node, {_SEEN}
+FROM penstock.shard LEFT JOIN penstock.node ON node.name = shard.node ORDER BY shard.shard"""
+LOOK_AT_NODES: Final = f"SELECT node.name, {_SEEN}, node.leaving FROM penstock.node ORDER BY name"
 
 WATCH_S: Final = 0.2
-"""How often a node that owns nothing looks whether the owner is gone."""
+"""How often a node looks at the others."""
 
 
-class View(NamedTuple):
-    """The shard as the database has it: who owns it, and what is known of that node."""
+class Seen(NamedTuple):
+    """What the database knows of a node."""
 
-    epoch: int
-    node: str | None
     url: str | None
     beat_age_s: float | None
     is_same_primary: bool | None
     is_connected: bool
     waits_for_standby: bool
     peer: str | None = None
-    """Where that node takes what others forward: a host and a port."""
+    """Where it takes what others forward: a host and a port."""
 
-    def is_free(self, takeover_s: float) -> bool:
-        """Whether the shard may be claimed: it was released, its owner's session is gone, or its
-        beat is too old. An owner whose beat waits for a standby lives: nobody could do better."""
-        if self.node is None or self.beat_age_s is None:
+    def is_gone(self, takeover_s: float) -> bool:
+        """Whether what it owns may be claimed: it is not registered, its session has ended, or its
+        beat is too old. One whose beat waits for a standby lives: nobody could do better."""
+        if self.beat_age_s is None:
             return True
         if self.is_same_primary and not self.is_connected:
             return True
         return self.beat_age_s > takeover_s and not self.waits_for_standby
 
 
+class View(NamedTuple):
+    """A shard as the database has it: who owns it, and what is known of that node."""
+
+    epoch: int
+    node: str | None
+    seen: Seen
+
+    def is_free(self, takeover_s: float) -> bool:
+        """Whether the shard may be claimed: it was released, or its owner is gone."""
+        return self.node is None or self.seen.is_gone(takeover_s)
+
+
+def assigned(shard: int, names: Iterable[str]) -> str | None:
+    """Return which of some nodes a shard belongs to: the same on every node, and few shards move
+    when one joins or leaves (rendezvous hashing)."""
+    return max(names, key=lambda name: (_weight(shard, name), name), default=None)
+
+
+def _weight(shard: int, name: str) -> bytes:
+    return blake2b(f"{shard} {name}".encode(), digest_size=8).digest()
+
+
 class Node:
+    """This process among the nodes. What it owns are its holdings."""
+
     def __init__(
         self,
         settings: Settings,
@@ -96,21 +130,20 @@ class Node:
         self.url = settings.cluster_node_url
         self.peer = ""
         """Where other nodes reach this one, once it listens for them."""
-        self.secret = ""
-        """What nodes show each other to be believed, once this one has joined."""
-        self.view: View | None = None
-        """What the last look has shown."""
-        self.on_look: Callable[[View], None] | None = None
-        """Called after every look."""
-        self.claim: Claim | None = None
-        self.was_released = False
-        """Whether the owner before had stopped in order."""
+        self.about = schema.About("", 1)
+        """What the cluster is, once this node has joined it."""
+        self.views: dict[int, View] = {}
+        """The shards as the last look has shown them."""
+        self.living: list[str] = []
+        """The nodes that shards are assigned to, as of the last look."""
+        self.living_peers: list[str] = []
+        """Where those nodes take what others forward."""
+        self.holdings: dict[int, Holding] = {}
         self._session: Session | None = None
         self._watching: Session | None = None
         self._lease_until = 0.0
-        self._current = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
-        self._on_lost: Callable[[str], None] | None = None
+        self._looked = asyncio.Event()
 
     def _now(self) -> float:
         if self._monotonic is not None:
@@ -119,13 +152,13 @@ class Node:
 
     # -- joining and leaving
 
-    async def join(self, version: str) -> None:
-        """Make or check the tables, and register; ClusterRefused if the database will not do."""
+    async def join(self, version: str, *, shards: int = 1) -> None:
+        """Make the tables, with so many shards, or check them, and register; ClusterRefused if the
+        database will not do."""
         session = await self._first_session()
         try:
-            await schema.prepare(session, self._settings.cluster_name)
+            self.about = await schema.prepare(session, self._settings.cluster_name, shards)
             await check_store(session, self._settings)
-            self.secret = await schema.read_secret(session)
             await session.fetch(
                 REGISTER, self.name, self._incarnation, self.url, version, self.peer
             )
@@ -144,11 +177,20 @@ class Node:
         except OutcomeUnknown as error:
             raise ClusterRefused(f"{error} Check the URL of --cluster, and PostgreSQL.") from None
 
+    async def retire(self) -> None:
+        """Let other nodes have what this one owns, as soon as it releases it."""
+        with contextlib.suppress(OutcomeUnknown, Refused, ClusterRefused):
+            session = await self.open_session()
+            try:
+                await session.fetch(LEAVE, self.name, self._incarnation)
+            finally:
+                session.abort()
+
     async def leave(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
-        self._end_watching()
+        self.end_watching()
         if self._session is not None and not self._session.is_closed:
             with contextlib.suppress(OutcomeUnknown, Refused):
                 await self._session.fetch(FORGET, self.name, self._incarnation)
@@ -168,46 +210,119 @@ class Node:
             await asyncio.sleep(self._settings.cluster_beat_s)
 
     async def beat(self) -> None:
-        """Say that this node lives. The lease counts from before the beat was sent, and only if the
-        shard is still this node's."""
+        """Say that this node lives. The lease counts from before the beat was sent; a shard that
+        has another owner by then is lost."""
         if self._session is None or self._session.is_closed:
+            # Others may have seen that the session had ended: nothing is ours until this beat.
+            self._lease_until = 0.0
             self._session = await self.open_session()
-        sent, claim = self._now(), self.claim
-        rows = await self._session.fetch(BEAT, self.name, self._incarnation, SHARD)
+        sent = self._now()
+        before = [(holding, holding.claim) for holding in self.holdings.values()]
+        rows = await self._session.fetch(BEAT, self.name, self._incarnation)
         if not rows:
-            self.lose(f"another node has the name {self.name!r}")
-        elif claim is not None and claim is self.claim:
-            if rows[0][0] != claim.epoch:
-                self.lose("another node has claimed the streams")
-            else:
-                self._extend(sent)
+            for holding in list(self.holdings.values()):
+                holding.lose(f"another node has the name {self.name!r}")
+            return
+        epochs = dict(rows[0][0] or ())
+        for holding, claim in before:
+            is_same = claim is not None and holding.claim is claim  # as when the beat was sent
+            if claim is not None and is_same and epochs.get(holding.shard) != claim.epoch:
+                holding.lose("another node has claimed it")
+        self._extend(sent)
 
     def _extend(self, sent: float) -> None:
         self._lease_until = sent + self._settings.cluster_lease_s
-        self._current.set()
+        for holding in self.holdings.values():
+            holding.look_again()
 
     def _drop_session(self) -> None:
         if self._session is not None:
             self._session.abort()
             self._session = None
 
-    def _end_watching(self) -> None:
+    def end_watching(self) -> None:
         if self._watching is not None:
             self._watching.abort()
             self._watching = None
 
-    def is_current(self) -> bool:
-        """Whether no other node can have taken over: the lease lasts, and the session by which
-        others see that this node lives has not ended."""
-        is_current = (
-            self.claim is not None
-            and self._now() < self._lease_until
+    def has_lease(self) -> bool:
+        """Whether no other node can have taken over what this one owns: the lease lasts, and the
+        session by which others see that this node lives has not ended."""
+        return (
+            self._now() < self._lease_until
             and self._session is not None
             and not self._session.is_closed
         )
+
+    # -- the others
+
+    async def look(self) -> None:
+        """Look who owns what, and which nodes live."""
+        # Not the session of the beat, which may wait for a standby.
+        if self._watching is None or self._watching.is_closed:
+            self._watching = await self.open_session()
+        takeover_s = self._settings.cluster_takeover_s
+        rows = await self._watching.fetch(LOOK)
+        self.views = {row[0]: View(row[1], row[2], Seen(*row[3:])) for row in rows}
+        rows = await self._watching.fetch(LOOK_AT_NODES)
+        living = [row for row in rows if not row[-1] and not Seen(*row[1:-1]).is_gone(takeover_s)]
+        self.living = [row[0] for row in living]
+        self.living_peers = [row[-2] for row in living]
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+
+    async def next_look(self) -> None:
+        """Return when there was another look at the shards."""
+        await self._looked.wait()
+
+    def is_free(self, shard: int) -> bool:
+        """Whether a shard may be claimed by this node, as of the last look."""
+        view = self.views.get(shard)
+        return view is not None and (
+            view.node == self.name or view.is_free(self._settings.cluster_takeover_s)
+        )
+
+    def wants(self, shard: int) -> bool:
+        """Whether a shard is assigned to this node, as of the last look."""
+        return assigned(shard, self.living) == self.name
+
+    def not_owner(self, shard: int = 0) -> NotOwner:
+        """Return the error for requests to a node that does not own a shard."""
+        view = self.views.get(shard)
+        url = None if view is None or view.node == self.name else view.seen.url
+        error = NotOwner(
+            f"The node at {url} owns the stream."
+            if url
+            else "No node of the cluster owns the stream at the moment. Try again.",
+            Retry_After="1",
+        )
+        error.owner = url or None
+        return error
+
+
+class Holding:
+    """One shard as this node owns it, or is about to. Its store knows the node by this."""
+
+    def __init__(self, node: Node, shard: int, sessions: Sessions) -> None:
+        self.node = node
+        self.shard = shard
+        self.sessions = sessions
+        self.claim: Claim | None = None
+        self.was_released = False
+        """Whether the owner before had stopped in order."""
+        self._on_lost: Callable[[str], None] | None = None
+        self._current = asyncio.Event()
+        node.holdings[shard] = self
+
+    def is_current(self) -> bool:
+        """Whether no other node can own the shard."""
+        is_current = self.claim is not None and self.node.has_lease()
         if not is_current:
             self._current.clear()
         return is_current
+
+    def look_again(self) -> None:
+        self._current.set()
 
     async def until_current(self, timeout_s: float) -> None:
         try:
@@ -222,58 +337,49 @@ class Node:
                 Retry_After="1",
             ) from None
 
-    # -- owning
-
-    async def look(self) -> View:
-        """Look who owns the shard."""
-        # Not the session of the beat, which may wait for a standby.
-        if self._watching is None or self._watching.is_closed:
-            self._watching = await self.open_session()
-        self.view = View(*(await self._watching.fetch(LOOK, SHARD))[0])
-        if self.on_look is not None:
-            self.on_look(self.view)
-        return self.view
-
     async def claim_when_free(self, on_lost: Callable[[str], None]) -> Claim:
         """Wait until the shard is free, and claim it; `on_lost` is called when another has it."""
         while True:
             try:
+                await self.node.look()
                 claimed = await self.try_claim(on_lost)
             except (OutcomeUnknown, Refused, ClusterRefused) as error:
-                log.warning("The shard cannot be claimed: %s", error)
-                self._end_watching()
+                log.warning("A shard cannot be claimed: %s", error)
+                self.node.end_watching()
                 claimed = None
             if claimed is not None:
-                self._end_watching()
                 return claimed
             await asyncio.sleep(WATCH_S)
 
     async def try_claim(self, on_lost: Callable[[str], None]) -> Claim | None:
-        """Claim the shard if it is free now; None if it is not, or somebody else was quicker."""
-        view = await self.look()
-        if view.node != self.name and not view.is_free(self._settings.cluster_takeover_s):
+        """Claim the shard if it was free at the last look; None if it was not, or somebody else
+        was quicker."""
+        node = self.node
+        if not node.is_free(self.shard):
             return None
-        sent = self._now()
-        session = await self.open_session()
-        try:
-            claimed = await slots.claim(session, view.epoch, self.name)
-        finally:
-            session.abort()
+        view = node.views[self.shard]
+        async with self.sessions.use() as session:
+            claimed = await slots.claim(session, view.epoch, node.name, self.shard)
         if claimed is not None:
             self.was_released = view.node is None
             self.claim, self._on_lost = claimed, on_lost
-            self._extend(sent)
-            log.info("This node (%s) owns the streams, epoch %d.", self.name, claimed.epoch)
+            log.info(
+                "This node (%s) owns shard %d, epoch %d.", node.name, self.shard, claimed.epoch
+            )
         return claimed
 
     def lose(self, reason: str) -> None:
         """Note that another node owns the shard: nothing of this one counts any more."""
-        self._lease_until = 0.0
         if self.claim is None:
             return
         self.claim = None
         self._current.set()  # who waits for the lease has to look again
-        log.warning("This node (%s) does not own the streams any more: %s.", self.name, reason)
+        log.warning(
+            "This node (%s) does not own shard %d any more: %s.",
+            self.node.name,
+            self.shard,
+            reason,
+        )
         if self._on_lost is not None:
             self._on_lost(reason)
 
@@ -283,21 +389,13 @@ class Node:
             return
         epoch, self.claim = self.claim.epoch, None
         with contextlib.suppress(OutcomeUnknown, Refused, ClusterRefused):
-            session = await self.open_session()
-            try:
-                await session.fetch(slots.RELEASE, SHARD, epoch)
-            finally:
-                session.abort()
+            async with self.sessions.use() as session:
+                await session.fetch(slots.RELEASE, self.shard, epoch)
+
+    def forget(self) -> None:
+        """The store of the shard has been closed."""
+        if self.node.holdings.get(self.shard) is self:
+            del self.node.holdings[self.shard]
 
     def not_owner(self) -> NotOwner:
-        """Return the error for requests to a node that does not own the streams."""
-        view = self.view
-        is_known = view is not None and view.url and view.node != self.name
-        error = NotOwner(
-            f"The node at {view.url} owns the streams of this cluster."
-            if view is not None and is_known
-            else "No node owns the streams of this cluster at the moment. Try again.",
-            Retry_After="1",
-        )
-        error.owner = view.url if view is not None and is_known else None
-        return error
+        return self.node.not_owner(self.shard)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from penstock.errors import StoreDamaged
 from penstock.log.cluster.catalog import Progress, Stored, fetch_stored, progress
 from penstock.log.cluster.database import Fenced, Session
-from penstock.log.cluster.slots import SHARD, Claim
+from penstock.log.cluster.slots import Claim
 from penstock.log.disk.catalog_rows import Row
 from penstock.log.disk.journal import Batch
 from penstock.log.disk.recovery import Replay
@@ -38,7 +38,7 @@ class Recovered(NamedTuple):
 
 async def recover(session: Session, claim: Claim) -> Recovered:
     """Replay what the owners before have left; Fenced if there is a later one already."""
-    current = await progress(session)
+    current = await progress(session, claim.shard)
     if current.epoch != claim.epoch:
         raise Fenced(f"epoch {claim.epoch} has ended")
     batches = await _read(session, claim, current)
@@ -70,9 +70,9 @@ async def recover(session: Session, claim: Claim) -> Recovered:
 
 
 async def _read(session: Session, claim: Claim, current: Progress) -> list[Batch]:
-    after = (await session.fetch(TRIMMED, SHARD))[0][0]
+    after = (await session.fetch(TRIMMED, claim.shard))[0][0]
     batches: list[Batch] = []
-    while page := await session.fetch(READ, SHARD, after, claim.seq, PAGE):
+    while page := await session.fetch(READ, claim.shard, after, claim.seq, PAGE):
         batches += [Batch(first_lsn, records, body) for _, first_lsn, records, body in page]
         after = page[-1][0]
     return batches

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _FIRST_TABLES: Final = frozenset(
     {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
 )
@@ -28,15 +28,25 @@ CREATE INDEX ON penstock.garbage (not_before);
 ALTER TABLE penstock.extent SET (autovacuum_vacuum_scale_factor = 0.05,
   autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 """
+_STREAM_INDEXES: Final = """
+CREATE UNIQUE INDEX stream_shard_path ON penstock.stream (shard, path);
+CREATE INDEX stream_shard_deadline ON penstock.stream (shard, deadline_us, id)
+  WHERE deadline_us IS NOT NULL;
+CREATE INDEX stream_shard_meta ON penstock.stream (shard, path) WHERE meta IS NOT NULL;
+CREATE INDEX stream_shard_touched ON penstock.stream (shard, touched_us, id)
+  WHERE tail > earliest AND soft_deleted = 0;
+"""
 _MAKE: Final = f"""
 CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE penstock.cluster (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
-  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL, extents text);
+  made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL, extents text,
+  shards int NOT NULL);
 CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
-  primary_start timestamptz NOT NULL, peer text NOT NULL DEFAULT '');
+  primary_start timestamptz NOT NULL, peer text NOT NULL DEFAULT '',
+  leaving boolean NOT NULL DEFAULT false);
 CREATE TABLE penstock.shard (
   shard int PRIMARY KEY, epoch bigint NOT NULL, node text, claimed_at timestamptz,
   trimmed bigint NOT NULL, checkpoint_lsn bigint NOT NULL, checkpoints bigint NOT NULL,
@@ -45,7 +55,7 @@ CREATE TABLE penstock.journal (
   shard int NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL, first_lsn bigint NOT NULL,
   records int NOT NULL, body bytea, PRIMARY KEY (shard, seq));
 CREATE TABLE penstock.stream (
-  id bigint PRIMARY KEY, path text COLLATE "C" NOT NULL UNIQUE, content_type text NOT NULL,
+  id bigint PRIMARY KEY, path text COLLATE "C" NOT NULL, content_type text NOT NULL,
   ttl_s bigint, expires_at_us bigint, created_us bigint NOT NULL, touched_us bigint NOT NULL,
   deadline_us bigint, earliest bigint NOT NULL, tail bigint NOT NULL, count bigint NOT NULL,
   closed smallint NOT NULL, closed_by text, stream_seq text, producers bigint NOT NULL,
@@ -53,9 +63,7 @@ CREATE TABLE penstock.stream (
   fork_position bigint, fork_count bigint, soft_deleted smallint NOT NULL, forks bigint NOT NULL,
   pinned bigint, earliest_ordinal bigint NOT NULL, crc bigint NOT NULL, inline bytea,
   shard int NOT NULL DEFAULT 0);
-CREATE INDEX ON penstock.stream (deadline_us, id) WHERE deadline_us IS NOT NULL;
-CREATE INDEX ON penstock.stream (path) WHERE meta IS NOT NULL;
-CREATE INDEX ON penstock.stream (touched_us, id) WHERE tail > earliest AND soft_deleted = 0;
+{_STREAM_INDEXES}
 CREATE INDEX ON penstock.stream (forked_from, path) WHERE forked_from IS NOT NULL;
 CREATE TABLE penstock.producer (
   stream_id bigint NOT NULL, producer_id text COLLATE "C" NOT NULL, epoch bigint NOT NULL,
@@ -69,8 +77,11 @@ ALTER TABLE penstock.journal ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE penstock.extent ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
   autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-INSERT INTO penstock.shard VALUES (0, 0, NULL, NULL, 0, 0, 0, 1, 0);
 {_OBJECTS}"""
+_MAKE_SHARDS: Final = """INSERT INTO penstock.shard
+SELECT shard, 0, NULL, NULL, 0, 0, 0, 1, 0 FROM generate_series(0, $1::int - 1) AS shard"""
+_MAKE_CLUSTER: Final = """INSERT INTO penstock.cluster (format, name, secret, shards)
+VALUES ($1, $2, $3, $4)"""
 _UPGRADES: Final = {
     1: """
 ALTER TABLE penstock.cluster ADD COLUMN secret text;
@@ -84,6 +95,15 @@ ALTER TABLE penstock.cluster ADD COLUMN extents text;
 UPDATE penstock.extent e SET is_full = true WHERE EXISTS (SELECT FROM penstock.extent later
   WHERE later.stream_id = e.stream_id AND later.base > e.base);
 """,
+    3: f"""
+ALTER TABLE penstock.cluster ADD COLUMN shards int NOT NULL DEFAULT 1;
+ALTER TABLE penstock.node ADD COLUMN leaving boolean NOT NULL DEFAULT false;
+ALTER TABLE penstock.stream DROP CONSTRAINT stream_path_key;
+DROP INDEX penstock.stream_deadline_us_id_idx;
+DROP INDEX penstock.stream_path_idx;
+DROP INDEX penstock.stream_touched_us_id_idx;
+{_STREAM_INDEXES}
+""",
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""
 _NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
@@ -94,8 +114,16 @@ _MAY_WRITE: Final = """SELECT bool_and(has_table_privilege(format('penstock.%I',
 'SELECT, INSERT, UPDATE, DELETE')) FROM pg_tables WHERE schemaname = 'penstock'"""
 
 
-async def prepare(session: Session, name: str) -> None:
-    """Make the tables of a cluster, or check those that are there.
+class About(NamedTuple):
+    """What a cluster is since it was made."""
+
+    secret: str
+    """What nodes show each other to be believed."""
+    shards: int
+
+
+async def prepare(session: Session, name: str, shards: int) -> About:
+    """Make the tables of a cluster with so many shards, or check those that are there.
 
     ClusterRefused, in one line, if the schema `penstock` belongs to something else.
     """
@@ -103,11 +131,12 @@ async def prepare(session: Session, name: str) -> None:
         async with session.transaction():
             tables = await lock(session)
             if not tables:
-                await make_tables(session)
-                await make_cluster(session, name)
-                return
-            await _upgrade(session, tables)
-            await check(session, await tables_of(session), name)
+                await make_tables(session, shards)
+                await make_cluster(session, name, shards)
+            else:
+                await _upgrade(session, tables)
+                await check(session, await tables_of(session), name)
+            return About(*(await session.fetch("SELECT secret, shards FROM penstock.cluster"))[0])
     except Refused as error:
         raise ClusterRefused(
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
@@ -115,21 +144,17 @@ async def prepare(session: Session, name: str) -> None:
         ) from None
 
 
-async def make_tables(session: Session) -> None:
-    """Make empty tables, in a transaction of the caller's. No node uses them before there is a row
-    in `cluster`."""
+async def make_tables(session: Session, shards: int) -> None:
+    """Make empty tables of so many shards, in a transaction of the caller's. No node uses them
+    before there is a row in `cluster`."""
     for statement in filter(str.strip, _MAKE.split(";\n")):
         await session.fetch(statement)
+    await session.fetch(_MAKE_SHARDS, shards)
 
 
-async def make_cluster(session: Session, name: str) -> None:
+async def make_cluster(session: Session, name: str, shards: int) -> None:
     """Write the one row that lets nodes use the tables."""
-    await session.fetch(
-        "INSERT INTO penstock.cluster (format, name, secret) VALUES ($1, $2, $3)",
-        FORMAT,
-        name,
-        _new_secret(),
-    )
+    await session.fetch(_MAKE_CLUSTER, FORMAT, name, _new_secret(), shards)
 
 
 async def lock(session: Session) -> set[str]:
@@ -153,12 +178,6 @@ async def _upgrade(session: Session, tables: set[str]) -> None:
 
 def _new_secret() -> str:
     return secrets.token_urlsafe(24)
-
-
-async def read_secret(session: Session) -> str:
-    """Return what nodes show each other to be believed."""
-    rows = await session.fetch("SELECT secret FROM penstock.cluster")
-    return str(rows[0][0])
 
 
 async def check(session: Session, tables: set[str], name: str | None) -> None:

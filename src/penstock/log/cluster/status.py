@@ -1,4 +1,4 @@
-"""The state of a cluster, read from its tables: who owns the streams, which nodes live."""
+"""The state of a cluster, read from its tables: who owns which shard, which nodes live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ checkpoints, (SELECT count(*) FROM penstock.journal j
 (SELECT coalesce(sum(octet_length(body)), 0) FROM penstock.journal j
   WHERE j.shard = s.shard)::bigint FROM penstock.shard s ORDER BY shard"""
 _NODES: Final = """SELECT name, url, version,
-extract(epoch FROM clock_timestamp() - beat)::float8 FROM penstock.node ORDER BY name"""
+extract(epoch FROM clock_timestamp() - beat)::float8, leaving FROM penstock.node ORDER BY name"""
 _STANDBYS: Final = """SELECT application_name, state, sync_state FROM pg_stat_replication
 ORDER BY application_name"""
 _STREAMS: Final = "SELECT count(*) FROM penstock.stream WHERE soft_deleted = 0"
@@ -71,6 +71,7 @@ async def _read(session: Session, settings: Settings) -> dict[str, Any]:
                 "version": row[2],
                 "beat_age_s": row[3],
                 "lives": row[3] <= settings.cluster_takeover_s,
+                "leaving": row[4],
             }
             for row in await session.fetch(_NODES)
         ],

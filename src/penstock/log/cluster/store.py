@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -27,13 +26,13 @@ from penstock.errors import (
 )
 from penstock.log.cluster.catalog import Catalog
 from penstock.log.cluster.checkpoint import ClusterCheckpointer
-from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused, Session, Sessions
-from penstock.log.cluster.extent_objects import ExtentMover, ObjectReader
+from penstock.log.cluster.connections import Connections, SlotWriter
+from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused
+from penstock.log.cluster.extent_objects import ExtentMover
 from penstock.log.cluster.extents import ExtentCache, ExtentMissing, ExtentReader
-from penstock.log.cluster.node import Node
+from penstock.log.cluster.node import Holding, Node
 from penstock.log.cluster.recovery import Recovered, recover
-from penstock.log.cluster.slots import Batch, Claim, Journal
-from penstock.log.cluster.thread_session import ThreadLoop
+from penstock.log.cluster.slots import Claim
 from penstock.log.disk.applying import answer_batch, apply_batch
 from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
@@ -47,54 +46,49 @@ from penstock.log.store import Health, Observer, Sizes
 from penstock.log.stream import Deadline, Stream, StreamInfo
 from penstock.object_store import ObjectStore, open_store
 from penstock.protocol.producer import ProducerState
+from penstock.protocol.shards import WHOLE, Shard
 
 T = TypeVar("T")
 
 log = logging.getLogger("penstock.log")
 
-SESSIONS: Final = 4
-"""Sessions for reads of the catalog and of extents."""
 FETCHED_MAX: Final = 10_000
 """Rows that are at hand for streams that are not active, or not yet."""
-LOOK_UP_TIMEOUT_S: Final = 2.0
-"""How long the event loop waits for a stream that nobody has fetched."""
 CURRENT_TIMEOUT_S: Final = 30.0
 """How long a node that has claimed the streams waits for its lease before it gives them up."""
 OWN_PREFIX: Final = "__"
 """The server's own streams stay in memory: they are written without a fetch."""
 
 
-class SlotWriter:
-    """The journal as the committer writes it, on the commit thread."""
-
-    def __init__(self, open_session: Callable[[], Awaitable[Session]], claim: Claim) -> None:
-        self._loop = ThreadLoop()
-        self.journal = Journal(open_session, claim)
-
-    def write(self, first_lsn: int, parts: list[bytes]) -> None:
-        batch = Batch(first_lsn, len(parts), b"".join(parts))
-        try:
-            self._loop.run(lambda: self.journal.append(batch))
-        except Fenced as error:
-            raise NotOwner(f"Another node owns the streams: {error}", Retry_After="1") from None
+class SharedExtents(ExtentReader):
+    """Extents in a cache that other shards use, too."""
 
     def close(self) -> None:
-        async def end() -> None:
-            self.journal.close()
-            await asyncio.sleep(0)  # its transport is closed in the next turn
-
-        self._loop.run(end)
-        self._loop.close()
+        """The cache goes on."""
 
 
 class ClusterStore:
     needs_fetch = True
 
-    def __init__(self, settings: Settings, *, clock: Clock, node: Node | None = None) -> None:
+    """The store of one shard. `holding` and `connections` are those of the node that it is a part
+    of; without them the store is a node of its own, of a cluster with one shard."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        holding: Holding | None = None,
+        connections: Connections | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
-        self._own_node = node is None
-        self.node = node or Node(settings)
+        self._own_node: Node | None = None
+        if holding is not None and connections is not None:
+            self.node, self._connections = holding, connections
+        else:
+            self._own_node = Node(settings)
+        self._shard = WHOLE
         self.stats = StoreStats()
         self.restore_generation = 0
         self._unclean_since_us: int | None = None
@@ -114,18 +108,26 @@ class ClusterStore:
         files, root = Files(), Path(self._settings.data_dir)
         files.make_folder(root)
         self._lock: Lock = files.lock(root / "LOCK")
+        if self._own_node is not None:
+            self._connections = Connections(
+                self._own_node.open_session, self._settings, self.open_objects
+            )
+            self.node = Holding(self._own_node, 0, self._connections.sessions)
         try:
-            if self._own_node:
-                await self.node.join(__version__)
-            claim = self.node.claim or await self.node.claim_when_free(self._fenced)
+            if self._own_node is not None:
+                await self._own_node.join(__version__)
+            self._shard = Shard(self.node.shard, self._count_shards())
+            claim = self.node.claim
+            if claim is None:
+                if self._own_node is None:
+                    raise self.node.not_owner()
+                claim = await self.node.claim_when_free(self.fenced)
             recovered = await self._recover(claim)
             # The replay may have taken longer than the lease that came with the claim.
             await self.node.until_current(CURRENT_TIMEOUT_S)
         except BaseException:
             self.node.lose("it could not be opened")
-            if self._own_node:
-                await self.node.leave()
-            self._lock.close()
+            await self._leave()
             raise
         if not self.node.was_released:
             self._unclean_since_us = self._clock.now_us()
@@ -134,15 +136,27 @@ class ClusterStore:
         self._start(claim, recovered)
         return list(recovered.streams.values())
 
+    def _count_shards(self) -> int:
+        shards = self.node.node.about.shards
+        if self._own_node is not None and shards > 1:
+            raise ClusterRefused(
+                f"The cluster has {shards} shards, which only `penstock serve` can be a node of."
+            )
+        return shards
+
+    async def _leave(self) -> None:
+        self.node.forget()
+        if self._own_node is not None:
+            await self._connections.close()
+            await self._own_node.leave()
+        self._lock.close()
+
     async def _recover(self, claim: Claim) -> Recovered:
         """Read what the owners before have left, from a server that has the claim."""
         while True:
             try:
-                session = await self.node.open_session()
-                try:
+                async with self._connections.sessions.use() as session:
                     return await recover(session, claim)
-                finally:
-                    session.abort()
             except Fenced:
                 raise self.node.not_owner() from None
             except (OutcomeUnknown, Refused, ClusterRefused) as error:
@@ -151,7 +165,8 @@ class ClusterStore:
 
     def _start(self, claim: Claim, recovered: Recovered) -> None:
         settings = self._settings
-        self._writer = SlotWriter(self.node.open_session, claim)
+        shared = self._connections
+        self._writer = SlotWriter(shared.lane, claim)
         self._committer: Committer[Entry] = Committer(
             self._writer,
             next_lsn=recovered.next_lsn,
@@ -161,18 +176,16 @@ class ClusterStore:
         )
         self._counters = StoreCounters(recovered.next_lsn - 1, recovered.next_id)
         self._checkpointer = ClusterCheckpointer(
-            self.node.open_session,
-            claim.epoch,
+            shared.checkpoints,
+            claim,
             recovered.checkpoints,
             extent_bytes=settings.segment_bytes_max,
             garbage_s=settings.cluster_garbage_s,
         )
-        self._sessions = Sessions(self.node.open_session, size=SESSIONS)
-        self._catalog = Catalog(self._sessions, claim.epoch, lambda: self._checkpointer.checkpoints)
-        self._extents = ExtentCache(
-            self._sessions, self._open_extents(), cache_bytes=settings.cluster_cache_bytes
-        )
-        self._reader = StreamReader(ExtentReader(self._extents))
+        self._catalog = Catalog(shared.sessions, claim, lambda: self._checkpointer.checkpoints)
+        self._extents = shared.extents
+        self._start_mover()
+        self._reader = StreamReader(SharedExtents(self._extents))
         self._schedule = CheckpointSchedule(
             self._checkpointer,
             settings,
@@ -180,13 +193,10 @@ class ClusterStore:
             self.stats,
             folder=None,
             sweep=False,
-            on_broken=self._fenced,
+            on_broken=self.fenced,
             on_trimmed=self._extents.forget_some,
         )
         self._listing = Listing(self._catalog, self._schedule)
-        self._look_ups = ThreadPoolExecutor(1, thread_name_prefix="penstock-look-up")
-        self._look_up_loop = ThreadLoop()
-        self._look_up_sessions = Sessions(self.node.open_session, size=1)
         self._fetched |= {row.path: row for row in recovered.rows.values()}
         for stream in recovered.streams.values():
             self._schedule.changed(stream)
@@ -206,16 +216,20 @@ class ClusterStore:
         """Return the object store of extents."""
         return open_store(self._settings.cluster_extents)
 
-    def _open_extents(self) -> ObjectReader | None:
-        """Return what reads extents in the object store, and start to move full ones there."""
+    def _start_mover(self) -> None:
+        """Start to move full extents to the object store, if there is one."""
         self.mover: ExtentMover | None = None
-        if not self._settings.cluster_extents:
-            return None
-        store = self.open_objects()
-        stats = self.stats.tier = TierStats()
-        self.mover = ExtentMover(store, self._sessions, self._settings, stats)
+        shared = self._connections
+        if shared.objects is None:
+            return
+        # A store that is a node of its own counts what is read, too.
+        stats = shared.tier if self._own_node is not None else TierStats()
+        assert stats is not None
+        self.stats.tier = stats
+        self.mover = ExtentMover(
+            shared.objects, shared.sessions, self._settings, stats, shard=self._shard.index
+        )
         self.mover.start()
-        return ObjectReader(store, self._settings, stats)
 
     async def close(self, *, timeout_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -240,19 +254,12 @@ class ClusterStore:
             self._schedule.abandon()
             is_whole = False
         await self._schedule_task
-        await asyncio.to_thread(self._writer.close)
-        await asyncio.to_thread(self._checkpointer.close)
         if self.mover is not None:
             await self.mover.close()
         self._reader.close()
-        self._sessions.close()
-        await loop.run_in_executor(self._look_ups, self._end_look_ups)
-        self._look_ups.shutdown()
         if is_whole:
             await self.node.release()
-        if self._own_node:
-            await self.node.leave()
-        self._lock.close()
+        await self._leave()
 
     async def count_opened(self) -> Totals | None:
         try:
@@ -264,8 +271,9 @@ class ClusterStore:
     # -- writing
 
     def next_id(self) -> int:
-        self._counters.next_id += 1
-        return self._counters.next_id - 1
+        id = self._shard.next_id(self._counters.next_id)
+        self._counters.next_id = id + 1
+        return id
 
     def admit(self, size: int) -> None:
         if self._lost is not None:
@@ -307,13 +315,14 @@ class ClusterStore:
     def _on_failed(self, entries: list[Entry], error: PenstockError) -> None:
         self.stats.commit_failures += 1
         if isinstance(error, NotOwner):
-            self._fenced(error.detail)
+            self.fenced(error.detail)
             error = self.node.not_owner()
         self._observer.failed(mutations_of(entries), error)
         for entry in entries:
             entry.fail(type(error)(error.detail, Retry_After="1"))
 
-    def _fenced(self, reason: str) -> None:
+    def fenced(self, reason: str) -> None:
+        """Another node owns the shard: answer nothing more as its owner."""
         if self._lost is None:
             self._lost = reason
             self.node.lose(reason)
@@ -371,23 +380,10 @@ class ClusterStore:
             raise self.node.not_owner()
         if self._is_away():
             raise ClusterUnavailable("PostgreSQL does not answer. Try again.", Retry_After="1")
-        known, epoch = self._checkpointer.checkpoints, self.node.claim.epoch
-        catalog = Catalog(self._look_up_sessions, epoch, lambda: known)
-        work = self._look_ups.submit(self._look_up_loop.run, lambda: question(catalog))
-        try:
-            return work.result(LOOK_UP_TIMEOUT_S)
-        except TimeoutError:
-            raise ClusterUnavailable(
-                "PostgreSQL takes too long to answer. Try again.", Retry_After="1"
-            ) from None
-
-    def _end_look_ups(self) -> None:
-        async def end() -> None:
-            self._look_up_sessions.close()
-            await asyncio.sleep(0)  # their transports are closed in the next turn
-
-        self._look_up_loop.run(end)
-        self._look_up_loop.close()
+        known, claim = self._checkpointer.checkpoints, self.node.claim
+        look_ups = self._connections.look_ups
+        catalog = Catalog(look_ups.sessions, claim, lambda: known)
+        return look_ups.ask(lambda: question(catalog))
 
     async def fetch_producer(self, stream: Stream, producer_id: str) -> None:
         state = await self._catalog.producer(stream.id, producer_id)

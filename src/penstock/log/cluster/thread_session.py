@@ -1,9 +1,10 @@
-"""A session of PostgreSQL for a thread that waits for it: the commit, checkpoint and look-up
-threads each have an event loop of their own, so that none waits for the server's."""
+"""A session of PostgreSQL for threads that wait for it: commits, checkpoints and look-ups each have
+an event loop of their own, so that none waits for the server's."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 class ThreadLoop:
-    """The event loop of one thread, made when it is first used there."""
+    """An event loop beside that of the server, made when it is first used."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
@@ -34,10 +35,12 @@ class ThreadLoop:
 
 
 class ThreadSession:
-    """A thread's loop with one session, which is opened again after its outcome was unknown."""
+    """A loop with one session, which is opened again after its outcome was unknown. Threads use it
+    one at a time."""
 
     def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:
         self._loop = ThreadLoop()
+        self._lock = threading.Lock()
         self._open = open_session
         self._session: Session | None = None
 
@@ -57,9 +60,12 @@ class ThreadSession:
                 self._session = None
                 raise
 
-        return self._loop.run(run)
+        with self._lock:
+            return self._loop.run(run)
 
     def close(self) -> None:
+        """Called after the last run, on no thread that runs one."""
+
         async def end() -> None:
             if self._session is not None:
                 self._session.abort()

