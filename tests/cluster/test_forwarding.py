@@ -20,7 +20,7 @@ from penstock.errors import ClusterRefused
 from penstock.http.native.cluster import ClusterNode
 from tests.cluster.workload import Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
-from tests.helpers.server import Server
+from tests.helpers.server import Server, running_server
 
 pytestmark = list(ON_POSTGRES)
 
@@ -203,6 +203,55 @@ def test_a_token_counts_on_every_node_until_it_is_revoked(pair: Pair) -> None:
         token_id = answer.json()["id"]
         assert client.delete(f"{pair.owner.url}/v1/tokens/{token_id}").is_success
         assert [reader.get(url).status_code for url in urls] == [401, 401]
+
+
+def test_a_subscription_wakes_for_streams_of_all_nodes(pair: Pair) -> None:
+    client = pair.client
+    for number, node in enumerate((pair.owner, pair.standby)):
+        id, prefix, wakes = f"all-{number}", f"news{number}", f"wakes-{number}"
+        client.put(pair.at(wakes), headers=JSON)
+        paths = [f"{prefix}/{each}" for each in range(6)]
+        for path in paths[:3]:
+            client.put(pair.at(path), headers=JSON)
+        url = f"{node.url}/v1/stream/__ds/subscriptions/{id}"
+        config = {"type": "pull-wake", "pattern": f"{prefix}/*", "wake_stream": wakes}
+        answer = client.put(url, json=config)
+        assert answer.status_code == 201, answer.text
+        for path in paths[3:]:
+            client.put(pair.there(path), headers=JSON)
+        for path in paths:
+            client.post(pair.at(path), content=b'"x"', headers=JSON)
+        first = until(lambda: client.get(f"{pair.at(wakes)}?offset=-1").json(), "a wake")  # noqa: B023
+        assert first[0]["subscription_id"] == id
+        claim = client.post(f"{url}/claim", json={"worker": "w"}).json()
+        assert {each["path"] for each in claim["streams"]} == set(paths)
+        other = (pair.owner, pair.standby)[1 - number]
+        listed = client.get(f"{other.url}/v1/stream/__ds/subscriptions").json()["subscriptions"]
+        assert id in [each["id"] for each in listed]
+
+
+def test_a_table_is_found_at_every_node(pair: Pair) -> None:
+    client = pair.client
+    for number in range(4):
+        path = f"table-{number}"
+        nodes = (pair.owner, pair.standby)
+        table = f"/v1/table/{path}"
+        assert client.put(nodes[number % 2].url + table, json={"schema": "s"}).status_code == 201
+        answers = [client.get(f"{node.url}{table}?timeout=0") for node in nodes]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].content == answers[1].content
+
+
+def test_a_name_that_another_node_takes_ends_the_first() -> None:
+    """Two nodes of one name would claim each other's shards for ever."""
+    with ExitStack() as stack:
+        dsn = shared().fresh_database()
+        args = ["--cluster", dsn, "--cluster-durability", "single", "--cluster-node", "same"]
+        first = stack.enter_context(running_server(args=args))
+        stack.enter_context(running_server(args=args))
+        assert first.wait() != 0
+        assert "cluster_node" in first.stderr
+        assert "Traceback" not in first.stderr
 
 
 def test_metrics_are_those_of_the_node_that_is_asked(pair: Pair) -> None:

@@ -84,8 +84,9 @@ class NodeApp:
         """Return why the node takes no requests; None if it does."""
         if self._is_draining:
             return "The node is stopping."
-        views = self._node.views
-        if not views or any(view.node is None for view in views.values()):
+        if not self._node.sees():
+            return "PostgreSQL does not answer this node."
+        if not self._node.has_all_owners():
             return "Nobody owns a part of the streams at the moment."
         return None
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from penstock import __version__
-from penstock.errors import ClusterRefused, ClusterUnavailable, NotOwner
+from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged, NotOwner, StoreError
 from penstock.http.access_log import OFF, AccessLog
 from penstock.http.cluster.door import Door
 from penstock.http.cluster.front import Front
@@ -47,6 +47,8 @@ HANDOVERS: Final = 4
 """Shards that are opened or handed over at a time."""
 HANDOVER_S: Final = 10.0
 """How long a shard may take to finish what it has begun when another node is to have it."""
+REST_S: Final = 5.0
+"""When a shard that cannot be opened is tried again."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
 _ONE_PLACE: Final = (
     ("registry", "the stream `__registry__` lists the streams of one shard"),
@@ -69,6 +71,8 @@ class ClusterNode:
         self.node = Node(settings)
         self.node.url = self.node.url or url_of(listening, is_tls=tls is not None)
         self._busy: dict[int, asyncio.Task[None]] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._resting: dict[int, float] = {}
         self._room = asyncio.Semaphore(HANDOVERS)
         self._look_now = asyncio.Event()
         self._failed: asyncio.Future[None] = stopping.get_loop().create_future()
@@ -108,6 +112,8 @@ class ClusterNode:
                 await self._retire()
             finally:
                 managing.cancel()
+                for task in self._opening:
+                    task.cancel()  # it may wait for another shard
                 await asyncio.gather(managing, *self._busy.values(), return_exceptions=True)
                 clock = self._stopping.result() if self._stopping.done() else None
                 await self._server.stop(clock)
@@ -170,6 +176,14 @@ class ClusterNode:
 
     def _apply(self) -> None:
         node = self.node
+        if node.is_replaced:
+            self._fail(
+                ClusterRefused(
+                    f"Another node has the name {node.name!r}, or this one was silent for a day. "
+                    "Give every node its own cluster_node."
+                )
+            )
+            return
         views = node.views.values()
         takeover_s = self._settings.cluster_takeover_s
         living = {
@@ -186,8 +200,8 @@ class ClusterNode:
                 continue
             hosted = self._shards.hosts.get(shard)
             if hosted is None:
-                if node.wants(shard) and node.is_free(shard):
-                    self._begin(shard, self._open(shard))
+                if node.wants(shard) and node.is_free(shard) and not self._rests(shard):
+                    self._opening.add(self._begin(shard, self._open(shard)))
             elif not hosted.is_owner:
                 self._begin(shard, self._close(hosted, timeout_s=0))
             elif self._is_anothers(shard):
@@ -201,17 +215,28 @@ class ClusterNode:
         is_sure = self._stopping.done() or node.name in node.living
         return is_sure and owner is not None and owner != node.name
 
-    def _begin(self, shard: int, work: Coroutine[Any, Any, None]) -> None:
+    def _rests(self, shard: int) -> bool:
+        """Whether a shard could not be opened, and is not to be tried again yet."""
+        return asyncio.get_running_loop().time() < self._resting.get(shard, 0.0)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop the node, with an error."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _begin(self, shard: int, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._busy[shard] = asyncio.create_task(work)
 
         def ended(_: asyncio.Task[None]) -> None:
             self._busy.pop(shard, None)
             self._look_now.set()
+            self._opening.discard(task)
             error = None if task.cancelled() else task.exception()
-            if error is not None and not self._failed.done():
-                self._failed.set_exception(error)
+            if error is not None:
+                self._fail(error)
 
         task.add_done_callback(ended)
+        return task
 
     async def _open(self, shard: int) -> None:
         host = ShardHost(
@@ -225,9 +250,17 @@ class ClusterNode:
             try:
                 if not await host.open(on_private):
                     return
-            except (NotOwner, ClusterUnavailable, OutcomeUnknown, Refused) as error:
+            except (NotOwner, ClusterUnavailable, ClusterRefused, OutcomeUnknown, Refused) as error:
                 log.warning("Shard %d could not be opened, and is claimed again: %s", shard, error)
                 self._shards.remove(host)
+                return
+            except (StoreError, Damaged) as error:
+                self._shards.remove(host)
+                if self.node.about.shards == 1:
+                    raise
+                # The other shards are served; of this one every node would say the same.
+                log.error("Shard %d cannot be opened: %s", shard, error)
+                self._resting[shard] = asyncio.get_running_loop().time() + REST_S
                 return
         host.app.egress.tracer = self._telemetry
         self._shards.add(host)

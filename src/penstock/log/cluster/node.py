@@ -144,6 +144,9 @@ class Node:
         self._lease_until = 0.0
         self._beating: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
+        self._looked_at = float("-inf")
+        self.is_replaced = False
+        """Whether another node has taken the name of this one."""
 
     def _now(self) -> float:
         if self._monotonic is not None:
@@ -220,6 +223,7 @@ class Node:
         before = [(holding, holding.claim) for holding in self.holdings.values()]
         rows = await self._session.fetch(BEAT, self.name, self._incarnation)
         if not rows:
+            self.is_replaced = True
             for holding in list(self.holdings.values()):
                 holding.lose(f"another node has the name {self.name!r}")
             return
@@ -268,8 +272,20 @@ class Node:
         living = [row for row in rows if not row[-1] and not Seen(*row[1:-1]).is_gone(takeover_s)]
         self.living = [row[0] for row in living]
         self.living_peers = [row[-2] for row in living]
+        self._looked_at = self._now()
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
+
+    def sees(self) -> bool:
+        """Whether the last look is not too old to go by."""
+        return self._now() < self._looked_at + self._settings.cluster_takeover_s
+
+    def has_all_owners(self) -> bool:
+        """Whether every shard had an owner that lived, at the last look."""
+        takeover_s = self._settings.cluster_takeover_s
+        return bool(self.views) and not any(
+            view.is_free(takeover_s) for view in self.views.values()
+        )
 
     async def next_look(self) -> None:
         """Return when there was another look at the shards."""
