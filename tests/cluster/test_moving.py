@@ -20,6 +20,7 @@ from penstock.log import Append, StreamConfig, open_engine
 from penstock.log.cluster import copying
 from penstock.log.cluster.status import read_status
 from penstock.log.disk.recovery import FORMAT, FORMAT_COLD
+from penstock.log.disk.worker_folders import FORMAT_WORKERS
 from penstock.log.offline.cluster_import import import_folder
 from penstock.log.offline.verify import verify
 from tests.cluster.workload import until
@@ -87,7 +88,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-@pytest.mark.parametrize("version", [FORMAT, FORMAT_COLD])
+@pytest.mark.parametrize("version", [FORMAT, FORMAT_COLD, FORMAT_WORKERS])
 def test_everything_that_clients_hold_survives_both_ways(tmp_path: Path, version: int) -> None:
     folder, dsn = tmp_path / "data", shared().fresh_database()
     expected = as_json(write(folder, version, crash=True))
@@ -119,7 +120,7 @@ def test_everything_that_clients_hold_survives_both_ways(tmp_path: Path, version
     done = cli("export", back, "--cluster", dsn, *extents)
     assert done.returncode == 0, done.stderr
     assert verify(back).problems == []
-    with serving(back) as client:
+    with serving(back, FORMAT_WORKERS if version == FORMAT_WORKERS else FORMAT) as client:
         assert as_json(seen(client)) == expected
         check_marks(client, before)
         assert produce(client, "lives/ttl", 1, "produced").status_code == 204

@@ -45,6 +45,8 @@ class HashOwners:
         return [peer for peer in self._peers if peer.name != self.name]
 
     def peer(self, name: str) -> Peer | None:
+        # A cluster that was exported names its shards: shard 3 is worker 3.
+        name = name.replace("shard-", "worker-")
         for peer in self._peers:
             if peer.name == name:
                 return None if name == self.name else peer

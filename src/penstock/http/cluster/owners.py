@@ -62,7 +62,9 @@ class ShardOwners:
 
     def peer(self, name: str) -> Peer | None:
         kind, _, number = name.rpartition("-")
-        if kind != "shard" or not number.isdigit() or int(number) >= self._node.about.shards:
+        # A folder of workers that was imported names them: worker 3 is shard 3.
+        is_known = kind in ("shard", "worker") and number.isdigit()
+        if not is_known or int(number) >= self._node.about.shards:
             raise unowned(f"There is no {name}.")
         return None if int(number) == self._index else self._peer(int(number))
 

@@ -52,8 +52,8 @@ BY_IDS: Final = f"""WITH RECURSIVE s AS (
   SELECT * FROM penstock.stream WHERE id = ANY($1::bigint[])
   UNION SELECT source.* FROM penstock.stream source JOIN s ON source.id = s.forked_from)
 SELECT 0, 0, {_COLUMNS} FROM s"""
-PAGE: Final = f"""SELECT 0, 0, {_COLUMNS} FROM penstock.stream s WHERE s.id > $1
-ORDER BY s.id LIMIT $2"""
+PAGE: Final = f"""SELECT 0, 0, {_COLUMNS} FROM penstock.stream s
+WHERE s.shard = $1 AND s.id > $2 ORDER BY s.id LIMIT $3"""
 """Rows by id, for tools that read all of them."""
 PRODUCER: Final = f"""SELECT {_at("$3")}, epoch, seq, crc FROM (SELECT) AS always
 LEFT JOIN penstock.producer ON stream_id = $1 AND producer_id = $2"""
@@ -264,9 +264,9 @@ async def fetch_stored(
     return Stored(streams, states)
 
 
-async def fetch_page(session: Session, after_id: int, limit: int) -> list[Row]:
-    """Return rows of the catalog in the order of their ids, checked."""
-    return [_decoded(row) for row in await session.fetch(PAGE, after_id, limit)]
+async def fetch_page(session: Session, shard: int, after_id: int, limit: int) -> list[Row]:
+    """Return rows of a shard in the order of their ids, checked."""
+    return [_decoded(row) for row in await session.fetch(PAGE, shard, after_id, limit)]
 
 
 async def fetch_producers(

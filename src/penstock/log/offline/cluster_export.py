@@ -6,26 +6,20 @@ The folder appears under its name when every byte of it was checked. The cluster
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.settings import Settings
-from penstock.errors import (
-    ClusterRefused,
-    ClusterUnavailable,
-    PenstockError,
-    StoreDamaged,
-    StoreError,
-)
-from penstock.log.cluster.catalog import fetch_page, fetch_producers, progress
-from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session
+from penstock.errors import ClusterRefused, StoreDamaged, StoreError
+from penstock.log.cluster import copying
+from penstock.log.cluster.catalog import fetch_page, fetch_producers
+from penstock.log.cluster.copying import StoredShard
+from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session, Sessions
+from penstock.log.cluster.extent_objects import ObjectReader, check_store
 from penstock.log.cluster.extents import ExtentCache
 from penstock.log.cluster.status import read_status
-from penstock.log.cluster.store import ClusterStore
 from penstock.log.disk import segment
 from penstock.log.disk.catalog import Catalog, Changes
 from penstock.log.disk.catalog_rows import Row, stream_from_row
@@ -40,15 +34,16 @@ from penstock.log.disk.segment import (
     decode_entry,
 )
 from penstock.log.disk.store import CATALOG_FILE
-from penstock.log.mutations import Mutation
+from penstock.log.disk.worker_folders import lay_out, worker_folders, write_root
 from penstock.log.offline.blocks import Entry, Read, chunks_of
-from penstock.log.offline.cluster_import import ROWS_AT_ONCE, Copied
+from penstock.log.offline.cluster_import import CACHE_BYTES, ROWS_AT_ONCE, Copied
 from penstock.log.offline.verify import verify
+from penstock.log.stats import TierStats
+from penstock.object_store import open_store
 from penstock.protocol.producer import ProducerState
 
 BUILDING: Final = ".exporting"
 """The ending of the folder's name until it is whole."""
-NODE: Final = ".node"
 
 Tell = Callable[[str], None]
 
@@ -56,39 +51,36 @@ Tell = Callable[[str], None]
 async def export_folder(
     root: Path, settings: Settings, *, tell: Tell = lambda step: None
 ) -> Copied:
-    """Copy the cluster that the settings name into a folder that is not there yet.
+    """Copy the cluster that the settings name into a folder that is not there yet; one of several
+    shards becomes a folder of as many workers.
 
-    ClusterRefused while a node lives: the export owns the streams meanwhile.
+    ClusterRefused while a node lives, and if one has owned a shard meanwhile.
     """
     files = Files()
     files.check_system()
     if files.exists(root) and files.list_folder(root):
         raise StoreError(f"{root} is not empty. Export into a folder that does not exist yet.")
-    status = await read_status(settings)
-    living = [node["name"] for node in status["nodes"] if node["lives"]]
+    living = [node["name"] for node in (await read_status(settings))["nodes"] if node["lives"]]
     if living:
         raise ClusterRefused(
             f"Nodes of the cluster are running ({', '.join(living)}). Stop all of them first."
-        )
-    shards = len(status["shards"])
-    if shards > 1:
-        raise ClusterRefused(
-            f"The cluster has {shards} shards; only one with one shard can be exported. Copy its "
-            "streams with `penstock mirror`."
         )
     building = root.with_name(root.name + BUILDING)
     files.remove_all(building)
     files.make_folder(building)
     try:
-        async with _owned(replace(settings, data_dir=building / NODE)) as store:
-            session = await Database(settings).open()
-            try:
-                copied = await _Export(files, building, session, store, settings).run(tell)
-            finally:
-                session.abort()
+        async with _opened(settings) as (session, extents):
+            shards = await copying.stopped_shards(session)
+            folders = _lay_out(files, building, len(shards))
+            copied = Copied(0, 0, 0)
+            for shard, folder in zip(shards, folders, strict=True):
+                tell(f"copying streams: {copied.streams:,}")
+                export = _Export(files, folder, session, extents, settings)
+                copied = copied.plus(await export.run(shard))
+            if await copying.stopped_shards(session) != shards:
+                raise ClusterRefused("A node was started meanwhile. Stop it and try again.")
     except (OutcomeUnknown, Refused) as error:
         raise ClusterRefused(f"The export was not finished: {error}") from None
-    files.remove_all(building / NODE)
     tell("checking the folder")
     report = verify(building)
     if report.problem_count:
@@ -100,63 +92,71 @@ async def export_folder(
     return copied
 
 
+def _lay_out(files: Files, root: Path, shards: int) -> list[Path]:
+    """Make a folder, or one for each worker; return them."""
+    if shards == 1:
+        check_format(files, root)
+        return [root]
+    lay_out(files, root, shards)
+    write_root(files, root, shards)
+    return worker_folders(files, root)
+
+
 @asynccontextmanager
-async def _owned(settings: Settings) -> AsyncIterator[ClusterStore]:
-    """Own the streams, with everything in the catalog, so that no node changes them."""
-    store = ClusterStore(settings, clock=SYSTEM_CLOCK)
-    await store.open(_Nobody())
+async def _opened(settings: Settings) -> AsyncIterator[tuple[Session, ExtentCache]]:
+    """Provide a session of the database, and its extents."""
+    database = Database(settings)
+    session = await database.open()
     try:
-        if not await store.checkpoint():
-            raise ClusterUnavailable("The last checkpoint of the cluster failed. Try again.")
-        yield store
+        await check_store(session, settings)
+        sessions = Sessions(database.open, size=1)
+        objects = None
+        if settings.cluster_extents:
+            store = open_store(settings.cluster_extents)
+            objects = ObjectReader(store, settings, TierStats())
+        extents = ExtentCache(sessions, objects, cache_bytes=CACHE_BYTES)
+        try:
+            yield session, extents
+        finally:
+            extents.close()
+            sessions.close()
     finally:
-        await store.close()
-
-
-class _Nobody:
-    """An observer of a store that nobody writes to."""
-
-    def committed(self, batch: Sequence[Mutation]) -> None:
-        pass
-
-    def failed(self, batch: Sequence[Mutation], error: PenstockError) -> None:
-        pass
+        session.abort()
 
 
 class _Export:
+    """One shard on its way into one folder."""
+
     def __init__(
-        self, files: Files, root: Path, session: Session, store: ClusterStore, settings: Settings
+        self, files: Files, root: Path, session: Session, extents: ExtentCache, settings: Settings
     ) -> None:
         self._files = files
         self._root = root
         self._session = session
-        self._extents: ExtentCache = store.extents
+        self._extents = extents
         self._segments = SegmentFolder(root / "segments")
         self._segment_bytes_max = settings.segment_bytes_max
 
-    async def run(self, tell: Tell) -> Copied:
-        check_format(self._files, self._root)
+    async def run(self, shard: StoredShard) -> Copied:
         self._files.make_folder(self._root / "journal")
         self._files.make_folder(self._segments.folder)
-        after = streams = messages = size = 0
+        copied, after = Copied(0, 0, 0), 0
         with closing(Catalog(self._root / CATALOG_FILE)) as catalog:
-            while rows := await fetch_page(self._session, after, ROWS_AT_ONCE):
-                tell(f"copying streams: {streams:,}")
+            while rows := await fetch_page(self._session, shard.shard, after, ROWS_AT_ONCE):
                 await self._copy(catalog, rows)
                 after = rows[-1].id
-                streams += sum(not row.soft_deleted for row in rows)
-                messages += sum(row.own_messages for row in rows)
-                size += sum(row.own_bytes for row in rows)
-            current = await progress(self._session)
+                for row in rows:
+                    counts = (int(not row.soft_deleted), row.own_messages, row.own_bytes)
+                    copied = copied.plus(Copied(*counts))
             meta: dict[str, int | str] = {
-                "checkpoint_lsn": current.checkpoint_lsn,
-                "next_id": current.next_id,
+                "checkpoint_lsn": shard.checkpoint_lsn,
+                "next_id": shard.next_id,
                 "clean": 1,
                 HAS_MARK: 0,
                 RESTORED: 0,
             }
             catalog.commit(Changes([], [], [], [], meta))
-        return Copied(streams, messages, size)
+        return copied
 
     async def _copy(self, catalog: Catalog, rows: list[Row]) -> None:
         states = await fetch_producers(self._session, [row.id for row in rows])

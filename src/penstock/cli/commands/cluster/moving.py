@@ -34,6 +34,7 @@ def import_(folder: Path, **options: Any) -> None:
     ETag that clients hold stays valid, and producers, forks, TTLs, subscriptions and tokens come
     along. Everything is read back and compared before the cluster opens for nodes; a command that
     was interrupted goes on when it is run again. The folder stays as it is: do not serve it again.
+    The cluster has a shard for each worker of the folder; `penstock reshard` changes their number.
 
     \b
     Example:
@@ -55,8 +56,9 @@ def import_(folder: Path, **options: Any) -> None:
 def export(folder: Path, **options: Any) -> None:
     """Copy a stopped cluster into a new data folder.
 
-    All nodes have to be stopped. Ids and positions are kept, as by `penstock cluster import`. The
-    folder appears when every byte of it was checked; the cluster stays as it is.
+    All nodes have to be stopped, in order. Ids and positions are kept, as by `penstock cluster
+    import`, and the folder has a worker for each shard. It appears when every byte of it was
+    checked; the cluster stays as it is.
 
     \b
     Example:
