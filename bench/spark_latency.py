@@ -70,7 +70,7 @@ def measure(spark: SparkSession, rounds: int, batches: int) -> list[Row]:
     }
     compare = [
         ("source to no-op sink", "source", "nothing", 1.5),
-        ("whole pipeline", "pipeline", "nothing", 2.0),
+        ("whole pipeline", "pipeline", "nothing", 1.0),
         ("whole pipeline", "pipeline", "rate", None),
         ("whole pipeline that publishes a result", "published", "nothing", None),
     ]
