@@ -8,12 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import DiskFull, PenstockError, StoreReadOnly
-from penstock.log.disk.committer import (
-    IN_PLACE_BYTES_MAX,
-    QUICK_BATCHES,
-    Committed,
-    Committer,
-)
+from penstock.log.disk.committer import ALONE_BATCHES, Committed, Committer
 from penstock.log.disk.journal import JournalBroken
 
 
@@ -283,7 +278,7 @@ def test_a_thread_that_was_stopped_is_gone() -> None:
 
 async def alone(bench: Bench) -> None:
     """Commit entries one by one until the next one would be written in place."""
-    for number in range(QUICK_BATCHES):
+    for number in range(ALONE_BATCHES):
         bench.gate.open.release()
         bench.submit(b"alone")
         await bench.until_told(number + 1)
@@ -294,53 +289,25 @@ async def test_a_lone_writer_needs_no_thread(bench: Bench) -> None:
     await alone(bench)
     bench.gate.open.release()
     items = bench.submit(b"in place")
-    await bench.until_told(QUICK_BATCHES + 1)
+    await bench.until_told(ALONE_BATCHES + 1)
     here = threading.current_thread()
-    assert [thread is here for thread in bench.gate.threads] == [False] * QUICK_BATCHES + [True]
+    assert [thread is here for thread in bench.gate.threads] == [False] * ALONE_BATCHES + [True]
     assert bench.calls[-1] == ("committed", items)
-    assert bench.gate.batches[-1] == (100 + QUICK_BATCHES, [b"in place"])
+    assert bench.gate.batches[-1] == (100 + ALONE_BATCHES, [b"in place"])
     assert bench.committer.idle
     assert bench.committer.queued_bytes == 0
 
 
 @with_bench(in_place_s_max=60.0)
-async def test_several_writers_need_no_thread_either(bench: Bench) -> None:
+async def test_several_writers_go_to_the_thread_again(bench: Bench) -> None:
     await alone(bench)
     bench.gate.open.release()
-    items = bench.submit(b"1", b"2")
-    await bench.until_told(QUICK_BATCHES + 1)
-    assert bench.calls[-1] == ("committed", items)
-    assert bench.gate.threads[-1] is threading.current_thread()
-
-
-@with_bench(in_place_s_max=60.0)
-async def test_a_large_batch_goes_to_the_thread(bench: Bench) -> None:
-    await alone(bench)
+    bench.submit(b"1", b"2")
+    await bench.until_told(ALONE_BATCHES + 1)
     bench.gate.open.release()
-    bench.submit(b"x" * (IN_PLACE_BYTES_MAX + 1))
-    await bench.until_told(QUICK_BATCHES + 1)
+    bench.submit(b"3")
+    await bench.until_told(ALONE_BATCHES + 2)
     assert threading.current_thread() not in bench.gate.threads
-
-
-@with_bench(in_place_s_max=60.0)
-async def test_what_waits_behind_the_last_batch_of_the_thread_is_written_in_place(
-    bench: Bench,
-) -> None:
-    for number in range(QUICK_BATCHES - 1):
-        bench.gate.open.release()
-        bench.submit(b"alone")
-        await bench.until_told(number + 1)
-    last = bench.submit(b"last")
-    while len(bench.gate.threads) < QUICK_BATCHES:
-        await bench.gate.writing()
-    behind = bench.submit(b"behind", b"it")
-    bench.gate.open.release()
-    bench.gate.open.release()
-    await bench.until_told(QUICK_BATCHES + 1)
-    assert bench.calls[-2:] == [("committed", last), ("committed", behind)]
-    here = threading.current_thread()
-    assert [thread is here for thread in bench.gate.threads[-2:]] == [False, True]
-    assert bench.committer.idle
 
 
 @with_bench(in_place_s_max=60.0)
@@ -350,9 +317,9 @@ async def test_a_slow_disk_sends_a_lone_writer_back_to_the_thread(bench: Bench) 
     for number in range(3):
         bench.gate.open.release()
         bench.submit(b"slow")
-        await bench.until_told(QUICK_BATCHES + number + 1)
+        await bench.until_told(ALONE_BATCHES + number + 1)
     here = threading.current_thread()
-    assert [thread is here for thread in bench.gate.threads[QUICK_BATCHES:]] == [True, False, False]
+    assert [thread is here for thread in bench.gate.threads[ALONE_BATCHES:]] == [True, False, False]
 
 
 @with_bench(in_place_s_max=60.0)
@@ -361,13 +328,13 @@ async def test_a_failure_in_place_takes_what_is_queued_along(bench: Bench) -> No
     bench.gate.errors.append(OSError(errno.ENOSPC, "full"))
     bench.gate.open.release()
     items = bench.submit(b"in place")
-    await bench.until_told(QUICK_BATCHES + 1)
+    await bench.until_told(ALONE_BATCHES + 1)
     assert bench.calls[-1] == ("failed", items)
     assert isinstance(bench.failures[0], DiskFull)
     bench.gate.open.release()
     bench.submit(b"again")
-    await bench.until_told(QUICK_BATCHES + 2)
-    assert bench.gate.batches[-1] == (100 + QUICK_BATCHES, [b"again"])
+    await bench.until_told(ALONE_BATCHES + 2)
+    assert bench.gate.batches[-1] == (100 + ALONE_BATCHES, [b"again"])
 
 
 @with_bench()
@@ -375,5 +342,5 @@ async def test_without_the_setting_every_batch_goes_to_the_thread(bench: Bench) 
     await alone(bench)
     bench.gate.open.release()
     bench.submit(b"next")
-    await bench.until_told(QUICK_BATCHES + 1)
+    await bench.until_told(ALONE_BATCHES + 1)
     assert threading.current_thread() not in bench.gate.threads

@@ -40,7 +40,7 @@ log = logging.getLogger("penstock.http")
 
 BACKLOG = 4096
 # How many bytes the kernel may buffer for a client beyond what is in flight.
-UNSENT_BYTES = 1024 * 1024
+UNSENT_BYTES = 256 * 1024
 # OPEN_MAX of macOS: the limit that a process may always set.
 OPEN_FILES_MACOS = 10_240
 

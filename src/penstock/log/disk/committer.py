@@ -11,22 +11,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
-from penstock.limits import KIB
 from penstock.log.disk.files import is_disk_full
 from penstock.log.disk.journal import JournalBroken
 
-QUICK_BATCHES: Final = 8
-"""Batches that the thread has written quickly before the next one is written in place."""
-SLOW_BATCHES: Final = 100
-"""The same, after one in place that was slow."""
-THREAD_FACTOR: Final = 4
-"""How much longer than in place a batch may take on the thread and be quick: a part of that time it
-waits for the interpreter."""
-IN_PLACE_BYTES_MAX: Final = 256 * KIB
-"""Size of a batch that is written in place."""
+ALONE_BATCHES = 8
+"""Quick batches of a single entry, one after the other, before the next one is written in place."""
+SLOW_BATCHES = 1000
+"""Batches that go to the thread after one in place that was slow."""
 COLLECT_TURNS_MAX = 8
 """Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
@@ -69,7 +63,7 @@ class Committer(Generic[E]):
         self._next_lsn = next_lsn
         self._batch_bytes_max = batch_bytes_max
         self._in_place_s_max = in_place_s_max
-        self._until_in_place = QUICK_BATCHES  # quick batches that the thread has to write before
+        self._alone = 0  # quick batches of one entry so far, one after the other
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._queue: list[E] = []
@@ -113,7 +107,7 @@ class Committer(Generic[E]):
         assert self._loop is not None
         if turns and len(self._queue) > size:
             self._loop.call_soon(self._gather, len(self._queue), turns - 1)
-        elif self._until_in_place <= 0 and 0 < self.queued_bytes <= IN_PLACE_BYTES_MAX:
+        elif self._alone >= ALONE_BATCHES and len(self._queue) == 1:
             self._commit_in_place()
         else:
             self._hand_over()
@@ -135,14 +129,14 @@ class Committer(Generic[E]):
         self._inbox.put((batch, self._next_lsn))
 
     def _commit_in_place(self) -> None:
-        """Write and sync the queue here. With a quick disk two hand-overs between threads cost more
-        than the loop could do meanwhile, and what arrives during the sync makes the next batch."""
+        """Write and sync the queue here: a lone writer would wait longer for two hand-overs between
+        threads than for the disk."""
         batch, self._queue = self._queue, []
         started = time.perf_counter()
         failure = self._write(batch, self._next_lsn)
         seconds = time.perf_counter() - started
         if seconds > self._in_place_s_max:
-            self._until_in_place = SLOW_BATCHES
+            self._alone = -SLOW_BATCHES
         self._done(batch, self._next_lsn, seconds, failure)
 
     def _run(self) -> None:
@@ -174,10 +168,12 @@ class Committer(Generic[E]):
         self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None
     ) -> None:
         """Take a batch back from the thread."""
-        if seconds <= self._in_place_s_max * THREAD_FACTOR:
-            self._until_in_place -= 1
+        if self._alone < 0 or (
+            seconds <= self._in_place_s_max and len(entries) == 1 and not self._queue
+        ):
+            self._alone += 1
         else:
-            self._until_in_place = max(self._until_in_place, QUICK_BATCHES)
+            self._alone = 0
         self._done(entries, first_lsn, seconds, failure)
 
     def _done(
@@ -194,11 +190,8 @@ class Committer(Generic[E]):
         size = sum([len(entry.record) for entry in entries])
         self.queued_bytes -= size
         self._next_lsn = first_lsn + sum([1 for entry in entries if entry.record])
-        if self._until_in_place <= 0 and self._queue and self._loop is not None:
-            self._loop.call_soon(self._gather, len(self._queue), COLLECT_TURNS_MAX)
-        else:
-            # The disk writes the next batch while the event loop answers this one.
-            self._hand_over()
+        # The disk writes the next batch while the event loop answers this one.
+        self._hand_over()
         self._on_committed(Committed(entries, first_lsn, size, seconds))
 
 
