@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from penstock.http.message import Application, Response
     from penstock.log.cluster.connections import Connections
     from penstock.log.cluster.node import Node
-
-log = logging.getLogger("penstock.http")
 
 UNDER_WAY_S: Final = 1.0
 """How long answers under way are waited for before a shard is closed."""
