@@ -101,6 +101,7 @@ def test_the_owner_decides_who_is_let_in(pair: Pair) -> None:
             for target in ("/v1/streams", "/metrics", "/v1/stream/mine"):
                 assert stranger.get(node.url + target).status_code == 401
             assert stranger.get(f"{node.url}/healthz").status_code == 200
+            assert pair.client.post(f"{node.url}/healthz").status_code == 405
         assert stranger.put(pair.at("mine"), headers=TEXT).status_code == 401
 
 

@@ -127,11 +127,10 @@ def test_nothing_acknowledged_is_lost_in_many_faults(trio: Trio, seed: int) -> N
         work.check()
 
 
-@pytest.mark.parametrize("shards", [1, 6])
-def test_no_request_is_refused_while_nodes_join_and_stop_in_order(shards: int) -> None:
+def test_no_request_is_refused_while_nodes_join_and_stop_in_order() -> None:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
-        cluster = Cluster(stack, dsn, "--cluster-durability", "single", shards=shards)
+        cluster = Cluster(stack, dsn, "--cluster-durability", "single")
         first = cluster.add()
         cluster.spread()
         with Workload(cluster, writers=2, readers=False) as work:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from penstock.http.message import Application, Response
     from penstock.log.cluster.connections import Connections
     from penstock.log.cluster.node import Node
-
-log = logging.getLogger("penstock.http")
 
 UNDER_WAY_S: Final = 1.0
 """How long answers under way are waited for before a shard is closed."""
@@ -60,9 +57,9 @@ class ShardHost:
         self._under_way = 0
         self._is_idle = asyncio.Event()
 
-    async def open(self, on_private: Callable[[], Awaitable[None]]) -> bool:
-        """Claim the shard and open it; False if another node was quicker. `on_private` is awaited
-        when other shards may be answered."""
+    async def open(self) -> bool:
+        """Claim the shard and open it; False if another node was quicker. Other shards may be
+        answered then, and clients after `join`."""
         from penstock.http.app import open_app
 
         node, settings = self._node, self._settings
@@ -87,17 +84,24 @@ class ShardHost:
             forwarder = ShardForwarder(node, owners, self._hops, hold_s=settings.cluster_hold_s)
             self.part = Part(settings, owners, forwarder, owners.first())
             self.app = await open_app(settings, engine=engine, elsewhere=self.part.elsewhere)
+        if self.part is not None:
+            try:
+                await self.part.attach(self.app)
+            except BaseException:
+                await self.app.stop(timeout_s=0)
+                raise
+            self.public, self.private = self.part.public, self.part.private
+        return True
+
+    async def join(self) -> None:
+        """Learn what other shards store, and wait for those that have to say it."""
         try:
             if self.part is not None:
-                await self.part.attach(self.app)
-                self.public, self.private = self.part.public, self.part.private
-                await on_private()
                 await self.part.join()
-            check_exposure(settings, self.app.access)
+            check_exposure(self._settings, self.app.access)
         except BaseException:
             await self.close(timeout_s=0)
             raise
-        return True
 
     @property
     def is_owner(self) -> bool:

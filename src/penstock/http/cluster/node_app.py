@@ -43,14 +43,14 @@ class NodeApp:
     # -- Application
 
     def refuse(self, head: Request) -> Response | None:
-        if head.path in _OWN:
+        if head.path in _OWN and head.method in _READS:
             return None
         host = self._shards.best(head.path)
         return None if host is None else host.public.refuse(head)
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         own = _OWN.get(request.path)
-        if own is not None:
+        if own is not None and request.method in _READS:
             return own(self, kept(request))
         host = self._shards.of(request)
         if host is None and request.route is not None:
@@ -131,3 +131,4 @@ _OWN: Final[dict[bytes, Callable[[NodeApp, Request], Response | Awaitable[Respon
     b"/metrics": NodeApp._show_metrics,
 }
 """What is asked of the node itself."""
+_READS: Final = frozenset(("GET", "HEAD"))

@@ -242,26 +242,18 @@ class ClusterNode:
         host = ShardHost(
             self._settings, self.node, shard, self._connections, self._hops, self._look_now.set
         )
-
-        async def on_private() -> None:
-            self._shards.add_private(host)
-
-        async with self._room:
-            try:
-                if not await host.open(on_private):
+        try:
+            async with self._room:
+                if not await host.open():
                     return
-            except (NotOwner, ClusterUnavailable, ClusterRefused, OutcomeUnknown, Refused) as error:
-                log.warning("Shard %d could not be opened, and is claimed again: %s", shard, error)
-                self._shards.remove(host)
-                return
-            except (StoreError, Damaged) as error:
-                self._shards.remove(host)
-                if self.node.about.shards == 1:
-                    raise
-                # The other shards are served; of this one every node would say the same.
-                log.error("Shard %d cannot be opened: %s", shard, error)
-                self._resting[shard] = asyncio.get_running_loop().time() + REST_S
-                return
+            self._shards.add_private(host)
+            # Without the room: the shard that it waits for may have to be opened here.
+            await host.join()
+        except BaseException as error:
+            self._shards.remove(host)
+            if not self._passes(shard, error):
+                raise
+            return
         host.app.egress.tracer = self._telemetry
         self._shards.add(host)
         self._opened += 1
@@ -270,6 +262,20 @@ class ClusterNode:
             table = self._server.table
             table.answered = host.app.traffic.routes.answered
             host.app.traffic.connections = table.count
+
+    def _passes(self, shard: int, error: BaseException) -> bool:
+        """Whether a shard that could not be opened is tried again."""
+        if isinstance(
+            error, NotOwner | ClusterUnavailable | ClusterRefused | OutcomeUnknown | Refused
+        ):
+            log.warning("Shard %d could not be opened, and is claimed again: %s", shard, error)
+            return True
+        if isinstance(error, StoreError | Damaged) and self.node.about.shards > 1:
+            # The other shards are served; of this one every node would say the same.
+            log.error("Shard %d cannot be opened: %s", shard, error)
+            self._resting[shard] = asyncio.get_running_loop().time() + REST_S
+            return True
+        return False
 
     async def _close(self, host: ShardHost, *, timeout_s: float | None) -> None:
         """Hand a shard over, or let go of one that was lost."""
