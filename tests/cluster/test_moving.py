@@ -264,3 +264,35 @@ def test_what_is_refused(many: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
         errors = [line for line in done.stderr.splitlines() if line.startswith("Error")]
         assert len(errors) == 1
+
+
+def test_a_restored_cluster_tells_those_who_have_seen_what_is_lost(tmp_path: Path) -> None:
+    dsn, restored = shared().fresh_database(), shared().fresh_database()
+    stream = "/v1/stream/a"
+
+    def append(client: httpx2.Client, text: bytes) -> str:
+        answer = send(client, "POST", stream, text, Content_Type="text/plain")
+        return str(answer.headers["stream-next-offset"])
+
+    with node(dsn, tmp_path / "one") as client:
+        send(client, "PUT", stream, b"first", Content_Type="text/plain")
+        kept = append(client, b", kept")
+    backup = shared().dump(dsn)
+    with node(dsn, tmp_path / "one") as client:
+        lost = append(client, b", lost")
+        send(client, "PUT", "/v1/stream/lost", b"x", Content_Type="text/plain")
+        other = client.head("/v1/stream/lost").headers["stream-next-offset"]
+    shared().load(restored, backup)
+    done = cli("restored", "--cluster", restored)
+    assert done.returncode == 0, done.stderr
+    assert "1 stream renewed" in done.stdout
+    with node(restored, tmp_path / "two") as client:
+        append(client, b", and something else that is longer")
+        refused = client.get(f"{stream}?offset={lost}")
+        assert (refused.status_code, refused.json()["code"]) == (410, "stream-recreated")
+        answer = client.get(f"{stream}?offset={kept}")
+        assert answer.text == ", and something else that is longer"
+        send(client, "PUT", "/v1/stream/lost", b"another", Content_Type="text/plain")
+        assert client.get(f"/v1/stream/lost?offset={other}").status_code == 410
+        running = cli("restored", "--cluster", restored)
+        assert "Stop all of them first" in running.stderr

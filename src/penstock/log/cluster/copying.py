@@ -103,3 +103,12 @@ async def stopped_shards(session: Session) -> list[StoredShard]:
             "The cluster was not stopped in order. Start a node, and stop it with SIGTERM."
         )
     return shards
+
+
+async def lock_shards(session: Session) -> None:
+    """Keep nodes from claiming shards until the end of the transaction."""
+    await session.fetch("SELECT shard FROM penstock.shard ORDER BY shard FOR UPDATE")
+
+
+async def set_next_id(session: Session, shard: int, next_id: int) -> None:
+    await session.fetch("UPDATE penstock.shard SET next_id = $2 WHERE shard = $1", shard, next_id)

@@ -11,7 +11,7 @@ import click
 
 from penstock.cli import Failure
 from penstock.cli.commands.cluster.demo import demo
-from penstock.cli.commands.cluster.moving import cluster_settings, export, import_
+from penstock.cli.commands.cluster.moving import cluster_settings, export, import_, restored
 from penstock.cli.exits import FAILURE
 from penstock.cli.options import SettingsCommand, setting_flags
 from penstock.cli.terminal import printable
@@ -23,7 +23,7 @@ def command() -> None:
     """Show, demonstrate and move a cluster: nodes over PostgreSQL."""
 
 
-for each in (demo, import_, export):
+for each in (demo, import_, export, restored):
     command.add_command(each)
 
 

@@ -1,4 +1,5 @@
-"""`penstock cluster import` and `export`: streams from a data folder into a cluster, and back."""
+"""`penstock cluster import` and `export`: streams from a data folder into a cluster, and back; and
+`restored`, after the database was restored."""
 
 from __future__ import annotations
 
@@ -72,3 +73,24 @@ def export(folder: Path, **options: Any) -> None:
         f"{folder}: {amount(copied.streams, 'stream')} with {amount(copied.messages, 'message')} "
         f"({size(copied.bytes)}) copied and checked"
     )
+
+
+@click.command("restored", cls=SettingsCommand)
+@setting_flags
+def restored(**options: Any) -> None:
+    """Renew the generations of streams after the database was restored to an earlier time.
+
+    Clients may have seen what is lost. From now on an offset of it is refused with 410
+    `stream-recreated`, also when the stream has grown beyond it, and no new stream is taken for a
+    lost one. All nodes have to be stopped, in order. Not needed if the database was restored to its
+    last commit.
+
+    \b
+    Example:
+      penstock cluster restored --cluster postgresql://penstock@db/streams
+    """
+    settings = cluster_settings(options)
+    from penstock.log.backup.cluster_restored import renew_cluster  # `--help` loads no store
+
+    result = asyncio.run(renew_cluster(settings))
+    click.echo(f"generation {result.generation}: {amount(result.streams, 'stream')} renewed")
