@@ -20,7 +20,7 @@ from penstock.log.disk.store import DiskStore
 from penstock.log.engine import Engine
 from penstock.log.memory import MemoryStore
 from penstock.log.mutations import Barrier
-from penstock.log.requests import Append
+from penstock.log.requests import Append, Appended
 from penstock.protocol.headers import Producer
 from penstock.protocol.lifecycle import ForkConfig, StreamConfig
 from tests.helpers.log import TINY, abandon
@@ -123,6 +123,14 @@ def must_equal(actual: object, expected: object) -> None:
     assert actual == expected, f"\nfound    {actual}\nexpected {expected}"
 
 
+def _values(answer: Any) -> tuple[Any, ...] | None:
+    """What an engine answers, as the reference does."""
+    if isinstance(answer, Appended):
+        state = answer.producer
+        return answer.offset, answer.closed, answer.duplicate, state, answer.ordinal
+    return None if answer is None else tuple(answer)
+
+
 async def write_all(engine: Engine, writes: list[Write]) -> list[Outcome]:
     """Ask for everything in one turn of the loop, before any of it is durable."""
     pending: list[asyncio.Future[Any] | Outcome] = []
@@ -138,7 +146,7 @@ async def write_all(engine: Engine, writes: list[Write]) -> list[Outcome]:
             continue
         try:
             answer = await asyncio.wait_for(each, 20)
-            outcomes.append(Outcome(None if answer is None else tuple(answer)))
+            outcomes.append(Outcome(_values(answer)))
         except PenstockError as error:
             outcomes.append(refused(error))
     return outcomes

@@ -239,6 +239,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast(asyncio.Protocol, protocol)  # a Connection is one by its methods
 
