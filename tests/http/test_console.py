@@ -165,9 +165,11 @@ def test_the_commands_that_the_pages_advise_exist(text: str) -> None:
     words = shlex.split(re.sub(r"\$\{[^}]+\}", "NAME", text).replace("'{\\", "1"))[1:]
     words = [__file__ if word == "FILE" else word for word in words]
     command: click.Command | None = main
-    context = click.Context(main)
+    # A command keeps the help option of its first context: without the names that `main` gives
+    # it, the page of the commands would lose its `-h` in every later test of this process.
+    context = click.Context(main, **main.context_settings)
     while isinstance(command, click.Group):
         _, command, words = command.resolve_command(context, words)
     assert command is not None
     if words and words != ["--help"]:
-        command.make_context("", words)  # raises an error for words that it does not take
+        command.make_context("", words, context)  # raises an error for words it does not take
