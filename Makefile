@@ -31,9 +31,9 @@ NODE_STAMP := .venv/.stamp-node
 export PATH := $(CURDIR)/.venv/node/bin:$(PATH)
 endif
 
-# A Chromium of the machine for the tests of browsers; without one, Debian's package is installed if
-# that is possible. Where it is not, those tests are skipped.
-ifeq ($(shell command -v chromium chromium-browser google-chrome google-chrome-stable | head -1),)
+# A Chromium of the machine for the tests of browsers; without one, Debian's package without windows
+# is installed if that is possible. Where it is not, those tests are skipped.
+ifeq ($(shell command -v chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable | head -1),)
 BROWSER_STAMP := .venv/.stamp-browser
 endif
 
@@ -133,9 +133,9 @@ $(CONFORMANCE)/node_modules/.stamp: $(CONFORMANCE)/package-lock.json $(NODE_STAM
 
 .venv/.stamp-browser: .venv/.stamp-python
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing Chromium, which this machine does not have (apt-get install chromium) …"; \
+		echo "installing Chromium, which this machine does not have (apt-get install chromium-headless-shell) …"; \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends chromium; } >/dev/null \
+			apt-get install -y -qq --no-install-recommends chromium-headless-shell; } >/dev/null \
 			&& touch $@ || echo "Chromium could not be installed: the tests of browsers are skipped"; \
 	else echo "there is no Chromium: the tests of browsers are skipped"; fi
 

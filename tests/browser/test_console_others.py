@@ -96,8 +96,8 @@ def test_rows_of_a_table_come_live(browser: Browser, server: Server) -> None:
         page.get_by_role("link", name="prices").click()
         rows = page.get_by_role("region", name="Rows")
         expect(rows).to_contain_text("2.40")
-        expect(page.locator("#main").get_by_text("price_list", exact=True)).to_be_visible()
-        expect(page.locator("#main").get_by_text("live", exact=True)).to_be_visible()
+        page.locator("#main").get_by_text("price_list", exact=True).wait_for()
+        page.locator("#main").get_by_text("live", exact=True).wait_for()
         Filler(server).send("PUT", "/v1/table/prices?key=hostile", content=SCRIPT)
         expect(rows).to_contain_text(SCRIPT)
         page.get_by_role("tab", name="Live keys").click()
@@ -106,7 +106,7 @@ def test_rows_of_a_table_come_live(browser: Browser, server: Server) -> None:
         Filler(server).send("PUT", "/v1/table/prices?key=tea", content="2.60")
         expect(keys).to_contain_text("2.60")
         page.get_by_role("tab", name="Listeners").click()
-        expect(page.get_by_text("No other server has asked to be notified.")).to_be_visible()
+        page.get_by_text("No other server has asked to be notified.").wait_for()
 
 
 def test_a_table_of_another_server_is_followed_and_left(browser: Browser, server: Server) -> None:
@@ -117,10 +117,10 @@ def test_a_table_of_another_server_is_followed_and_left(browser: Browser, server
         page.get_by_label("State URL").fill(f"{server.url}/v1/table/prices")
         page.get_by_role("button", name="Follow", exact=True).click()
         mirrors = page.get_by_role("region", name="Mirrors")
-        expect(mirrors.get_by_role("link", name="mirrors/prices")).to_be_visible()
+        mirrors.get_by_role("link", name="mirrors/prices").wait_for()
         mirrors.get_by_role("button", name="End").click()
         page.get_by_role("button", name="End the mirror").click()
-        expect(page.get_by_role("heading", name="No mirrors")).to_be_visible()
+        page.get_by_role("heading", name="No mirrors").wait_for()
 
 
 def test_a_subscription_shows_its_lag_and_is_deleted(browser: Browser, server: Server) -> None:
@@ -129,17 +129,17 @@ def test_a_subscription_shows_its_lag_and_is_deleted(browser: Browser, server: S
     filler.send("PUT", "/v1/stream/__ds/subscriptions/old", json=subscription)
     with visiting(browser, server.url, "subscriptions") as page:
         behind = page.get_by_role("row", name="mailer").get_by_text("1 stream")
-        expect(behind).to_be_visible()
+        behind.wait_for()
         page.get_by_role("link", name="mailer").click()
-        expect(page.get_by_role("row", name="shop/users").get_by_text("85 B")).to_be_visible()
+        page.get_by_role("row", name="shop/users").get_by_text("85 B").wait_for()
         page.get_by_role("link", name="All subscriptions").click()
         page.get_by_role("link", name="old").click()
-        expect(page.get_by_text("up to date")).to_be_visible()
+        page.get_by_text("up to date").wait_for()
         page.get_by_role("button", name="Delete …").click()
         expect(page.get_by_role("button", name="Delete", exact=True)).to_be_disabled()
         page.get_by_label("Type old to confirm").fill("old")
         page.get_by_role("button", name="Delete", exact=True).click()
-        expect(page.get_by_role("link", name="mailer")).to_be_visible()
+        page.get_by_role("link", name="mailer").wait_for()
         expect(page.get_by_role("link", name="old")).to_have_count(0)
 
 
@@ -161,14 +161,14 @@ def test_tokens_are_created_shown_once_and_revoked(browser: Browser, closed: Ser
         expect(page.get_by_role("region", name="Audit log")).to_contain_text("token.create")
         with visiting(browser, closed.url, "access", expected="40[13]") as other:
             sign_in(other, token)
-            expect(other.get_by_text("Your token may not see tokens")).to_be_visible()
+            other.get_by_text("Your token may not see tokens").wait_for()
             expect(other.get_by_role("link", name="Access")).to_have_count(0)
             other.goto(f"{closed.url}/#/pipelines")
-            expect(other.get_by_text("read:__ds/pipelines")).to_be_visible()
+            other.get_by_text("read:__ds/pipelines").wait_for()
         page.get_by_role("tab", name="Tokens").click()
         page.get_by_role("row", name="mailer").get_by_role("button", name="Revoke").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-        expect(page.get_by_role("heading", name="No tokens")).to_be_visible()
+        page.get_by_role("heading", name="No tokens").wait_for()
 
 
 @pytest.mark.soak  # every answer is a process of its own
@@ -178,7 +178,7 @@ def test_a_pipeline_is_shown_queried_and_replayed(browser: Browser, server: Serv
         page.get_by_role("link", name="shop").click()
         # Each answer of a pipeline is that of a process of its own.
         expect(page.get_by_text("not running")).to_be_visible(timeout=TIMEOUT_MS)
-        expect(page.get_by_role("img", name="Time of a batch")).to_be_visible()
+        page.get_by_role("img", name="Time of a batch").wait_for()
         expect(page.get_by_role("region", name="Runs").get_by_role("row")).to_have_count(2)
         expect(page.get_by_role("region", name="State tables")).to_contain_text("user")
         streams = page.get_by_role("region", name="Streams").get_by_role("row")
@@ -198,7 +198,7 @@ def test_a_pipeline_is_shown_queried_and_replayed(browser: Browser, server: Serv
             "nosuch does not exist", timeout=TIMEOUT_MS
         )
         page.get_by_text("history_user", exact=True).click()
-        expect(page.get_by_text("_valid_from_ordinal")).to_be_visible()
+        page.get_by_text("_valid_from_ordinal").wait_for()
         assert violations(page) == []
         page.get_by_role("tab", name="Dead letters").click()
         letters = page.get_by_role("region", name="Dead letters")
@@ -210,7 +210,7 @@ def test_a_pipeline_is_shown_queried_and_replayed(browser: Browser, server: Serv
         done = page.get_by_text("0 replayed, 1 still invalid")
         expect(done).to_be_visible(timeout=TIMEOUT_MS)
         reasons.get_by_role("button", name="Show").click()
-        expect(page.get_by_text("Only: value.name")).to_be_visible()
+        page.get_by_text("Only: value.name").wait_for()
         assert violations(page) == []
         reasons.get_by_role("button", name="Replay …").click()
         page.get_by_label("New value").fill("json_object('name', 'Bob')")
@@ -225,13 +225,13 @@ def test_the_documentation_is_plain_pages(browser: Browser, server: Server) -> N
     with visiting(browser, server.url, phone=True, dark=True) as page:
         for address in ("docs", "docs/api", "problems", "problems/stream-closed"):
             page.goto(f"{server.url}/{address}")
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            page.get_by_role("heading", level=1).wait_for()
             assert not is_wider_than_the_screen(page), address
             if address in ("docs", "problems/stream-closed"):  # the others are long, and alike
                 assert violations(page) == [], address
         page.get_by_role("link", name="Errors", exact=True).click()
         page.get_by_role("link", name="stream-trimmed", exact=True).click()
-        expect(page.get_by_role("heading", name="What to do")).to_be_visible()
+        page.get_by_role("heading", name="What to do").wait_for()
 
 
 @pytest.mark.parametrize("is_phone", [False, True], ids=["light", "dark-phone"])
@@ -241,7 +241,7 @@ def test_no_page_has_violations_or_is_too_wide(
     with visiting(browser, server.url, phone=is_phone, dark=is_phone) as page:
         for address in PAGES:
             page.goto(f"{server.url}/#/{address}")
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            page.get_by_role("heading", level=1).wait_for()
             expect(page.get_by_text("Loading …")).to_have_count(0)
             expect(page.locator("nav [aria-current=page]")).to_be_in_viewport()
             assert violations(page) == [], address

@@ -61,40 +61,40 @@ def closed() -> Iterator[Server]:
 def test_a_browser_is_shown_the_overview(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url) as page:
         Filler(server).append("shop/orders", "3")
-        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-        expect(page.locator("#main").get_by_text("Ready")).to_be_visible()
-        expect(page.get_by_text(penstock.__version__)).to_be_visible()
+        page.get_by_role("heading", name="Overview").wait_for()
+        page.locator("#main").get_by_text("Ready").wait_for()
+        page.get_by_text(penstock.__version__).wait_for()
         appends = page.get_by_role("img", name="Appends: ")
-        expect(appends).to_be_visible()
-        expect(page.get_by_role("region", name="Busiest streams")).to_be_visible()
+        appends.wait_for()
+        page.get_by_role("region", name="Busiest streams").wait_for()
         assert page.title() == "Overview · Penstock"
         expect(page.locator("figure.chart polyline").first).to_be_attached()
         page.get_by_role("link", name="Docs").click()
-        expect(page.get_by_role("heading", name="First steps")).to_be_visible()
+        page.get_by_role("heading", name="First steps").wait_for()
         page.get_by_role("row", name="The console").get_by_role("link").click()
-        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.get_by_role("heading", name="Overview").wait_for()
 
 
 def test_addresses_can_be_opened_directly_and_the_back_button_works(
     browser: Browser, server: Server
 ) -> None:
     with visiting(browser, server.url, "stream/shop/orders") as page:
-        expect(page.get_by_role("heading", name="shop/orders")).to_be_visible()
+        page.get_by_role("heading", name="shop/orders").wait_for()
         page.get_by_role("link", name="Overview", exact=True).click()
-        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.get_by_role("heading", name="Overview").wait_for()
         page.go_back()
-        expect(page.get_by_role("heading", name="shop/orders")).to_be_visible()
+        page.get_by_role("heading", name="shop/orders").wait_for()
         page.goto(f"{server.url}/console#/streams")
-        expect(page.get_by_role("heading", name="Streams")).to_be_visible()
+        page.get_by_role("heading", name="Streams").wait_for()
         page.goto(f"{server.url}/console/#/streams")
-        expect(page.get_by_role("link", name="shop/carts")).to_be_visible()
+        page.get_by_role("link", name="shop/carts").wait_for()
         page.goto(f"{server.url}/#/nothing")
-        expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+        page.get_by_role("heading", name="There is no such page").wait_for()
 
 
 def test_everything_can_be_reached_with_the_keyboard(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url) as page:
-        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.get_by_role("heading", name="Overview").wait_for()
         page.keyboard.press("Tab")
         skip = page.get_by_role("link", name="Skip to content")
         expect(skip).to_be_focused()
@@ -106,24 +106,24 @@ def test_everything_can_be_reached_with_the_keyboard(browser: Browser, server: S
         expect(page.locator("#search")).to_be_focused()
         page.keyboard.type("orders")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("heading", name="Streams")).to_be_visible()
+        page.get_by_role("heading", name="Streams").wait_for()
         expect(page.get_by_role("link", name="shop/carts")).to_have_count(0)
         page.keyboard.press("/")
         expect(page.get_by_role("searchbox", name="Filter by path")).to_be_focused()
         page.get_by_role("link", name="shop/orders").focus()
         page.keyboard.press("Enter")
-        expect(page.get_by_role("tab", name="Messages")).to_be_visible()
+        page.get_by_role("tab", name="Messages").wait_for()
         page.get_by_role("tab", name="Messages").focus()
         page.keyboard.press("ArrowRight")
         expect(page.get_by_role("tab", name="Append")).to_be_focused()
-        expect(page.get_by_role("button", name="Append")).to_be_visible()
+        page.get_by_role("button", name="Append").wait_for()
 
 
 def test_the_theme_follows_the_system_or_the_switch(browser: Browser, server: Server) -> None:
     def ground(page: Page) -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
-    with visiting(browser, server.url) as page:
+    with visiting(browser, server.url, fresh=True) as page:
         theme = page.get_by_role("combobox", name="Theme")
         light = ground(page)
         theme.select_option("dark")
@@ -138,34 +138,32 @@ def test_the_theme_follows_the_system_or_the_switch(browser: Browser, server: Se
         assert ground(page) == dark
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+@pytest.mark.parametrize("is_phone", [False, True], ids=["light", "dark-phone"])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
-    browser: Browser, server: Server, closed: Server, look: str
+    browser: Browser, server: Server, closed: Server, is_phone: bool
 ) -> None:
     wrong: dict[str, list[str]] = {}
-    options = {"dark": look == "dark", "phone": look == "phone"}
+    # A theme changes the colours, a small screen the places of things.
+    rules = ["color-contrast", "target-size"] if is_phone else []
 
     def check(name: str, page: Page) -> None:
-        # A theme changes the colours, a small screen the places of things.
-        rules = {"dark": ["color-contrast"], "phone": ["target-size"]}.get(look, [])
         wrong[name] = violations(page, *rules)
         if is_wider_than_the_screen(page):
             wrong[name].append("it scrolls sideways")
 
-    with visiting(browser, server.url, **options) as page:  # type: ignore[arg-type]  # the flags
+    with visiting(browser, server.url, phone=is_phone, dark=is_phone) as page:
         for address in PAGES:
             page.goto(f"{server.url}/#/{address}")
-            expect(
-                page.get_by_role("heading", level=1).or_(page.locator("h2")).first
-            ).to_be_visible()
+            page.get_by_role("heading", level=1).or_(page.locator("h2")).first.wait_for()
             expect(page.get_by_text("Loading …")).to_have_count(0)
             check(address, page)
         page.goto(f"{server.url}/#/streams")
         page.get_by_role("button", name="Create stream").click()
         check("create", page)
-    expected = "status of 401"
-    with visiting(browser, closed.url, expected=expected, **options) as page:  # type: ignore[arg-type]
-        expect(page.get_by_role("heading", name="Sign in to Penstock")).to_be_visible()
+    with visiting(
+        browser, closed.url, phone=is_phone, dark=is_phone, expected="status of 401"
+    ) as page:
+        page.get_by_role("heading", name="Sign in to Penstock").wait_for()
         check("sign in", page)
     assert {name: faults for name, faults in wrong.items() if faults} == {}
 
@@ -181,40 +179,40 @@ def sign_in(page: Page, token: str, *, stay: bool = False) -> None:
 
 
 def test_a_token_is_kept_in_the_page_alone(browser: Browser, closed: Server) -> None:
-    with visiting(browser, closed.url, "streams", expected="status of 401") as page:
+    with visiting(browser, closed.url, "streams", expected="status of 401", fresh=True) as page:
         sign_in(page, "wrong")
-        expect(page.get_by_text("This token is not accepted")).to_be_visible()
+        page.get_by_text("This token is not accepted").wait_for()
         sign_in(page, ROOT)
-        expect(page.get_by_role("link", name="other/b")).to_be_visible()
+        page.get_by_role("link", name="other/b").wait_for()
         kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
         assert ROOT not in kept
         assert page.context.cookies() == []
         assert ROOT not in page.content()
         page.reload()
-        expect(page.get_by_role("heading", name="Sign in to Penstock")).to_be_visible()
+        page.get_by_role("heading", name="Sign in to Penstock").wait_for()
         sign_in(page, ROOT)
         page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("heading", name="Sign in to Penstock")).to_be_visible()
+        page.get_by_role("heading", name="Sign in to Penstock").wait_for()
 
 
 def test_a_cookie_stays_and_no_script_can_read_it(browser: Browser, closed: Server) -> None:
-    with visiting(browser, closed.url, "streams", expected="status of 401") as page:
+    with visiting(browser, closed.url, "streams", expected="status of 401", fresh=True) as page:
         sign_in(page, ROOT, stay=True)
-        expect(page.get_by_role("link", name="other/b")).to_be_visible()
+        page.get_by_role("link", name="other/b").wait_for()
         (cookie,) = page.context.cookies()
         assert (cookie.get("httpOnly"), cookie.get("sameSite")) == (True, "Strict")
         assert ROOT not in str(cookie.get("value"))
         assert page.evaluate("document.cookie") == ""
         page.reload()
-        expect(page.get_by_role("link", name="other/b")).to_be_visible()
+        page.get_by_role("link", name="other/b").wait_for()
         # Changes go through as well: they come from the server's own page.
         page.goto(f"{closed.url}/#/stream/other/b")
         page.get_by_role("tab", name="Append").click()
         page.get_by_label("What to append").fill('{"by": "cookie"}')
         page.get_by_role("button", name="Append", exact=True).click()
-        expect(page.get_by_text("Appended.")).to_be_visible()
+        page.get_by_text("Appended.").wait_for()
         page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("heading", name="Sign in to Penstock")).to_be_visible()
+        page.get_by_role("heading", name="Sign in to Penstock").wait_for()
         assert page.context.cookies() == []
 
 
@@ -226,17 +224,17 @@ def test_a_guest_sees_what_its_rules_allow(browser: Browser, closed: Server) -> 
         expect(page.get_by_role("link", name="other/b")).to_have_count(0)
         expect(page.get_by_role("button", name="Create stream")).to_be_disabled()
         page.get_by_role("link", name="team/a").click()
-        expect(page.get_by_text('{"secret": false}')).to_be_visible()
+        page.get_by_text('{"secret": false}').wait_for()
         for name in ("Close", "Trim", "Delete"):
             button = page.get_by_role("button", name=name, exact=True)
             expect(button).to_be_disabled()
             assert "Not allowed" in str(button.get_attribute("title"))
         page.get_by_role("tab", name="Append").click()
-        expect(page.get_by_text("append:team/a")).to_be_visible()
+        page.get_by_text("append:team/a").wait_for()
         page.goto(f"{closed.url}/#/stream/other/b")
-        expect(page.get_by_role("heading", name="There is no such stream")).to_be_visible()
+        page.get_by_role("heading", name="There is no such stream").wait_for()
         page.goto(f"{closed.url}/#/")
-        expect(page.get_by_role("heading", name="Activity is not shown")).to_be_visible()
+        page.get_by_role("heading", name="Activity is not shown").wait_for()
 
 
 def test_a_token_that_ends_leads_back_to_the_form(browser: Browser, closed: Server) -> None:
@@ -244,9 +242,9 @@ def test_a_token_that_ends_leads_back_to_the_form(browser: Browser, closed: Serv
     guest = filler.token("read:team/**", "list:team/**")
     with visiting(browser, closed.url, "stream/team/a", expected="status of 401") as page:
         sign_in(page, guest)
-        expect(page.get_by_text('{"secret": false}')).to_be_visible()
+        page.get_by_text('{"secret": false}').wait_for()
         filler.send("DELETE", f"/v1/tokens/{guest.split('_')[1]}")
-        expect(page.get_by_role("heading", name="Sign in to Penstock")).to_be_visible()
+        page.get_by_role("heading", name="Sign in to Penstock").wait_for()
 
 
 # Where it is mounted
@@ -273,13 +271,13 @@ def mounted() -> Iterator[str]:
 
 def test_the_console_works_below_another_application(browser: Browser) -> None:
     with mounted() as url, visiting(browser, url) as page:
-        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.get_by_role("heading", name="Overview").wait_for()
         page.goto(f"{url}/console#/streams")
         page.get_by_role("button", name="Create stream").click()
         page.get_by_role("dialog").get_by_label("Path").fill("below")
         page.get_by_label("First content").fill("[1]")
         page.get_by_role("button", name="Create", exact=True).click()
-        expect(page.get_by_role("heading", name="below")).to_be_visible()
+        page.get_by_role("heading", name="below").wait_for()
         expect(page.locator(".rows li")).to_have_count(1)
         page.get_by_role("tab", name="Code").click()
         expect(page.locator("pre.code").first).to_contain_text("/deep/er/v1/stream/below")
@@ -332,7 +330,7 @@ def paths(page: Page) -> list[str]:
 
 def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "streams") as page:
-        expect(page.get_by_role("link", name="shop/orders")).to_be_visible()
+        page.get_by_role("link", name="shop/orders").wait_for()
         page.get_by_role("button", name="Size").click()
         assert paths(page)[0] == "shop/carts"
         expect(page.get_by_role("columnheader", name="Size")).to_have_attribute(
@@ -344,14 +342,14 @@ def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, serve
         page.get_by_role("searchbox", name="Filter by path").fill("SHOP carts")
         assert paths(page) == ["shop/carts"]
         page.get_by_role("searchbox", name="Filter by path").fill("nothing like it")
-        expect(page.get_by_text("No path contains this text.")).to_be_visible()
+        page.get_by_text("No path contains this text.").wait_for()
         page.get_by_role("searchbox", name="Filter by path").fill("")
         page.get_by_role("button", name="Tree").click()
         shop = page.get_by_role("button", name="shop/")
         expect(shop).to_have_attribute("aria-expanded", "false")
         shop.click()
         page.get_by_role("link", name="carts", exact=True).click()
-        expect(page.get_by_role("heading", name="shop/carts")).to_be_visible()
+        page.get_by_role("heading", name="shop/carts").wait_for()
         page.go_back()
         expect(page.get_by_role("button", name="Tree")).to_have_attribute("aria-pressed", "true")
 
@@ -366,7 +364,7 @@ def test_a_press_reaches_what_was_shown_when_it_began(browser: Browser, server: 
         response.value.finished()
         page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         page.mouse.up()
-        expect(page.get_by_role("heading", name="shop/carts")).to_be_visible()
+        page.get_by_role("heading", name="shop/carts").wait_for()
 
 
 @pytest.mark.soak  # it waits for rates
@@ -413,7 +411,7 @@ def test_paths_of_any_kind_are_created_and_opened(browser: Browser, server: Serv
 
 def test_hostile_paths_are_text_and_hide_nothing(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "streams") as page:
-        expect(page.get_by_role("link", name="<img src=x onerror=alert(1)>")).to_be_visible()
+        page.get_by_role("link", name="<img src=x onerror=alert(1)>").wait_for()
         link = page.get_by_role("link", name="gnp.exe")
         assert link.inner_text() == "hostile/\\u{202e}gnp.exe"
         assert "\u202e" not in page.content()
@@ -429,17 +427,17 @@ def test_ten_thousand_streams_are_searched_and_sorted(browser: Browser) -> None:
     with running_server(memory=True) as many:
         Filler(many).create_many([f"many/{each % 100:02d}/{each:05d}" for each in range(10_000)])
         with visiting(browser, many.url, "streams") as page:
-            expect(page.get_by_text("10,000 streams")).to_be_visible()
+            page.get_by_text("10,000 streams").wait_for()
             assert page.locator("tbody tr").count() < 200
             region = page.get_by_role("region", name="Streams")
             region.evaluate("each => each.scrollTo(0, each.scrollHeight)")
-            expect(page.get_by_role("link", name="many/99/09999")).to_be_visible()
+            page.get_by_role("link", name="many/99/09999").wait_for()
             page.get_by_role("button", name="Path").click()
             region.evaluate("each => each.scrollTo(0, 0)")
-            expect(page.get_by_role("link", name="many/99/09999")).to_be_visible()
+            page.get_by_role("link", name="many/99/09999").wait_for()
             page.get_by_role("searchbox", name="Filter by path").fill("/04242")
-            expect(page.get_by_text("1 of 10,000 streams")).to_be_visible()
-            expect(page.get_by_role("link", name="many/42/04242")).to_be_visible()
+            page.get_by_text("1 of 10,000 streams").wait_for()
+            page.get_by_role("link", name="many/42/04242").wait_for()
             page.get_by_role("searchbox", name="Filter by path").fill("")
             page.get_by_role("button", name="Tree").click()
-            expect(page.get_by_text("100 streams, 0 B").first).to_be_visible()
+            page.get_by_text("100 streams, 0 B").first.wait_for()

@@ -59,22 +59,20 @@ def rows(page: Page) -> list[str]:
 def test_a_slider_shows_the_state_at_any_offset(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "state") as page:
         page.get_by_role("link", name="team/users").click()
-        expect(page.get_by_role("heading", name="State of team/users")).to_be_visible()
+        page.get_by_role("heading", name="State of team/users").wait_for()
         entities = page.get_by_role("region", name="Entities")
         expect(entities).to_contain_text("12345678901234567890")
-        expect(page.get_by_text("After 6 of 6 messages")).to_be_visible()
+        page.get_by_text("After 6 of 6 messages").wait_for()
         slider = page.get_by_role("slider", name="Point of the stream")
         slider.focus()
         page.keyboard.press("Home")
-        expect(
-            page.get_by_text("At the start of the stream there is no entity yet")
-        ).to_be_visible()
+        page.get_by_text("At the start of the stream there is no entity yet").wait_for()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
         expect(entities).to_contain_text('"name":"Bob"')
         expect(entities).to_contain_text("Rome")
-        expect(page.get_by_text("Last change: upsert user 2")).to_be_visible()
-        expect(page.get_by_text("in the past")).to_be_visible()
+        page.get_by_text("Last change: upsert user 2").wait_for()
+        page.get_by_text("in the past").wait_for()
         address = page.url
         page.get_by_role("button", name="One message forward").click()
         expect(entities).to_contain_text("Bern")
@@ -87,7 +85,7 @@ def test_a_slider_shows_the_state_at_any_offset(browser: Browser, server: Server
         expect(entities).to_contain_text("Anna")
         Filler(server).append("team/users", json.dumps(event("9", {"name": "Zoe"})))
         expect(entities).to_contain_text("Zoe")
-        expect(page.get_by_text("After 7 of 7 messages")).to_be_visible()
+        page.get_by_text("After 7 of 7 messages").wait_for()
 
 
 def test_an_entity_has_a_history_with_differences(browser: Browser, server: Server) -> None:
@@ -102,7 +100,7 @@ def test_an_entity_has_a_history_with_differences(browser: Browser, server: Serv
             ['~changed: city "Rome" → "Bern"', '+added: tags[1] "b"']
         )
         steps.nth(2).get_by_role("button", name="State after this").click()
-        expect(page.get_by_text("After 3 of ")).to_be_visible()
+        page.get_by_text("After 3 of ").wait_for()
         expect(entity.locator(".history > li")).to_have_count(2)
         assert "key=1" in page.url
         entity.get_by_role("button", name="Close").click()
@@ -115,35 +113,35 @@ def test_the_schema_is_shown_or_how_to_declare_one(browser: Browser, server: Ser
         expect(page.get_by_role("tabpanel", name="Schema")).to_contain_text("are refused")
     with visiting(browser, server.url, "state/hostile", expected="404") as page:
         page.get_by_role("tab", name="Schema").click()
-        expect(page.get_by_text("penstock schema set hostile FILE")).to_be_visible()
+        page.get_by_text("penstock schema set hostile FILE").wait_for()
 
 
 def test_hostile_state_is_text(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "state/hostile") as page:
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-        expect(page.get_by_role("button", name=SCRIPT)).to_be_visible()
-        expect(page.get_by_text("\\u{202e}").first).to_be_visible()
+        page.get_by_role("button", name=SCRIPT).wait_for()
+        page.get_by_text("\\u{202e}").first.wait_for()
         page.get_by_role("button", name=SCRIPT).click()
         expect(page.get_by_role("region", name="Entity")).to_contain_text(SCRIPT)
         page.get_by_role("button", name="big", exact=True).click()
-        expect(page.get_by_role("button", name="998,000 characters more")).to_be_visible()
+        page.get_by_role("button", name="998,000 characters more").wait_for()
         page.get_by_role("searchbox", name="Filter by key").fill("gnp")
-        expect(page.get_by_text("1 of 3 entities")).to_be_visible()
+        page.get_by_text("1 of 3 entities").wait_for()
 
 
 def test_a_long_stream_has_fewer_stops_and_every_message(browser: Browser, server: Server) -> None:
     with visiting(browser, server.url, "state/many") as page:
-        expect(page.get_by_text("the first 200 entities")).to_be_visible()
+        page.get_by_text("the first 200 entities").wait_for()
         page.get_by_role("button", name="Load more").click()
-        expect(page.get_by_text("the first 400 entities")).to_be_visible()
+        page.get_by_text("the first 400 entities").wait_for()
         slider = page.get_by_role("slider", name="Point of the stream")
         assert int(slider.get_attribute("max") or 0) <= 500
         page.get_by_role("button", name="One message back").click()
-        expect(page.get_by_text(f"After {MANY - 1:,} of {MANY:,} messages")).to_be_visible()
+        page.get_by_text(f"After {MANY - 1:,} of {MANY:,} messages").wait_for()
         page.get_by_role("button", name="One message back").click()
-        expect(page.get_by_text(f"After {MANY - 2:,} of {MANY:,} messages")).to_be_visible()
+        page.get_by_text(f"After {MANY - 2:,} of {MANY:,} messages").wait_for()
         page.get_by_role("button", name="One message forward").click()
-        expect(page.get_by_text(f"After {MANY - 1:,} of {MANY:,} messages")).to_be_visible()
+        page.get_by_text(f"After {MANY - 1:,} of {MANY:,} messages").wait_for()
 
 
 @pytest.mark.parametrize(
@@ -158,4 +156,4 @@ def test_what_has_no_state_says_so(
     browser: Browser, server: Server, path: str, text: str, fault: str
 ) -> None:
     with visiting(browser, server.url, f"state/{path}", expected=fault) as page:
-        expect(page.get_by_text(text).first).to_be_visible()
+        page.get_by_text(text).first.wait_for()

@@ -59,7 +59,7 @@ def test_the_last_messages_are_shown_and_new_ones_come_live(
         expect(rows(page).last).to_contain_text('{"id": 80}')
         page.get_by_role("button", name="Pause").click()
         filler.append("live", "[81, 82, 83]")
-        expect(page.get_by_role("button", name="3 new messages while paused")).to_be_visible()
+        page.get_by_role("button", name="3 new messages while paused").wait_for()
         expect(rows(page)).to_have_count(51)
         page.get_by_role("button", name="Resume").click()
         expect(rows(page)).to_have_count(54)
@@ -69,7 +69,7 @@ def test_the_last_messages_are_shown_and_new_ones_come_live(
         assert rows(page).count() <= 300
         page.get_by_role("searchbox", name="Filter what is shown").fill('"n": 4321')
         expect(rows(page)).to_have_count(1)
-        expect(page.get_by_text("1 message of 2,000")).to_be_visible()
+        page.get_by_text("1 message of 2,000").wait_for()
 
 
 def test_messages_are_read_from_an_offset_a_time_and_the_start(
@@ -84,7 +84,7 @@ def test_messages_are_read_from_an_offset_a_time_and_the_start(
         expect(rows(page)).to_have_count(100)
         page.get_by_role("button", name="Read on").click()
         expect(rows(page)).to_have_count(151)
-        expect(page.get_by_text("at the tail")).to_be_visible()
+        page.get_by_text("at the tail").wait_for()
         # The offset beside a message is where it begins, as the server sees it.
         rows(page).nth(120).locator("summary").click()
         offset = rows(page).nth(120).locator("code").inner_text()
@@ -96,7 +96,7 @@ def test_messages_are_read_from_an_offset_a_time_and_the_start(
         expect(rows(page).first).to_contain_text("ü" * 120)
         page.get_by_role("textbox", name="Offset").fill("nonsense")
         page.get_by_role("button", name="Go").click()
-        expect(page.get_by_text("is not an offset")).to_be_visible()
+        page.get_by_text("is not an offset").wait_for()
         start.select_option("at")
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(middle))
         page.get_by_role("textbox", name="Time").fill(f"{stamp}.{int(middle % 1 * 1000):03d}Z")
@@ -164,7 +164,7 @@ def test_messages_of_a_megabyte_are_shown_in_steps(
         expect(view).to_contain_text("998,000 characters more")
         expect(view).to_contain_text("here")
         view.get_by_text("20,000 elements").click()
-        expect(view.get_by_role("button", name="19,900 more")).to_be_visible()
+        view.get_by_role("button", name="19,900 more").wait_for()
         assert page.locator("main *").count() < 1500
 
 
@@ -179,7 +179,7 @@ def test_the_tail_goes_on_over_a_crash_of_the_server(browser: Browser, tmp_path:
             Filler(first).append("lasting", '{"live": true}')
             expect(rows(page)).to_have_count(2)
             first.kill()
-            expect(page.get_by_text("reconnecting in")).to_be_visible()
+            page.get_by_text("reconnecting in").wait_for()
             with running_server(data_dir=tmp_path, args=["--port", str(first.port)]) as second:
                 Filler(second).append("lasting", '{"after": true}')
                 expect(rows(page)).to_have_count(3, timeout=30_000)
@@ -217,10 +217,10 @@ def test_what_is_appended_is_checked_and_arrives_once(
         button = page.get_by_role("button", name="Append", exact=True)
         text.fill('{"a": ')
         button.click()
-        expect(page.get_by_text("Nothing was sent.")).to_be_visible()
+        page.get_by_text("Nothing was sent.").wait_for()
         assert filler.read("box") == []
         text.fill("[1, 2]")
-        expect(page.get_by_text("2 messages.")).to_be_visible()
+        page.get_by_text("2 messages.").wait_for()
         # The answer to the first attempt is lost: the repetition must not append it again.
         lost: list[str] = []
 
@@ -233,7 +233,7 @@ def test_what_is_appended_is_checked_and_arrives_once(
 
         page.route("**/v1/stream/box", lambda route: lose(route), times=2)
         text.press("Control+Enter")
-        expect(page.get_by_text("Appended.")).to_be_visible()
+        page.get_by_text("Appended.").wait_for()
         assert len(lost) == 1
         assert filler.read("box") == [1, 2]
         text.fill('"three"')
@@ -260,26 +260,26 @@ def test_a_stream_is_forked_trimmed_closed_and_deleted(
         dialog.get_by_label("Fork point").fill(offset)
         assert violations(page) == []
         dialog.get_by_role("button", name="Fork").click()
-        expect(page.get_by_role("heading", name="acts/fork")).to_be_visible()
+        page.get_by_role("heading", name="acts/fork").wait_for()
         assert filler.read("acts/fork") == [1, 2]
-        expect(page.locator(".facts").get_by_role("link", name="acts/a b")).to_be_visible()
+        page.locator(".facts").get_by_role("link", name="acts/a b").wait_for()
         page.get_by_role("tab", name="Forks").click()
         tree = page.get_by_role("list", name="Forks")
         expect(tree).to_contain_text(f"up to {offset}")
         tree.get_by_role("link", name="acts/a b").click()
-        expect(page.get_by_role("heading", name="acts/a b")).to_be_visible()
+        page.get_by_role("heading", name="acts/a b").wait_for()
         page.get_by_role("tab", name="Forks").click()
-        expect(tree.get_by_role("link", name="acts/fork")).to_be_visible()
+        tree.get_by_role("link", name="acts/fork").wait_for()
 
         page.get_by_role("button", name="Trim").click()
         dialog.get_by_label("Delete everything before").fill(offset)
         dialog.get_by_role("button", name="Trim").click()
-        expect(page.get_by_text("1, 2 trimmed")).to_be_visible()
+        page.get_by_text("1, 2 trimmed").wait_for()
         assert filler.read("acts/a%20b") == [3]
 
         page.get_by_role("button", name="Close").click()
         dialog.get_by_role("button", name="Close the stream").click()
-        expect(page.locator(".page-head").get_by_text("closed", exact=True)).to_be_visible()
+        page.locator(".page-head").get_by_text("closed", exact=True).wait_for()
 
         page.get_by_role("button", name="Delete").click()
         button = dialog.get_by_role("button", name="Delete the stream")
@@ -288,8 +288,8 @@ def test_a_stream_is_forked_trimmed_closed_and_deleted(
         expect(button).to_be_disabled()
         dialog.get_by_label("to confirm").fill("acts/a b")
         button.click()
-        expect(page.get_by_role("heading", name="Streams")).to_be_visible()
-        expect(page.get_by_role("link", name="acts/fork")).to_be_visible()
+        page.get_by_role("heading", name="Streams").wait_for()
+        page.get_by_role("link", name="acts/fork").wait_for()
         expect(page.get_by_role("link", name="acts/a b")).to_have_count(0)
 
 
@@ -324,12 +324,9 @@ def test_copied_code_runs(browser: Browser) -> None:
         filler = Filler(closed, TOKEN)
         filler.create(path, "[1]")
         with visiting(
-            browser,
-            closed.url,
-            f"stream/{path}",
-            expected="status of 401",
-            permissions=["clipboard-read", "clipboard-write"],
+            browser, closed.url, f"stream/{path}", expected="status of 401", fresh=True
         ) as page:
+            page.context.grant_permissions(["clipboard-read", "clipboard-write"])
             page.get_by_label("Token").fill(TOKEN)
             page.get_by_role("button", name="Sign in").click()
             page.get_by_role("tab", name="Code").click()
