@@ -22,6 +22,7 @@ class Client:
     """One keep-alive connection to a server on 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
 
     def __enter__(self) -> Client:

@@ -56,13 +56,16 @@ def wrk(
     method: str = "POST",
     streams: int = 1,
     messages: int = 1,
+    paths: Path | None = None,
 ) -> dict[str, Any]:
-    """Closed-loop requests; each connection sends the next one when it is answered."""
+    """Closed-loop requests; each connection sends the next one when it is answered. `paths` is a
+    file of paths, of which each request takes one at random, instead of `path`."""
     # wrk takes whole seconds only.
     whole = max(1, round(seconds))
     command = [str(tools.wrk()), "-t1", f"-c{connections}", f"-d{whole}s", "--timeout", "30s"]
     command += ["-s", str(tools.HERE / "requests.lua"), f"http://127.0.0.1:{port}{path}"]
-    result = _run([*command, "--", method, path, str(streams), str(messages)], whole)
+    command += ["--", method, path, str(streams), str(messages)]
+    result = _run(command if paths is None else [*command, str(paths)], whole)
     if result["refused"] or result["broken"] or not result["requests"]:
         raise LoadFailed(f"{method} {path} on {connections} connections: {result}")
     return {**result, "rate": result["requests"] / result["seconds"]}

@@ -1,6 +1,6 @@
 -- wrk script: appends of JSON messages of 100 bytes, or reads.
 -- Arguments: POST or GET, the path, how many streams to use (path-0, path-1, ...; 1 means the path itself),
--- and how many messages a request appends.
+-- and how many messages a request appends. A fifth names a file with the paths to use instead, one a line.
 -- Up to 64 streams are taken in turn; of more, each request takes one at random, so that most are cold.
 local requests, turn = {}, 0
 
@@ -15,6 +15,12 @@ function init(args)
     headers = { ["Content-Type"] = "application/json" }
   end
   math.randomseed(os.time())
+  if args[5] then
+    for line in io.lines(args[5]) do
+      requests[#requests + 1] = wrk.format(method, line, headers, body)
+    end
+    return
+  end
   for i = 1, count do
     requests[i] = wrk.format(method, count == 1 and path or path .. "-" .. (i - 1), headers, body)
   end

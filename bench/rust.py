@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bench import load, table
-from bench.client import BINARY, Client, message
+from bench.client import BINARY, ROOT, Client, message
 from bench.compare import WITH_RUST, Run, side_by_side, versus_rust
 from bench.rounds import Sample, median, note
 from bench.rust_footprint import idle_connections, restart
@@ -25,6 +26,7 @@ BATCH_MESSAGES = 100
 BINARY_BYTES = 10_000_000
 BINARY_APPEND_BYTES = 1_000_000
 FAN_OUT_READERS = 1_000
+TAIL_STREAMS = 3_000
 Counts = Mapping[str, Any]
 
 
@@ -160,6 +162,40 @@ def _tail_read() -> Workload:
     )
 
 
+def _tail_reads_of_many() -> Workload:
+    """As `_tail_read`, but hardly any request is one that was answered before."""
+
+    def prepare(run: Run, client: Client) -> str:
+        name = run.fresh_name()
+
+        def each(method: str) -> None:
+            load.count(
+                client.port, ROOT + name, method=method, streams=TAIL_STREAMS, requests=TAIL_STREAMS
+            )
+
+        each("PUT")
+        each("POST")
+        paths = [f"{ROOT}{name}-{number}" for number in range(TAIL_STREAMS)]
+        lines = [f"{path}?offset={client.tail(path)}\n" for path in paths]
+        each("POST")
+        file = run.folder / name.replace("/", "-")
+        file.write_text("".join(lines))
+        return str(file)
+
+    def make_load(port: int, path: str, seconds: float) -> Counts:
+        counts = load.wrk(
+            port, "/", seconds=seconds, connections=16, method="GET", paths=Path(path)
+        )
+        return {**counts, "operations": counts["requests"]}
+
+    return Workload(
+        metric=f"read of one message at the tail, 16 connections over {TAIL_STREAMS:,} streams",
+        operation="one read",
+        prepare=prepare,
+        make_load=make_load,
+    )
+
+
 def _fan_out(run: Run) -> list[Row]:
     """1,000 SSE readers of one stream, one appender at full speed.
 
@@ -245,6 +281,7 @@ _WORKLOADS = {
     "rust-catch-up": _catch_up(),
     "rust-binary-read": _binary_read(),
     "rust-tail": _tail_read(),
+    "rust-tail-streams": _tail_reads_of_many(),
 }
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
+from penstock.log.lineage import token
+from penstock.log.ranges import Ranges
 from penstock.log.stream import Stream
 from tests.contract.rig import BYTES, Rig, on_disk, on_stores, wire
 from tests.helpers.log import BLOCK_BYTES
@@ -54,6 +58,43 @@ async def test_a_long_stream_stands_in_several_segments_and_in_memory(rig: Rig) 
     assert max(info.length for info in stream.segments) > 2 * BLOCK_BYTES
     assert 0 < stream.memory.start < stream.tail
     assert all(a.end == b.base for a, b in zip(stream.segments, stream.segments[1:], strict=False))
+
+
+@on_stores()
+async def test_an_offset_in_memory_is_found_there_and_every_other_is_left_to_the_log(
+    rig: Rig,
+) -> None:
+    stream, messages = await long_stream(rig)
+    ranges = Ranges(rig.store)
+    boundaries = set(accumulate(len(message) + 2 for message in messages))
+    found = set()
+    for place in range(stream.tail + 3):
+        position = ranges.position_in_memory(stream, token(stream, place))
+        if position is not None:
+            found.add(position)
+            assert position == place == await ranges.position(stream, token(stream, place))
+    first = max(stream.memory.start, stream.earliest)
+    assert found == {place for place in boundaries if first < place < stream.tail}
+    assert found
+
+
+@on_stores()
+async def test_an_offset_that_is_spelled_otherwise_is_not_looked_up_in_memory(rig: Rig) -> None:
+    stream = await rig.create("a", [b"1", b"2", b"3"])
+    ranges, offset = Ranges(rig.store), token(stream, 3)
+    assert ranges.position_in_memory(stream, offset) == 3
+    other = f"{stream.id + 1:016d}{offset[16:]}"
+    for wrong in (
+        other,
+        offset[:-1] + "\u0663",
+        offset[17:],
+        f"{offset}0",
+        f" {offset}",
+        "",
+        "-1",
+        "now",
+    ):
+        assert ranges.position_in_memory(stream, wrong) is None
 
 
 @on_stores()

@@ -42,6 +42,7 @@ def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_reader, "PIECE_BYTES", 2 * BLOCK_BYTES)
     monkeypatch.setattr(ranges, "WINDOW_BYTES", 96)
     monkeypatch.setattr(memory_tail, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(memory_tail, "OWN_CHUNK_BYTES", 32)
     monkeypatch.setattr(reader, "GATHERED_BYTES_MAX", 256)
 
 

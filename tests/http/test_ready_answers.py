@@ -42,6 +42,21 @@ async def test_an_equal_read_of_an_unchanged_stream_is_answered_with_the_same_re
     assert (traffic.reads, traffic.bytes_out) == (reads + 1, sent + 3)
 
 
+@with_app()
+async def test_a_read_of_the_last_message_is_answered_at_once_and_again(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    offset = (await client.head("a")).offset
+    await append(client)
+    request = read(query=f"offset={offset}")
+    assert client.app.refuse(request) is None
+    first = client.app.handle(request)
+    assert isinstance(first, Response)  # without a task
+    assert first.body == b"[2]"
+    assert await answer(client, request) is first
+    await append(client)
+    assert (await answer(client, request)).body == b"[2,\n2]"
+
+
 async def append(client: Client) -> None:
     await client.post("a", b"[2]", content_type=JSON)
 

@@ -260,6 +260,10 @@ class Engine:
         """Return the position of an offset exactly as the server returned it."""
         return await self._ranges.position(stream, offset)
 
+    def position_in_memory(self, stream: Stream, offset: str) -> int | None:
+        """Return the position of an offset in the memory tail of a JSON stream, else None."""
+        return self._ranges.position_in_memory(stream, offset)
+
     async def read_start(self, stream: Stream, offset: str) -> int:
         """Return where a read from an offset starts. Other than `position` it takes an offset to
         which a client has added one."""

@@ -15,6 +15,8 @@ CHUNK_BYTES_MAX = 16 * 1024
 """Small appends are gathered into chunks of about this size, so that memory follows the bytes."""
 GATHERED_BYTES_MAX = 2 * CHUNK_BYTES_MAX
 """A chunk of more than one append has fewer bytes than this."""
+OWN_CHUNK_BYTES = CHUNK_BYTES_MAX // 4
+"""An append of this size is a chunk of its own: to gather it would copy it."""
 
 
 class Chunk:
@@ -32,7 +34,7 @@ class Chunk:
         self.data: bytes | bytearray = data
         self.ordinal = ordinal
         self.time_us = time_us
-        self.sealed = len(data) >= CHUNK_BYTES_MAX
+        self.sealed = len(data) >= OWN_CHUNK_BYTES
         self.opens_segment = opens_segment
 
     @property
@@ -73,7 +75,7 @@ class MemoryTail:
         """Append bytes that have become durable; `end` is where they begin."""
         chunks = self.chunks
         last = chunks[-1] if chunks else None
-        if last is None or last.sealed or len(data) >= CHUNK_BYTES_MAX:
+        if last is None or last.sealed or len(data) >= OWN_CHUNK_BYTES:
             chunks.append(Chunk(end, data, ordinal, time_us, opens_segment=self._opens_segment))
             self._opens_segment = False
         else:

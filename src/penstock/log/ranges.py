@@ -14,6 +14,7 @@ from penstock.errors import (
     OffsetNotAligned,
     StreamRecreated,
 )
+from penstock.limits import OFFSET_DIGITS
 from penstock.log.append_times import UNKNOWN
 from penstock.log.lineage import ancestors, is_generation, owner_at_time, token, trimmed
 from penstock.log.store import Store
@@ -54,6 +55,18 @@ class Ranges:
                 f"{offset} is inside a message. Use offsets as the server returned them."
             )
         return position
+
+    def position_in_memory(self, stream: Stream, offset: str) -> int | None:
+        """Return the position of an offset in the memory tail of a JSON stream, where most readers
+        are. None for any other, and for one that is wrong: `position` decides on those."""
+        digits = offset.removeprefix(stream.offset_prefix)
+        if not stream.is_json or len(digits) != OFFSET_DIGITS or not digits.isdecimal():
+            return None
+        position = int(digits)
+        first = max(stream.memory.start, stream.own_start, stream.earliest)
+        if not first < position < stream.tail or token(stream, position) != offset:
+            return None
+        return position if stream.memory.read(position - 1, position) == b"\n" else None
 
     async def read_start(self, stream: Stream, offset: str) -> int:
         """Return where a read from a client's offset starts: at its position, or at the boundary

@@ -133,11 +133,10 @@ def _decode_messages(array: bytes, depth_max: int) -> list[msgspec.Raw]:
     _check_numbers(array)
     if _LF in array or _CR in array:
         messages = _decode_array(array.translate(_ONE_LINE))
-    # Closed brackets come in pairs: a message this short cannot be too deep.
-    if messages and max(map(len, messages)) > 2 * depth_max:
-        for message in messages:
-            if len(message) > 2 * depth_max:
-                check_depth(bytes(message), depth_max)
+    for message in messages:
+        # Closed brackets come in pairs: a short message cannot be too deep.
+        if len(message) > 2 * depth_max:
+            check_depth(bytes(message), depth_max)
     return messages
 
 

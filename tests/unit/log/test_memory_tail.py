@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log.memory_tail import CHUNK_BYTES_MAX, MemoryTail
+from penstock.log.memory_tail import CHUNK_BYTES_MAX, OWN_CHUNK_BYTES, MemoryTail
 
 
 def filled(*appends: bytes) -> tuple[MemoryTail, bytes]:
@@ -24,6 +24,14 @@ def test_views_are_what_a_read_returns(start: int, end: int) -> None:
     tail, data = filled(SMALL, SMALL, LARGE, SMALL, LARGE[:20], SMALL * 2)
     views = tail.views(start, end)
     assert b"".join(views) == data[start:end] == tail.read(start, end)
+
+
+def test_an_append_that_is_not_small_is_held_as_it_came() -> None:
+    data = bytes(OWN_CHUNK_BYTES)
+    tail, _ = filled(SMALL, data, SMALL, SMALL, data[1:], data)
+    assert [len(chunk.data) for chunk in tail.chunks] == [10, len(data), 19 + len(data), len(data)]
+    assert tail.chunks[1].data is data
+    assert tail.chunks[3].data is data
 
 
 def test_a_sealed_chunk_is_not_copied() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Damaged
-from penstock.log.disk.files import Files
+from penstock.log.disk.files import PARTS_MAX, Files
 from penstock.log.disk.segment import (
     ENTRY,
     IndexEntry,
@@ -98,6 +98,13 @@ def test_bytes_written_in_many_steps_are_read_as_one_range(bench: Bench) -> None
     for start in range(0, info.length, 37):
         for end in (start + 1, start + BLOCK_BYTES, info.length):
             assert bench.read(start, min(end, info.length)) == bench.data[start:end]
+
+
+def test_more_chunks_than_one_call_writes_arrive_whole_and_in_order(bench: Bench) -> None:
+    chunks = 2 * PARTS_MAX + 3
+    bench.extend(*[b"%05d,\n" % number * (1 + number % 5) for number in range(chunks)])
+    (info,) = bench.segments
+    assert bench.read(0, info.length) == bench.data == bench.path("data").read_bytes()
 
 
 def test_the_index_has_an_entry_for_every_full_block(bench: Bench) -> None:

@@ -229,7 +229,7 @@ class Reads:
             return stream.earliest
         if offset == NOW or offset == self._engine.token(stream, stream.tail):
             return stream.tail
-        return None
+        return self._engine.position_in_memory(stream, offset)
 
     async def start(self, stream: Stream, offset: str) -> int:
         """Return where a read from an offset starts, also if the client has added one to it."""

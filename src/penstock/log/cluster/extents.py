@@ -50,8 +50,8 @@ def plan_extents(
     written: dict[int, tuple[SegmentInfo, bytes, bytes]] = {}
     extent_bytes = min(extent_bytes, EXTENT_BYTES)
 
-    def write(info: SegmentInfo, data: bytes, entries: bytes) -> None:
-        written[info.base] = (info, data, entries)
+    def write(info: SegmentInfo, parts: list[bytes | bytearray], entries: bytes) -> None:
+        written[info.base] = (info, b"".join(parts), entries)
 
     result = extend_segments(
         extents,

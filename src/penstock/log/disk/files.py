@@ -11,9 +11,11 @@ import errno
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from penstock import file_sync
@@ -25,6 +27,8 @@ except ImportError:  # Windows, where `Files.check_system` refuses
     pass
 
 ZERO_PIECE = bytes(1024 * 1024)
+PARTS_MAX = 64
+"""Parts that are written with one call; the system takes 1024 at most."""
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -43,15 +47,14 @@ class File:
 
     def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all of `parts` in order; a short write is continued until the system fails it."""
-        remaining = [memoryview(part) for part in parts]
+        remaining = deque([memoryview(part) for part in parts])
         while remaining:
-            written = self._pwritev(remaining[:64], position)
+            written = self._pwritev(list(islice(remaining, PARTS_MAX)), position)
             if written == 0:
                 raise OSError(errno.ENOSPC, "nothing was written", str(self.path))
             position += written
             while remaining and written >= len(remaining[0]):
-                written -= len(remaining[0])
-                remaining.pop(0)
+                written -= len(remaining.popleft())
             if written:
                 remaining[0] = remaining[0][written:]
 

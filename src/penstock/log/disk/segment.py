@@ -114,8 +114,8 @@ class SegmentFolder:
         return None if match is None else (int(match[1], 16), int(match[2], 16))
 
 
-WriteSegment = Callable[[SegmentInfo, bytes, bytes], None]
-"""Writes bytes behind those of a segment, and entries behind those of its index."""
+WriteSegment = Callable[[SegmentInfo, list[bytes | bytearray], bytes], None]
+"""Writes parts behind those of a segment, and entries behind those of its index."""
 
 
 def extend_segments(
@@ -150,22 +150,23 @@ def extend_segments(
 def _extend(
     info: SegmentInfo, group: list[Chunk], write: WriteSegment, *, count_lines: bool
 ) -> SegmentInfo:
-    data = b"".join([chunk.data for chunk in group])
     entries: list[bytes] = []
     ordinal, time_us, crc = info.open_ordinal, info.open_time_us, info.open_crc
     marks = _Marks(group, count_lines=count_lines)
-    position = 0
-    while position < len(data):
-        room = BLOCK_BYTES - (info.length + position) % BLOCK_BYTES
-        piece = data[position : position + room]
-        crc = zlib.crc32(piece, crc)
-        position += len(piece)
-        if len(piece) == room:
-            entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
-            ordinal, time_us = marks.at(info.end + position)
-            crc = 0
-    write(info, data, b"".join(entries))
-    length = info.length + len(data)
+    length = info.length
+    for chunk in group:
+        # Chunks stay where they are: to join them would take their memory a second time.
+        rest = memoryview(chunk.data)
+        while rest:
+            room = BLOCK_BYTES - length % BLOCK_BYTES
+            crc = zlib.crc32(rest[:room], crc)
+            length += min(room, len(rest))
+            rest = rest[room:]
+            if length % BLOCK_BYTES == 0:
+                entries.append(encode_entry(IndexEntry(ordinal, time_us, crc)))
+                ordinal, time_us = marks.at(info.base + length)
+                crc = 0
+    write(info, [chunk.data for chunk in group], b"".join(entries))
     return SegmentInfo(info.base, length, info.first_ordinal, ordinal, time_us, crc)
 
 
@@ -194,9 +195,9 @@ class SegmentWriter:
             segment_bytes_max=self._segment_bytes_max,
         )
 
-    def _write(self, info: SegmentInfo, data: bytes, entries: bytes) -> None:
+    def _write(self, info: SegmentInfo, parts: list[bytes | bytearray], entries: bytes) -> None:
         data_file = self._open(self._folder.data_path(self._stream_id, info.base), info.length == 0)
-        data_file.write_at(info.length, [data])
+        data_file.write_at(info.length, parts)
         if entries:
             first_entry = info.length // BLOCK_BYTES
             path = self._folder.index_path(self._stream_id, info.base)
