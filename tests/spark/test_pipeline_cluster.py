@@ -1,5 +1,9 @@
-"""A pipeline on a real standalone cluster: nothing but the master's URL changes. A driver is
-killed, another one repeats its batch on the cluster, and Delta's own engine reads the same tables.
+"""A pipeline on a cluster: nothing but the master's URL changes. A driver is killed, another one
+repeats its batch on the cluster, and Delta's own engine reads the same tables.
+
+In `make soak` the cluster is a standalone one, with a master and workers as processes, and both
+drivers use it. Otherwise the first driver is alone, and the second one is its own master
+(`local-cluster`): executors are processes on their own all the same, and four Javas are saved.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,6 +35,7 @@ pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the share
 
 JOB_TIMEOUT_S = 800.0
 EVENTS = 400
+IN_ONE_PROCESS = "local-cluster[2,1,768]"  # workers, cores and MB of each
 
 
 def settings(url: str) -> str:
@@ -73,8 +79,10 @@ class Ran(NamedTuple):
     report: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+@pytest.fixture(
+    scope="module", params=["short", pytest.param("standalone", marks=pytest.mark.soak)]
+)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     """One cluster and two drivers for all tests here: the first is killed in the middle of a batch,
     after its results were committed to the outbox."""
     folder = tmp_path_factory.mktemp("cluster")
@@ -83,8 +91,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     with running_server() as server, Client(server.url) as client:
         file.write_text(settings(server.url))
         _fill(client)
-        with standalone_cluster() as master:
-            with pipeline_process(file, "--master", master) as process:
+        with ExitStack() as stack:
+            first, master = [], IN_ONE_PROCESS
+            if request.param == "standalone":
+                master = stack.enter_context(standalone_cluster())
+                first = ["--master", master]
+            with pipeline_process(file, *first) as process:
                 found = wait_for(process, folder / "warehouse", POINTS["outbox"], 2)
             assert found, process.text
             pipeline = load_pipeline(file)
@@ -147,7 +159,7 @@ def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -
     )
 
 
-def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: Ran) -> None:
+def test_deltas_own_engine_reads_the_tables(ran: Ran) -> None:
     jars = delta_jars()
     if isinstance(jars, str):
         pytest.skip(jars)
@@ -155,5 +167,12 @@ def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: R
     assert report["protocol"] == [1, 2], "every engine reads them"
     assert report["events"] == sorted(map(list, ran.replay.events), key=str)
     assert report["state"] == sorted(map(list, ran.replay.state_rows("user")))
-    assert "was changed by another engine" in report["refused"]
-    assert "DELETE by Apache-Spark" in report["refused"]
+
+
+@pytest.mark.parametrize("ran", [pytest.param("standalone", marks=pytest.mark.soak)], indirect=True)
+def test_deltas_own_engine_is_noticed_when_it_writes(ran: Ran) -> None:
+    jars = delta_jars()
+    if isinstance(jars, str):
+        pytest.skip(jars)
+    assert "was changed by another engine" in ran.report["refused"]
+    assert "DELETE by Apache-Spark" in ran.report["refused"]
