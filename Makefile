@@ -211,7 +211,8 @@ lock: $(NODE_STAMP) ## resolve the newest versions that pyproject.toml allows
 		--constraints requirements-dev.lock --output-file requirements-extras.lock
 	$(COMPILE) --upgrade --group pyproject.toml:compiler --output-file requirements-compiler.lock
 	$(COMPILE) --upgrade --group pyproject.toml:store --output-file requirements-store.lock
-	$(COMPILE) --upgrade --group pyproject.toml:stacks --output-file requirements-stacks.lock
+	# pip takes a package for unpinned if it is wanted with an extra that the lock does not name
+	$(COMPILE) --upgrade --no-strip-extras --group pyproject.toml:stacks --output-file requirements-stacks.lock
 	$(COMPILE) --upgrade --group pyproject.toml:cluster --output-file requirements-cluster.lock
 	$(COMPILE) --upgrade --group pyproject.toml:node --output-file requirements-node.lock
 	$(COMPILE) --upgrade --group pyproject.toml:bench --output-file requirements-bench.lock

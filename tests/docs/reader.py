@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Self
+from typing import IO, Self
 
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
@@ -40,10 +41,17 @@ console.log((await bundle.generate({ format: "esm", inlineDynamicImports: true }
 class Reader:
     """The blocks of one page, run in order against one server and in one folder."""
 
-    def __init__(self, folder: Path, ports: dict[str, int], browser: Browser | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ports: dict[str, int],
+        browser: Browser | None,
+        python: OnePython | None = None,
+    ) -> None:
         self._folder = folder
         self._ports = ports
         self._browser = browser
+        self._python = python
         self._page: Page | None = None
         self._groups: list[int] = []
         self._problems: list[str] = []
@@ -78,18 +86,19 @@ class Reader:
         )
 
     def _run(self, language: str, code: str) -> str:
+        if language == "python" and self._python is not None:
+            return self._python.run(code)
         command = {
             "sh": ["bash", "-euo", "pipefail", "-c", code],
             "python": [sys.executable, "-c", code],
             "js": ["node", "--input-type=module", "--eval", code],
         }[language]
-        folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
         # Files, not pipes: what runs on in the background would keep a pipe open.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen(
                 command,
                 cwd=self._folder,
-                env={**os.environ, "PATH": os.pathsep.join(folders)},
+                env=_environ(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -143,8 +152,61 @@ class Reader:
         self.close()
 
 
+class OnePython:
+    """A process that runs all Python blocks of a page, for pages whose blocks start Spark."""
+
+    def __init__(self, folder: Path, out: IO[str], err: IO[str]) -> None:
+        self._out, self._err = out, err
+        reports, reporting = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.docs.one_python", str(reporting)],
+            cwd=folder,
+            env={**_environ(), "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            text=True,
+            pass_fds=[reporting],
+            start_new_session=True,
+        )
+        os.close(reporting)
+        self._reports = os.fdopen(reports)
+
+    def run(self, code: str) -> str:
+        """Run a block; return what it printed."""
+        assert self._process.stdin is not None
+        before = os.fstat(self._out.fileno()).st_size
+        self._process.stdin.write(json.dumps(code) + "\n")
+        self._process.stdin.flush()
+        assert select.select([self._reports], [], [], TIMEOUT_S)[0], f"{code}\ntakes too long"
+        report = self._reports.readline()
+        printed = os.pread(self._out.fileno(), 1 << 20, before).decode()
+        errors = os.pread(self._err.fileno(), 1 << 20, 0).decode()
+        assert report == "null\n", f"{code}\n{printed}\n{report}\n{errors}"
+        return printed
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._reports.close()
+
+
 @contextmanager
-def reading(blocks: list[Block]) -> Iterator[Reader]:
+def one_process(folder: Path) -> Iterator[OnePython]:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        python = OnePython(folder, out, err)
+        with closing(python):
+            yield python
+
+
+def _environ() -> dict[str, str]:
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**os.environ, "PATH": os.pathsep.join(folders)}
+
+
+@contextmanager
+def reading(blocks: list[Block], *, one_python: bool = False) -> Iterator[Reader]:
     """A reader of a page with these blocks; Chromium runs only if one of them needs it."""
     with ExitStack() as cleanup:
         scratch = tempfile.TemporaryDirectory(prefix="penstock-docs-", ignore_cleanup_errors=True)
@@ -160,7 +222,8 @@ def reading(blocks: list[Block]) -> Iterator[Reader]:
             args = ["--cors-origin", f"http://localhost:{ports[SITE]}"]
         server = cleanup.enter_context(running_server(memory=True, args=args))
         ports[SERVER] = server.port
-        yield cleanup.enter_context(Reader(folder, ports, browser))
+        python = cleanup.enter_context(one_process(folder)) if one_python else None
+        yield cleanup.enter_context(Reader(folder, ports, browser, python))
 
 
 @contextmanager

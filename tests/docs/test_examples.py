@@ -59,7 +59,8 @@ def test_every_block_of_the_page_runs_and_does_what_it_says(
     with ExitStack() as stack:
         if str(path.relative_to(ROOT)) in NEEDS_POSTGRES:
             monkeypatch.setenv("DATABASE_URL", stack.enter_context(running_postgres()))
-        reader = stack.enter_context(reading(to_run))
+        starts_spark = str(path.relative_to(ROOT)) in STARTS_SPARK
+        reader = stack.enter_context(reading(to_run, one_python=starts_spark))
         for block in to_run * times:
             printed = reader.follow(block)
             if path.name == "README.md":

@@ -88,3 +88,22 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def python(code: str, *checks: tuple[str, str]) -> Block:
+    return Block("python", None, code, list(checks), None)
+
+
+def test_blocks_in_one_python_share_the_process_and_no_names() -> None:
+    blocks = [
+        python("import os\nname = 1\nprint('first', os.getpid())"),
+        python("import os\nprint('name' in globals(), os.getpid())", ("prints", "False")),
+    ]
+    with reading(blocks, one_python=True) as reader:
+        first, second = (reader.follow(block).split() for block in blocks)
+        assert first[1] == second[1]
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            reader.follow(python("1 / 0"))
+        with pytest.raises(AssertionError, match="SystemExit"):
+            reader.follow(python("raise SystemExit(0)"))
+        assert reader.follow(python("print('goes on')")) == "goes on\n"

@@ -1,5 +1,6 @@
 """What the cluster test runs as a driver of its own: a pipeline to its end, a batch that is
-repeated after a shuffle, the plain sink twice, and Delta's own engine on the pipeline's tables.
+repeated after a shuffle, the plain sink twice, and Delta's own engine on the pipeline's tables,
+which writes to them on a standalone cluster only.
 
 `python -m tests.spark.cluster_job MASTER PIPELINE.toml REPORT.json [JAR …]`
 """
@@ -31,18 +32,28 @@ def main(master: str, file: str, report: str, *jars: str) -> None:
     spark = penstock.spark.session("cluster job", master=master, config=config, quiet=True)
     try:
         PipelineRun(pipeline, spark).run(once=True)
+        if master.startswith("local"):
+            forget_last_batch(pipeline)
+            PipelineRun(pipeline, spark).run(once=True)
         results: dict[str, Any] = {"orders": orders(spark, pipeline)}
         sink_twice(spark, pipeline)
         results["executors"] = executors(spark)
         if jars:
-            results["delta"] = {
-                **delta_reads(spark, pipeline),
-                "refused": delta_writes(spark, Path(file)),
-            }
+            results["delta"] = delta_reads(spark, pipeline)
+        if jars and not master.startswith("local"):  # what it needs for a DELETE takes a while
+            results["refused"] = delta_writes(spark, Path(file))
     finally:
         spark.stop()
         close_clients()
     Path(report).write_text(json.dumps(results))
+
+
+def forget_last_batch(pipeline: Pipeline) -> None:
+    """As a driver leaves it that is killed before Spark has noted the end of its batch."""
+    commits = Path(pipeline.warehouse.path) / "_checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.glob("[0-9]*"))
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
 
 
 def executors(spark: SparkSession) -> int:

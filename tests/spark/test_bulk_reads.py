@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from penstock import Client
+from penstock.client.answers import Answer
 from penstock.spark.source.bulk import BulkReads, Read
 from tests.helpers.server import Server
 from tests.spark.direct import read
@@ -103,3 +104,80 @@ def test_large_ranges_are_read_so(
     assert None not in answers
     monkeypatch.setattr(BulkReads, "read", lambda self, each: None)
     assert read(server.url, "bulk") == rows
+
+
+def array(body: bytes, after: int, status: bytes = b"200 OK") -> bytes:
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nStream-Next-Offset: %016d_%016d\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (status, 1, after, len(body), body)
+    )
+
+
+UNTIL = f"{1:016d}_{15:016d}"
+FIRST, SECOND, THIRD = array(b"[10]", 4), array(b"[2,\n3]", 10), array(b"[456]", 15)
+
+
+@pytest.mark.parametrize(
+    ("answers", "size", "body", "after"),
+    [
+        ([FIRST, SECOND, THIRD], 100, b"[10,\n2,\n3,\n456]", 15),
+        ([FIRST, SECOND], 10, b"[10,\n2,\n3]", 10),  # a third one would not have room
+        ([FIRST], 7, b"[10]", 4),
+        ([THIRD], 100, b"[456]", 15),
+    ],
+)
+def test_answers_that_continue_each_other_are_one_array(
+    answers: list[bytes], size: int, body: bytes, after: int
+) -> None:
+    with answering(*answers) as url, closing(BulkReads(None)) as reads:
+        answer = reads.read_on(Read(url, "-1", UNTIL), size)
+        assert answer is not None
+        assert (bytes(answer.body), answer.offset) == (body, f"{1:016d}_{after:016d}")
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        array(b"[2]", 10, b"410 Gone"),
+        array(b"[]", 4),
+        array(b"[%s]" % (b"1" * 100), 10),  # larger than the first one said
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"",
+    ],
+)
+def test_an_answer_that_is_not_continued_is_left_to_the_client(second: bytes) -> None:
+    with answering(FIRST, second) as url, closing(BulkReads(None)) as reads:
+        assert reads.read_on(Read(url, "-1", UNTIL), 50) is None
+
+
+def test_bytes_are_not_joined() -> None:
+    data = FIRST.replace(b"application/json", b"application/data")
+    with answering(data) as url, closing(BulkReads(None)) as reads:
+        answer = reads.read_on(Read(url, "-1", UNTIL), 100)
+        assert answer is not None
+        assert answer.body == b"[10]"
+
+
+def test_raw_messages_are_the_same_in_batches_of_any_size(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, "joined", users(3000))
+    sizes = []
+    original = BulkReads.read_on
+
+    def recorded(self: BulkReads, each: Read, size: int) -> Answer | None:
+        answer = original(self, each, size)
+        assert answer is not None
+        sizes.append(len(answer.body))
+        return answer
+
+    monkeypatch.setattr(BulkReads, "read_on", recorded)
+    rows = read(server.url, "joined", mode="raw")
+    assert len(rows) == 3000
+    assert max(sizes) > 64 * 1024, "more than the server sends with one answer"
+    monkeypatch.setattr("penstock.spark.source.reader.RAW_BATCH_BYTES", 200_000)
+    sizes.clear()
+    assert read(server.url, "joined", mode="raw") == rows
+    assert len(sizes) > 1
+    monkeypatch.setattr(BulkReads, "read_on", lambda *_: None)
+    assert read(server.url, "joined", mode="raw") == rows

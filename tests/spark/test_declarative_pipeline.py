@@ -17,6 +17,7 @@ from penstock.state import insert
 from tests.helpers.server import ROOT, Server
 
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
+pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the shared session
 
 
 def run(folder: Path, url: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,9 @@
-"""A pipeline on a real standalone cluster: nothing but the master's URL changes. A driver is
-killed, another one repeats its batch on the cluster, and Delta's own engine reads the same tables.
+"""A pipeline on a cluster: nothing but the master's URL changes. A driver is killed, another one
+repeats its batch on the cluster, and Delta's own engine reads the same tables.
+
+In `make soak` the cluster is a standalone one, with a master and workers as processes. Otherwise
+one driver is its own master (`local-cluster`), with executors that are processes all the same, and
+forgets its last batch instead of being killed: six Javas less.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,6 +35,7 @@ pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the share
 
 JOB_TIMEOUT_S = 800.0
 EVENTS = 400
+IN_ONE_PROCESS = "local-cluster[2,1,768]"  # workers, cores and MB of each
 
 
 def settings(url: str) -> str:
@@ -73,20 +79,25 @@ class Ran(NamedTuple):
     report: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """One cluster and two drivers for all tests here: the first is killed in the middle of a batch,
-    after its results were committed to the outbox."""
+@pytest.fixture(
+    scope="module", params=["short", pytest.param("standalone", marks=pytest.mark.soak)]
+)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """One cluster for all tests here. Of two drivers of a standalone one the first is killed in the
+    middle of a batch, after its results were committed to the outbox."""
     folder = tmp_path_factory.mktemp("cluster")
     file = folder / "pipeline.toml"
     jars = delta_jars()
     with running_server() as server, Client(server.url) as client:
         file.write_text(settings(server.url))
         _fill(client)
-        with standalone_cluster() as master:
-            with pipeline_process(file, "--master", master) as process:
-                found = wait_for(process, folder / "warehouse", POINTS["outbox"], 2)
-            assert found, process.text
+        with ExitStack() as stack:
+            master = IN_ONE_PROCESS
+            if request.param == "standalone":
+                master = stack.enter_context(standalone_cluster())
+                with pipeline_process(file, "--master", master) as process:
+                    found = wait_for(process, folder / "warehouse", POINTS["outbox"], 2)
+                assert found, process.text
             pipeline = load_pipeline(file)
             replay = replay_of(pipeline)
             words = [master, str(file), str(folder / "report.json")]
@@ -147,7 +158,7 @@ def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -
     )
 
 
-def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: Ran) -> None:
+def test_deltas_own_engine_reads_the_tables(ran: Ran) -> None:
     jars = delta_jars()
     if isinstance(jars, str):
         pytest.skip(jars)
@@ -155,5 +166,12 @@ def test_deltas_own_engine_reads_the_tables_and_is_noticed_when_it_writes(ran: R
     assert report["protocol"] == [1, 2], "every engine reads them"
     assert report["events"] == sorted(map(list, ran.replay.events), key=str)
     assert report["state"] == sorted(map(list, ran.replay.state_rows("user")))
-    assert "was changed by another engine" in report["refused"]
-    assert "DELETE by Apache-Spark" in report["refused"]
+
+
+@pytest.mark.parametrize("ran", [pytest.param("standalone", marks=pytest.mark.soak)], indirect=True)
+def test_deltas_own_engine_is_noticed_when_it_writes(ran: Ran) -> None:
+    jars = delta_jars()
+    if isinstance(jars, str):
+        pytest.skip(jars)
+    assert "was changed by another engine" in ran.report["refused"]
+    assert "DELETE by Apache-Spark" in ran.report["refused"]

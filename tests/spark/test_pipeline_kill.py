@@ -70,9 +70,8 @@ def messages(chance: random.Random, count: int) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def kill_and_check(
-    folder: Path, spark: SparkSession, *, kills: int, seed: int, server_kills: bool
-) -> None:
+def kill_and_check(folder: Path, spark: SparkSession, *, kills: int, seed: int) -> None:
+    """Kill drivers, of every third one only its Java, and in half of the cases the server, too."""
     chance = random.Random(seed)
     file = folder / "pipeline.toml"
     with ExitStack() as servers:
@@ -81,8 +80,8 @@ def kill_and_check(
         file.write_text(settings(server.url))
         for number in range(kills):
             _append(server, chance, 40)
-            server_too = server_kills and chance.random() < 0.5
-            java_alone = number % 3 == 0
+            server_too = chance.random() < 0.5
+            java_alone = (seed + number) % 3 == 0
             with pipeline_process(file) as driver:
                 _reach(driver, folder / "warehouse", chance)
                 if server_too:
@@ -98,9 +97,8 @@ def kill_and_check(
             strange = _strange(driver.text, file)
             assert len(strange) == java_alone, driver.text
             assert all("Spark's Java process is gone" in line for line in strange), strange
-        if server_kills:
-            server.kill()
-            server = servers.enter_context(running_server(data_dir=folder / "data", args=again))
+        server.kill()
+        servers.enter_context(running_server(data_dir=folder / "data", args=again))
         pipeline = load_pipeline(file)
         PipelineRun(pipeline, spark).run(once=True)
         with Client(server.url) as client:
@@ -128,10 +126,10 @@ def _append(server: Server, chance: random.Random, count: int) -> None:
             stream.append_many(list(messages(chance, count // 2)))
 
 
-def test_drivers_killed_twice_lose_and_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(2), "big")
     print(f"seed {seed}")  # noqa: T201 - to do it again if it fails
-    kill_and_check(tmp_path, spark, kills=2, seed=seed, server_kills=True)
+    kill_and_check(tmp_path, spark, kills=1, seed=seed)
 
 
 @pytest.mark.soak
@@ -139,4 +137,4 @@ def test_drivers_killed_twice_lose_and_double_nothing(spark: SparkSession, tmp_p
 def test_drivers_killed_twenty_four_times_lose_and_double_nothing(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    kill_and_check(tmp_path, spark, kills=6, seed=seed, server_kills=True)
+    kill_and_check(tmp_path, spark, kills=6, seed=seed)

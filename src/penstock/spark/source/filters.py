@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -26,8 +25,6 @@ from penstock.limits import FILTER_VALUES_MAX, INTEGER_MAX
 
 NAMES_CHARACTERS_MAX: Final = 1000
 """Of the types, and of the keys, that a URL carries: escaped, they take up to twelve times that."""
-
-_compute: Any = pc
 
 
 class Filters:
@@ -71,22 +68,28 @@ class Filters:
         return requests.Filter(_few(self._types), _few(self._keys))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._types is None and self._keys is None and not self._bounded:
+            return batch
+        # Only tasks apply filters; the driver of each streaming query would load this for nothing.
+        import pyarrow.compute
+
+        compute: Any = pyarrow.compute  # whose functions no type checker sees
         masks = []
         if self._bounded:
             positions = batch.column("position")
-            masks.append(_compute.greater_equal(positions, self._low))
-            masks.append(_compute.less_equal(positions, self._high))
+            masks.append(compute.greater_equal(positions, self._low))
+            masks.append(compute.less_equal(positions, self._high))
         if self._types is not None and "type" in batch.schema.names:
             column = batch.column("type")
-            passes = _compute.is_in(column, pa.array(sorted(self._types), pa.string()))
+            passes = compute.is_in(column, pa.array(sorted(self._types), pa.string()))
             if self._pass_untyped:
-                passes = _compute.or_(passes, _compute.is_null(column))
+                passes = compute.or_(passes, compute.is_null(column))
             masks.append(passes)
         if self._keys is not None and "key" in batch.schema.names:
             keys = pa.array(sorted(self._keys), pa.string())
-            masks.append(_compute.is_in(batch.column("key"), keys))
+            masks.append(compute.is_in(batch.column("key"), keys))
         for mask in masks[1:]:
-            masks[0] = _compute.and_(masks[0], mask)
+            masks[0] = compute.and_(masks[0], mask)
         return batch.filter(masks[0]) if masks else batch
 
     def _accept(self, condition: Filter) -> bool:

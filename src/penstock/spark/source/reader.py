@@ -38,6 +38,9 @@ from penstock.spark.source.planning import Range
 SMALL_BYTES_MAX: Final = 1024 * 1024  # ranges up to this size are read together
 # Up to this size reading all of a range costs the server less than searching it.
 UNFILTERED_BYTES_MAX: Final = 64 * 1024
+# Answers of mode raw share a batch up to this size.
+RAW_BATCH_BYTES: Final = 8 * 1024 * 1024
+RAW_BATCH_MESSAGES: Final = 100_000
 BATCH_BYTES: Final = 2 * 1024 * 1024  # small answers share a batch up to this size
 
 
@@ -205,7 +208,12 @@ class RangeReader:
                 selection = self._filters.for_server
         answer = None
         if bulk is not None and until is not None and selection == requests.EVERYTHING:
-            answer = bulk.read(Read(url, position.offset, until))
+            read = Read(url, position.offset, until)
+            if self._options.mode == "raw":
+                messages_bytes = RAW_BATCH_MESSAGES * each.size // each.messages
+                answer = bulk.read_on(read, min(RAW_BATCH_BYTES, messages_bytes))
+            else:
+                answer = bulk.read(read)
         if answer is None:
             located = selection != requests.EVERYTHING
             request = requests.read(
