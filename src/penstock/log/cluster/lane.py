@@ -25,6 +25,8 @@ ENTRY_S: Final = 25e-6
 """About what the event loop needs for an append, from its request to its answer."""
 PATIENCE: Final = 0.125
 """Part of the duration of a transaction that the next one may wait for company."""
+PATIENCE_S_MAX: Final = 0.0002
+"""The longest such wait, however slow PostgreSQL is."""
 
 
 class Lane:
@@ -42,6 +44,7 @@ class Lane:
         self._ready: list[LaneCommitter[Any]] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._entries = 0  # that are on their way
+        self._answered = 0  # by the last transaction
         self._transaction_s = 0.0  # that one has taken of late
         self._is_gathering = False
         self.transactions = 0
@@ -56,9 +59,7 @@ class Lane:
     def ready(self, committer: LaneCommitter[Any]) -> None:
         """Take the batch of a committer soon. It is neither ready already nor on its way."""
         self._ready.append(committer)
-        if not self._is_gathering and self._may_send():
-            self._is_gathering = True
-            asyncio.get_running_loop().call_soon(self._gather, 1, COLLECT_TURNS_MAX)
+        self._gather_soon(1)
 
     def forget(self, committer: LaneCommitter[Any]) -> None:
         """Let go of what a committer has that is not on its way."""
@@ -77,23 +78,27 @@ class Lane:
     def _may_send(self) -> bool:
         return bool(self._idle) and (len(self._idle) == len(self._places) or self._overlaps())
 
-    def _gather(self, size: int, turns: int) -> None:
+    def _gather_soon(self, size: int) -> None:
+        if not self._is_gathering and self._may_send():
+            self._is_gathering = True
+            asyncio.get_running_loop().call_soon(self._gather, size, COLLECT_TURNS_MAX, 0.0)
+
+    def _gather(self, size: int, turns: int, until: float) -> None:
         """Send when an iteration of the event loop has added nothing, or there were enough of them:
-        requests that arrive together are committed together."""
+        requests that arrive together are committed together. Who was answered just now is about to
+        append again, and is waited for a little."""
         count = self._count()
         if turns and count > size:
-            asyncio.get_running_loop().call_soon(self._gather, count, turns - 1)
-        else:
-            self._is_gathering = False
-            self._send()
-
-    def _await_company(self, size: int, until: float) -> None:
-        """Send when as many appends as were answered last are there, or it takes too long: who was
-        answered just now is about to append again."""
-        if self._count() < size and time.perf_counter() < until:
-            asyncio.get_running_loop().call_soon(self._await_company, size, until)
-        else:
-            self._gather(0, COLLECT_TURNS_MAX)
+            asyncio.get_running_loop().call_soon(self._gather, count, turns - 1, 0.0)
+            return
+        if turns and count < self._answered:
+            now = time.perf_counter()
+            until = until or now + min(PATIENCE * self._transaction_s, PATIENCE_S_MAX)
+            if now < until:
+                asyncio.get_running_loop().call_soon(self._gather, count, turns, until)
+                return
+        self._is_gathering = False
+        self._send()
 
     def _send(self) -> None:
         if self._ready and self._may_send():
@@ -118,6 +123,7 @@ class Lane:
         overlaps = self._overlaps()
         size = sum([len(each.entries) for each in committers])
         self._entries -= size
+        self._answered = size
         loop = asyncio.get_running_loop()
         answers = [each.finish(failures.get(each.journal), now - started) for each in committers]
         self._ready += [each for each in committers if not each.idle]
@@ -126,10 +132,8 @@ class Lane:
         # After the first step of what was sent: PostgreSQL works while these are answered.
         for answer in answers:
             loop.call_soon(answer)
-        if self._ready and not self._is_gathering and self._may_send():
-            self._is_gathering = True
-            until = now + PATIENCE * self._transaction_s
-            loop.call_soon(self._await_company, size, until)
+        if self._ready:
+            self._gather_soon(self._count())
 
     async def _write(
         self, place: Place, committers: list[LaneCommitter[Any]]
