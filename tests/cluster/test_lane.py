@@ -277,3 +277,38 @@ async def test_a_batch_that_cannot_be_sent_fails_at_once() -> None:
         await rig.drain()
         assert [shard.told for shard in rig.shards] == [["0 ClusterUnavailable"]] * SHARDS
         assert rig.shards[0].committer.journal.is_away
+
+
+async def test_writers_that_were_just_answered_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane_module, "PATIENCE", 1e6)
+    monkeypatch.setattr(lane_module, "PATIENCE_S_MAX", 30.0)
+    world = await World.make()
+    async with Rig(world) as rig:
+        for shard in rig.shards:
+            shard.submit("a")
+        await rig.drain()
+        for shard in rig.shards:
+            shard.submit("b")
+            for _ in range(50):
+                await asyncio.sleep(0)
+        await rig.drain()
+        assert (rig.lane.transactions, rig.lane.batches) == (2, 2 * SHARDS)
+
+
+@pytest.mark.parametrize(("entry_s", "most"), [(0.0, 1), (1.0, 2)])
+async def test_transactions_overlap_when_there_is_more_to_answer_than_to_wait_for(
+    monkeypatch: pytest.MonkeyPatch, entry_s: float, most: int
+) -> None:
+    monkeypatch.setattr(lane_module, "ENTRY_S", entry_s)
+    monkeypatch.setattr(lane_module, "PATIENCE_S_MAX", 0.0)
+    world = await World.make()
+    counts: list[int] = []
+    async with Rig(world) as rig:
+        for number in range(300):
+            rig.shards[number % SHARDS].submit(str(number))
+            await asyncio.sleep(0)
+            counts.append(rig.lane.transactions_under_way)
+        await rig.drain()
+    assert max(counts) == most

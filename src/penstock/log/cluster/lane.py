@@ -50,6 +50,10 @@ class Lane:
         self.transactions = 0
         self.batches = 0
 
+    @property
+    def transactions_under_way(self) -> int:
+        return len(self._places) - len(self._idle)
+
     def journal(self, claim: Claim) -> Journal:
         """Return the journal of a shard, which is written here."""
         return Journal(self._open_session, claim)
@@ -76,7 +80,7 @@ class Lane:
         return self._transaction_s < (self._entries + self._count()) * ENTRY_S
 
     def _may_send(self) -> bool:
-        return bool(self._idle) and (len(self._idle) == len(self._places) or self._overlaps())
+        return bool(self._idle) and (not self.transactions_under_way or self._overlaps())
 
     def _gather_soon(self, size: int) -> None:
         if not self._is_gathering and self._may_send():
