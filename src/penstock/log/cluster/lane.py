@@ -7,6 +7,7 @@ comes meanwhile is its next. Records are bytes here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,40 +20,29 @@ from penstock.log.disk.committer import COLLECT_TURNS_MAX, Committed, Entry
 
 E = TypeVar("E", bound=Entry)
 
-TRANSACTIONS_MAX: Final = 2
-"""Transactions of a node at a time, each with shards of its own."""
+log = logging.getLogger("penstock.log")
+
 ENTRY_S: Final = 25e-6
 """About what the event loop needs for an append, from its request to its answer."""
-PATIENCE: Final = 0.125
+PATIENCE: Final = 0.25
 """Part of the duration of a transaction that the next one may wait for company."""
-PATIENCE_S_MAX: Final = 0.0002
+PATIENCE_S_MAX: Final = 0.0003
 """The longest such wait, however slow PostgreSQL is."""
 
 
 class Lane:
     """The way of batches to PostgreSQL. Belongs to the event loop of the node."""
 
-    def __init__(
-        self,
-        open_session: Callable[[], Awaitable[Session]],
-        *,
-        transactions_max: int = TRANSACTIONS_MAX,
-    ) -> None:
+    def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:
         self._open_session = open_session
-        self._places = [Place(open_session) for _ in range(transactions_max)]
-        self._idle = list(self._places)
+        self._place = Place(open_session)
         self._ready: list[LaneCommitter[Any]] = []
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._entries = 0  # that are on their way
-        self._answered = 0  # by the last transaction
+        self._carrying: asyncio.Task[None] | None = None
+        self._answered = 0  # entries of the last transaction
         self._transaction_s = 0.0  # that one has taken of late
         self._is_gathering = False
         self.transactions = 0
         self.batches = 0
-
-    @property
-    def transactions_under_way(self) -> int:
-        return len(self._places) - len(self._idle)
 
     def journal(self, claim: Claim) -> Journal:
         """Return the journal of a shard, which is written here."""
@@ -73,17 +63,8 @@ class Lane:
     def _count(self) -> int:
         return sum([len(committer.queue) for committer in self._ready])
 
-    def _overlaps(self) -> bool:
-        """Whether the event loop needs longer for all appends that it has than PostgreSQL for a
-        transaction. Then one is on its way while the appends of another are answered; else few
-        transactions with many appends each are best."""
-        return self._transaction_s < (self._entries + self._count()) * ENTRY_S
-
-    def _may_send(self) -> bool:
-        return bool(self._idle) and (not self.transactions_under_way or self._overlaps())
-
     def _gather_soon(self, size: int) -> None:
-        if not self._is_gathering and self._may_send():
+        if not self._is_gathering and self._carrying is None:
             self._is_gathering = True
             asyncio.get_running_loop().call_soon(self._gather, size, COLLECT_TURNS_MAX, 0.0)
 
@@ -92,56 +73,57 @@ class Lane:
         requests that arrive together are committed together. Who was answered just now is about to
         append again, and is waited for a little."""
         count = self._count()
-        if turns and count > size:
-            asyncio.get_running_loop().call_soon(self._gather, count, turns - 1, 0.0)
+        is_short = count < self._answered
+        loop = asyncio.get_running_loop()
+        if count > size and (turns or is_short):
+            loop.call_soon(self._gather, count, max(turns - 1, 0), until)
             return
-        if turns and count < self._answered:
+        if is_short:
             now = time.perf_counter()
             until = until or now + min(PATIENCE * self._transaction_s, PATIENCE_S_MAX)
             if now < until:
-                asyncio.get_running_loop().call_soon(self._gather, count, turns, until)
+                loop.call_soon(self._gather, count, turns, until)
                 return
         self._is_gathering = False
         self._send()
 
     def _send(self) -> None:
-        if self._ready and self._may_send():
+        if self._ready and self._carrying is None:
             committers, self._ready = self._ready, []
-            self._entries += sum([committer.take() for committer in committers])
-            carrying = self._carry(self._idle.pop(), committers)
-            task = asyncio.get_running_loop().create_task(carrying)
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            for committer in committers:
+                committer.take()
+            self._carrying = asyncio.get_running_loop().create_task(self._carry(committers))
 
     # -- transactions
 
-    async def _carry(self, place: Place, committers: list[LaneCommitter[Any]]) -> None:
+    async def _carry(self, committers: list[LaneCommitter[Any]]) -> None:
         """Write the batches that were taken, and let each committer know what became of its own."""
         started = time.perf_counter()
         writing = [each for each in committers if each.batch.records]
-        failures = await self._write(place, writing)
-        now = time.perf_counter()
-        self._idle.append(place)
+        failures = await self._write(writing)
+        seconds = time.perf_counter() - started
         if writing:
-            self._transaction_s += (now - started - self._transaction_s) / 8
-        overlaps = self._overlaps()
-        size = sum([len(each.entries) for each in committers])
-        self._entries -= size
-        self._answered = size
-        loop = asyncio.get_running_loop()
-        answers = [each.finish(failures.get(each.journal), now - started) for each in committers]
+            self._transaction_s += (seconds - self._transaction_s) / 8
+        self._answered = sum([len(each.entries) for each in committers])
+        answers = [each.finish(failures.get(each.journal), seconds) for each in committers]
         self._ready += [each for each in committers if not each.idle]
-        if overlaps:
+        self._carrying = None
+        if self._hides():
             self._send()
         # After the first step of what was sent: PostgreSQL works while these are answered.
+        loop = asyncio.get_running_loop()
         for answer in answers:
             loop.call_soon(answer)
         if self._ready:
             self._gather_soon(self._count())
 
-    async def _write(
-        self, place: Place, committers: list[LaneCommitter[Any]]
-    ) -> dict[Journal, PenstockError]:
+    def _hides(self) -> bool:
+        """Whether the event loop is busy with half of the appends for longer than PostgreSQL with a
+        transaction. Then one half is on its way while the other is answered; else all are best
+        carried together, because a transaction costs much however little it carries."""
+        return 2 * self._transaction_s < (self._answered + self._count()) * ENTRY_S
+
+    async def _write(self, committers: list[LaneCommitter[Any]]) -> dict[Journal, PenstockError]:
         """Append the batches of committers in one transaction; return which failed, and why."""
         if not committers:
             return {}
@@ -149,7 +131,7 @@ class Lane:
         self.batches += len(committers)
         pairs = [(each.journal, each.batch) for each in committers]
         try:
-            results = await append_together(place, pairs)
+            results = await append_together(self._place, pairs)
         except Exception as error:  # noqa: BLE001 - nobody waits for ever
             results = [error] * len(pairs)
             await asyncio.sleep(0)  # the batches before these are answered first
@@ -161,11 +143,10 @@ class Lane:
 
     async def close(self) -> None:
         """Called when no journal is written any more."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
-        for place in self._places:
-            place.drop()
-        await asyncio.sleep(0)  # their transports are closed in the next turn
+        if self._carrying is not None:
+            await asyncio.wait((self._carrying,))
+        self._place.drop()
+        await asyncio.sleep(0)  # its transport is closed in the next turn
 
 
 def _failure(error: Exception) -> PenstockError:
@@ -262,7 +243,10 @@ class LaneCommitter(Generic[E]):
             failed = entries + self.queue
             self.queue = []
             self.queued_bytes = 0
-            self._on_failed(failed, failure)
+            try:
+                self._on_failed(failed, failure)
+            except Exception:  # other shards go on
+                log.exception("A failed batch could not be taken back.")
         self._is_busy = bool(self.queue) and not self._is_stopped
         self._is_answering = True
         return partial(self._answer, committed)
