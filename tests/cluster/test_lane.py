@@ -293,6 +293,22 @@ async def test_writers_that_were_just_answered_are_waited_for(
         assert (rig.lane.transactions, rig.lane.batches) == (2, 2 * SHARDS)
 
 
+async def test_nobody_is_waited_for_after_a_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_module, "PATIENCE", 1e6)
+    monkeypatch.setattr(lane_module, "PATIENCE_S_MAX", 0.01)
+    world = await World.make()
+    async with Rig(world) as rig:
+        for some in (rig.shards, rig.shards[:2]):
+            for shard in some:
+                shard.submit("a")
+            await rig.drain()
+        # A wait that would be noticed.
+        monkeypatch.setattr(lane_module, "PATIENCE_S_MAX", 60.0)
+        rig.shards[0].submit("b")
+        await rig.drain()
+        assert rig.lane.transactions == 3
+
+
 @pytest.mark.parametrize(("entry_s", "expected"), [(0.0, ["a", "sent b"]), (1.0, ["sent b", "a"])])
 async def test_the_next_transaction_is_sent_before_long_answers(
     monkeypatch: pytest.MonkeyPatch, entry_s: float, expected: list[str]
