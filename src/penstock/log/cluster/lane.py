@@ -28,7 +28,7 @@ PATIENCE: Final = 0.25
 """Part of the duration of a transaction that the next one may wait for company."""
 PATIENCE_S_MAX: Final = 0.0003
 """The longest such wait, however slow PostgreSQL is. The event loop turns meanwhile."""
-SKIPPED_WAITS: Final = 16
+SKIPPED_WAITS: Final = 4
 """Transactions that do not wait after one for which fewer than half of the missing came."""
 
 
