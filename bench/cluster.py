@@ -58,12 +58,12 @@ class Bench:
         self.node = self.cluster.add()
         self.cluster.spread()
 
-    def two_nodes(self) -> tuple[Server, Server]:
-        """Return the owner of `bench`, and a node that does not own it."""
+    def two_nodes(self, path: str = "bench") -> tuple[Server, Server]:
+        """Return the owner of a path, and a node that does not own it."""
         while len(self.cluster.running) < 2:
             self.cluster.add()
         self.cluster.spread()
-        owner = self.cluster.owner("bench")
+        owner = self.cluster.owner(path)
         return owner, next(node for node in self.cluster.running if node is not owner)
 
 
@@ -212,7 +212,7 @@ def live(bench: Bench) -> None:
 
 def read(bench: Bench) -> None:
     """10 MB from a node that does not own them, beside the disk store."""
-    owner, other = bench.two_nodes()
+    owner, other = bench.two_nodes("long")
     message = b'"' + b"x" * 998 + b'"'
     for server in (bench.disk, owner):
         create(server.url, "long")
