@@ -1,152 +1,349 @@
-"""A node over PostgreSQL with two synchronous standbys beside the disk store, in the same run, and
-how long writes stop when the owner is killed or frozen.
+"""A cluster over PostgreSQL with two synchronous standbys beside the disk store, in the same run.
 
 `make bench-cluster`. Slices of both servers alternate; the ratios are worth more than the figures,
-because everything shares the processors of one machine.
+because nodes, three servers of PostgreSQL and the load generator share the processors of one
+machine. `floor` is what nothing above PostgreSQL could beat there: its own INSERT, in a loop.
+
+python -m bench.cluster [--only GROUPS] [--slices N] [--takeovers N] [--shards N] [--streams N]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import resource
 import signal
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 
+from bench import load
+from bench.processor_time import processor_s
 from tests.cluster.workload import Cluster
-from tests.helpers.postgres import running_trio
-from tests.helpers.server import running_server
+from tests.helpers.postgres import Trio, running_trio
+from tests.helpers.server import Server, running_server
 
-SLICES = int(os.environ.get("SLICES", "5"))
-SLICE_S = float(os.environ.get("SLICE_S", "1.0"))
-TAKEOVERS = int(os.environ.get("TAKEOVERS", "5"))
+SLICE_S = 2.0
+SHAPES = ((1, 1, 0.35), (16, 1, 0.5), (64, 1, 0.7), (64, 64, 0.65))
+"""Connections, streams that they append to, and the ratio to the disk store that is wanted."""
+RECORD_BYTES = 140
+"""About what an append of the load generator is in the journal."""
+LIVE_APPENDS = 300
+READ_BYTES = 10_000_000
+JSON = {"content-type": "application/json"}
 BODY = b'[{"message":"' + b"x" * 80 + b'"}]'
-HEAD = b"POST /v1/stream/%s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-SHAPES = ((1, 1), (16, 1), (64, 1), (64, 64))
-"""Connections, and streams that they append to."""
+FEW_STREAMS = 1_000
 
 
-async def append_for(url: str, connections: int, streams: int) -> tuple[float, float]:
-    """Append with so many connections for one slice; return appends a second and the median s."""
-    host, port = url.removeprefix("http://").split(":")
-    latencies: list[float] = []
-    end = time.perf_counter() + SLICE_S
-
-    async def one(number: int) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = HEAD % f"bench-{number % streams}".encode()
-        request = head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
-        while (started := time.perf_counter()) < end:
-            writer.write(request)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer.startswith((b"HTTP/1.1 204", b"HTTP/1.1 200")), answer
-            latencies.append(time.perf_counter() - started)
-        writer.close()
-
-    await asyncio.gather(*(one(number) for number in range(connections)))
-    return len(latencies) / SLICE_S, statistics.median(latencies)
+def create(url: str, *paths: str) -> None:
+    for path in paths:
+        httpx.put(f"{url}/v1/stream/{path}", headers=JSON).raise_for_status()
 
 
-def create(url: str) -> None:
-    for number in range(max(streams for _, streams in SHAPES)):
-        httpx.put(
-            f"{url}/v1/stream/bench-{number}", headers={"content-type": "application/json"}
-        ).raise_for_status()
+class Bench:
+    """One trio, the nodes over it, and a server with the disk store."""
+
+    def __init__(self, options: argparse.Namespace, trio: Trio, stack: ExitStack) -> None:
+        self.options = options
+        self.trio = trio
+        self.disk = stack.enter_context(running_server())
+        self.cluster = Cluster(stack, trio.dsn, shards=options.shards)
+        self.node = self.cluster.add()
+        self.cluster.spread()
+
+    def two_nodes(self, path: str = "bench") -> tuple[Server, Server]:
+        """Return the owner of a path, and a node that does not own it."""
+        while len(self.cluster.running) < 2:
+            self.cluster.add()
+        self.cluster.spread()
+        owner = self.cluster.owner(path)
+        return owner, next(node for node in self.cluster.running if node is not owner)
 
 
-def rates(disk: str, node: str) -> None:
-    print("connections/streams    disk appends/s (p50)   cluster appends/s (p50)   ratio")
-    for connections, streams in SHAPES:
-        results: dict[str, list[tuple[float, float]]] = {disk: [], node: []}
-        for _ in range(SLICES):
-            for url, slices in results.items():
-                slices.append(asyncio.run(append_for(url, connections, streams)))
-        (disk_rate, disk_s), (node_rate, node_s) = (
-            tuple(statistics.median(column) for column in zip(*slices, strict=True))
-            for slices in results.values()
+# -- appends
+
+
+def append(server: Server, connections: int, streams: int, pids: list[int]) -> list[float]:
+    """Append for a slice; return appends a second, the median in ms, and the processor time of an
+    append in µs: of the server, and of the processes `pids`."""
+    before = processor_s(server.pid), processor_s(*pids)
+    result = load.wrk(
+        server.port,
+        "/v1/stream/bench",
+        seconds=SLICE_S,
+        connections=connections,
+        streams=streams,
+    )
+    after = processor_s(server.pid), processor_s(*pids)
+    costs = [(b - a) / result["requests"] * 1e6 for a, b in zip(before, after, strict=True)]
+    return [result["rate"], result["p50_us"] / 1000, *costs]
+
+
+def appends(bench: Bench) -> None:
+    """Appends of 100 bytes to a node that owns all streams, beside the disk store."""
+    pids = [server.process.pid for server in bench.trio.servers if server.process is not None]
+    paths = ["bench", *(f"bench-{number}" for number in range(64))]
+    for server in (bench.disk, bench.node):
+        create(server.url, *paths)
+    for connections, streams, target in SHAPES:
+        samples: dict[Server, list[list[float]]] = {bench.disk: [], bench.node: []}
+        for number in range(bench.options.slices + 1):
+            for server, slices in samples.items():
+                sample = append(server, connections, streams, pids)
+                if number:  # the first slice warms up
+                    slices.append(sample)
+        disk, node = (
+            [statistics.median(column) for column in zip(*slices, strict=True)]
+            for slices in samples.values()
         )
         print(
-            f"{connections:4} over {streams:<4}"
-            f"{disk_rate:16,.0f} ({disk_s * 1000:5.2f} ms)"
-            f"{node_rate:16,.0f} ({node_s * 1000:5.2f} ms)"
-            f"{node_rate / disk_rate:12.2f}×"
+            f"{connections:3} over {streams:<3} disk {disk[0]:7,.0f}/s {disk[1]:5.2f} ms "
+            f"{disk[2]:4.0f} µs   cluster {node[0]:7,.0f}/s {node[1]:5.2f} ms {node[2]:4.0f} + "
+            f"{node[3]:4.0f} µs   {node[0] / disk[0]:.2f}× (wanted: {target}), p50 "
+            f"{node[1] / disk[1]:.1f}×",
+            flush=True,
         )
 
 
-def handover_s(cluster: Cluster) -> float:
+# -- what PostgreSQL itself takes
+
+_FLOOR = """
+import asyncio, statistics, sys, time
+from penstock.config.settings import Settings
+from penstock.http.native.server import new_event_loop
+from penstock.log.cluster import slots
+from penstock.log.cluster.database import Database
+
+async def main(dsn, sizes):
+    session = await Database(Settings(cluster=dsn)).open()
+    rows = await session.fetch("SELECT shard, epoch FROM penstock.shard ORDER BY shard LIMIT 1")
+    shard, epoch = rows[0]
+    rows = await session.fetch("SELECT coalesce(max(seq), 0) FROM penstock.journal")
+    seq = rows[0][0] + 1_000_000
+    for size in sizes:
+        taken, body, end = [], bytes(size), time.perf_counter() + 2
+        while (started := time.perf_counter()) < end:
+            assert await session.fetch(slots.APPEND, shard, seq, epoch, 1, 1, body)
+            taken.append(time.perf_counter() - started)
+            seq += 1
+        print(statistics.median(taken), flush=True)
+    session.abort()
+    await asyncio.sleep(0)
+
+with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    runner.run(main(sys.argv[1], list(map(int, sys.argv[2:]))))
+"""
+
+
+def floor(bench: Bench) -> None:
+    """The INSERT of a node alone, one after the other, with batches of so many appends."""
+    create(bench.disk.url, "floor")
+    counts = sorted({connections for connections, *_ in SHAPES})
+    sizes = [str(count * RECORD_BYTES) for count in counts]
+    # The journal gets slots that no owner wants: the cluster is thrown away afterwards.
+    done = subprocess.run(
+        [sys.executable, "-c", _FLOOR, bench.trio.dsn, *sizes],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for count, line in zip(counts, done.stdout.split(), strict=True):
+        disk = load.wrk(bench.disk.port, "/v1/stream/floor", seconds=SLICE_S, connections=count)
+        rate = count / float(line)
+        print(
+            f"floor, {count:2} appends in an INSERT: {float(line) * 1000:.2f} ms, so at most "
+            f"{rate:,.0f}/s one after the other, {rate / disk['rate']:.2f}× of the disk store",
+            flush=True,
+        )
+
+
+# -- readers
+
+
+async def _live_s(writing: Server, reading: Server, path: str) -> float:
+    """Return the median s from sending an append to its event at a reader."""
+    reader, follower = await asyncio.open_connection("127.0.0.1", reading.port)
+    head = f"GET /v1/stream/{path}?offset=now&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    follower.write(head.encode())
+    while b"upToDate" not in await reader.readline():
+        pass
+    answers, writer = await asyncio.open_connection("127.0.0.1", writing.port)
+    taken = []
+    for number in range(LIVE_APPENDS):
+        body = b'[{"number":%d}]' % number
+        head = f"POST /v1/stream/{path} HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        started = time.perf_counter()
+        writer.write(head.encode() + body)
+        while b'"number":%d}' % number not in await reader.readline():
+            pass
+        taken.append(time.perf_counter() - started)
+        answer = await answers.readuntil(b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 204", b"HTTP/1.1 200")), answer
+    for each in (writer, follower):
+        each.close()
+    return statistics.median(taken)
+
+
+def live(bench: Bench) -> None:
+    """From an append at the owner to a reader by SSE on another node, beside the disk store."""
+    owner, other = bench.two_nodes()
+    sides = {"disk": (bench.disk, bench.disk), "same": (owner, owner), "other": (owner, other)}
+    for server in (bench.disk, owner):
+        create(server.url, "bench")
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(bench.options.slices):
+        for name, (writing, reading) in sides.items():
+            samples[name].append(asyncio.run(_live_s(writing, reading, "bench")) * 1000)
+    disk, same, else_ = (statistics.median(some) for some in samples.values())
+    print(
+        f"append to SSE reader, p50: disk {disk:.2f} ms, cluster at the owner {same:.2f} ms, at "
+        f"another node {else_:.2f} ms: {else_ / disk:.1f}× (wanted: at most 3)",
+        flush=True,
+    )
+
+
+def read(bench: Bench) -> None:
+    """10 MB from a node that does not own them, beside the disk store."""
+    owner, other = bench.two_nodes("long")
+    message = b'"' + b"x" * 998 + b'"'
+    for server in (bench.disk, owner):
+        create(server.url, "long")
+        with httpx.Client(timeout=30) as client:
+            for _ in range(READ_BYTES // 500_000):
+                body = b"[" + b",".join([message] * 500) + b"]"
+                url = f"{server.url}/v1/stream/long"
+                client.post(url, content=body, headers=JSON).raise_for_status()
+    samples: dict[str, list[float]] = {"disk": [], "owner": [], "other": []}
+    for number in range(bench.options.slices + 1):
+        for name, server in (("disk", bench.disk), ("owner", owner), ("other", other)):
+            result = load.read(server.port, "/v1/stream/long", seconds=SLICE_S / 2)
+            if number:
+                samples[name].append(result["bytes_per_s"] / 1e6)
+    disk, mine, else_ = (statistics.median(some) for some in samples.values())
+    print(
+        f"catch-up of 10 MB: disk {disk:,.0f} MB/s, owner {mine:,.0f} MB/s, another node "
+        f"{else_:,.0f} MB/s: {else_ / disk:.2f}× (wanted: 0.7)",
+        flush=True,
+    )
+
+
+# -- owners that go
+
+
+def _handover_s(bench: Bench) -> float:
     """Stop the owner in order; return how long the slowest append at another node takes."""
-    cluster.spread()
-    owner = cluster.owner("bench-0")
-    other = next(node for node in cluster.nodes if node is not owner and node.running)
+    cluster = bench.cluster
+    owner, other = bench.two_nodes()
     slowest = 0.0
     with httpx.Client(timeout=10) as client:
         os.kill(owner.pid, signal.SIGTERM)
-        while owner.running or cluster.owner("bench-0") is owner:
+        while owner.running or cluster.owner("bench") is owner:
             started = time.perf_counter()
-            client.post(
-                f"{other.url}/v1/stream/bench-0",
-                content=BODY,
-                headers={"content-type": "application/json"},
-            ).raise_for_status()
+            url = f"{other.url}/v1/stream/bench"
+            client.post(url, content=BODY, headers=JSON).raise_for_status()
             slowest = max(slowest, time.perf_counter() - started)
     cluster.nodes.remove(owner)
-    cluster.add()
     return slowest
 
 
-def takeover_s(cluster: Cluster, number: signal.Signals) -> float:
+def takeover_s(bench: Bench, number: signal.Signals) -> float:
     """Kill or freeze the owner; return how long it takes until an append succeeds elsewhere."""
-    cluster.spread()
-    owner = cluster.owner("bench-0")
-    others = [node for node in cluster.nodes if node is not owner and node.running]
+    owner, other = bench.two_nodes()
     started = time.perf_counter()
     os.kill(owner.pid, number)
     while True:
-        for node in others:
-            try:
-                answer = httpx.post(
-                    f"{node.url}/v1/stream/bench-0",
-                    content=BODY,
-                    headers={"content-type": "application/json"},
-                    timeout=5,
-                )
-            except httpx.HTTPError:
-                continue
-            if answer.status_code < 300:
-                taken = time.perf_counter() - started
-                owner.kill()
-                cluster.nodes.remove(owner)
-                cluster.add()
-                return taken
-        time.sleep(0.01)
+        try:
+            answer = httpx.post(
+                f"{other.url}/v1/stream/bench", content=BODY, headers=JSON, timeout=5
+            )
+        except httpx.HTTPError:
+            continue
+        if answer.status_code < 300:
+            break
+        time.sleep(0.01)  # the time of the next try is what is measured
+    taken = time.perf_counter() - started
+    owner.kill()
+    bench.cluster.nodes.remove(owner)
+    return taken
+
+
+def _show(bench: Bench, what: str, measure: Callable[[], float], target_s: float) -> None:
+    create(bench.two_nodes()[0].url, "bench")
+    times = sorted(measure() for _ in range(bench.options.takeovers))
+    print(
+        f"{what}: median {statistics.median(times):.2f} s, at most {times[-1]:.2f} s of "
+        f"{len(times)} (wanted: {target_s})",
+        flush=True,
+    )
+
+
+def handover(bench: Bench) -> None:
+    _show(bench, "owner stopped, slowest append", lambda: _handover_s(bench), 0.1)
+
+
+def killed(bench: Bench) -> None:
+    _show(bench, "owner killed, writes go on", lambda: takeover_s(bench, signal.SIGKILL), 2)
+
+
+def frozen(bench: Bench) -> None:
+    _show(bench, "owner frozen, writes go on", lambda: takeover_s(bench, signal.SIGSTOP), 5)
+
+
+def streams(bench: Bench) -> None:
+    """Takeovers with few streams, and with many."""
+    medians: list[float] = []
+    for count in (FEW_STREAMS, bench.options.streams):
+        owner, _ = bench.two_nodes()
+        create(owner.url, "bench")
+        load.count(owner.port, f"/v1/stream/s{count}", method="PUT", streams=count, requests=count)
+        times = [takeover_s(bench, signal.SIGKILL) for _ in range(bench.options.takeovers)]
+        medians.append(statistics.median(times))
+        print(f"owner of {count:,} streams killed: median {medians[-1]:.2f} s", flush=True)
+    print(f"takeover: {medians[1] / medians[0]:.2f}× (wanted: at most 1.2)", flush=True)
+
+
+GROUPS: dict[str, Callable[[Bench], None]] = {
+    "appends": appends,
+    "live": live,
+    "read": read,
+    "handover": handover,
+    "killed": killed,
+    "frozen": frozen,
+    "streams": streams,
+    "floor": floor,
+}
+
+
+def parse() -> Any:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster")
+    parser.add_argument("--only", default="", help=f"comma-separated of {', '.join(GROUPS)}")
+    parser.add_argument("--slices", type=int, default=5, help="slices of each measurement")
+    parser.add_argument("--takeovers", type=int, default=5, help="owners that go, of each kind")
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--streams", type=int, default=10_000, help="many streams to take over")
+    options = parser.parse_args()
+    unknown = [name for name in options.only.split(",") if name and name not in GROUPS]
+    if unknown:
+        parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    return options
 
 
 def main() -> None:
+    options = parse()
+    chosen = [name for name in options.only.split(",") if name] or list(GROUPS)
     with running_trio() as trio, ExitStack() as stack:
-        cluster = Cluster(stack, trio.dsn)
-        cluster.add()
-        node = cluster.owner("bench-0")
-        cluster.spread()
-        with running_server() as disk:
-            for url in (disk.url, node.url):
-                create(url)
-            rates(disk.url, node.url)
-        cluster.add()
-        times = sorted(handover_s(cluster) for _ in range(TAKEOVERS))
-        print(
-            f"owner stopped: the slowest append takes {statistics.median(times):.2f} s "
-            f"(median of {TAKEOVERS}; at most {times[-1]:.2f} s)"
-        )
-        for number, name in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
-            times = sorted(takeover_s(cluster, number) for _ in range(TAKEOVERS))
-            print(
-                f"owner {name}: writes go on after {statistics.median(times):.2f} s "
-                f"(median of {TAKEOVERS}; at most {times[-1]:.2f} s)"
-            )
+        bench = Bench(options, trio, stack)
+        for name, measure in GROUPS.items():
+            if name in chosen:
+                measure(bench)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"processor time of all processes: {used.ru_utime + used.ru_stime:.0f} s")
 

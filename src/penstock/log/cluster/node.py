@@ -12,6 +12,7 @@ import contextlib
 import logging
 import platform
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -113,7 +114,7 @@ class Node:
         settings: Settings,
         *,
         open_session: Callable[[], Awaitable[Session]] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if not settings.cluster_beat_s < settings.cluster_lease_s < settings.cluster_takeover_s:
             raise ClusterRefused(
@@ -122,7 +123,7 @@ class Node:
             )
         self._settings = settings
         self.open_session = open_session or Database(settings).open
-        self._monotonic = monotonic
+        self._now = monotonic
         self._incarnation = secrets.token_hex(8)
         self.name = settings.cluster_node or (
             f"{platform.node()}:{settings.port or self._incarnation}"
@@ -147,11 +148,6 @@ class Node:
         self._looked_at = float("-inf")
         self.is_replaced = False
         """Whether another node has taken the name of this one."""
-
-    def _now(self) -> float:
-        if self._monotonic is not None:
-            return self._monotonic()
-        return asyncio.get_running_loop().time()
 
     # -- joining and leaving
 

@@ -98,8 +98,8 @@ class Place:
 
 
 class Journal:
-    """The journal of a shard, written by its owner, one batch at a time. Those of one node may
-    share a place."""
+    """The journal of a shard, written by its owner, one batch at a time. Those of one node share
+    places."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class Journal:
         claim: Claim,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        place: Place | None = None,
     ) -> None:
-        self._place = place or Place(open_session)
+        self.place = Place(open_session)
+        """Where the next batch is written."""
         self._epoch = claim.epoch
         self._shard = claim.shard
         self._seq = claim.seq + 1
@@ -129,7 +129,7 @@ class Journal:
         wait_s = PAUSE_S
         while True:
             try:
-                session = await self._place.session()
+                session = await self.place.session()
                 sent, is_doubtful = is_doubtful, True
                 await self._take(session, batch)
                 break
@@ -159,10 +159,10 @@ class Journal:
 
     def _drop(self) -> None:
         self.is_away = True
-        self._place.drop()
+        self.place.drop()
 
     def close(self) -> None:
-        self._place.drop()
+        self.place.drop()
 
     # -- together with others
 
@@ -183,6 +183,10 @@ async def append_together(
 
     What is not known after it is found out one by one: a shard that was lost fences itself alone.
     """
+    for journal, _ in waiting:
+        journal.place = place
+    if len(waiting) == 1:
+        return [await _append_alone(*waiting[0])]
     taken: set[int] = set()
     is_doubtful = False
     try:
@@ -198,13 +202,19 @@ async def append_together(
         place.drop()
     results: list[Exception | None] = []
     for journal, batch in waiting:
-        error = None
         if journal.row(batch)[0] in taken:
             journal.took()
+            results.append(None)
         else:
-            try:
-                await journal.append(batch, is_doubtful=is_doubtful)
-            except (Fenced, ClusterUnavailable) as failure:
-                error = failure
-        results.append(error)
+            results.append(await _append_alone(journal, batch, is_doubtful=is_doubtful))
     return results
+
+
+async def _append_alone(
+    journal: Journal, batch: Batch, *, is_doubtful: bool = False
+) -> Exception | None:
+    try:
+        await journal.append(batch, is_doubtful=is_doubtful)
+    except (Fenced, ClusterUnavailable) as failure:
+        return failure
+    return None

@@ -26,17 +26,18 @@ from penstock.errors import (
 )
 from penstock.log.cluster.catalog import Catalog
 from penstock.log.cluster.checkpoint import ClusterCheckpointer
-from penstock.log.cluster.connections import Connections, SlotWriter
+from penstock.log.cluster.connections import Connections
 from penstock.log.cluster.database import Fenced, OutcomeUnknown, Refused
 from penstock.log.cluster.extent_objects import ExtentMover
 from penstock.log.cluster.extents import ExtentCache, ExtentMissing, ExtentReader
+from penstock.log.cluster.lane import LaneCommitter
 from penstock.log.cluster.node import Holding, Node
 from penstock.log.cluster.recovery import Recovered, recover
 from penstock.log.cluster.slots import Claim
 from penstock.log.disk.applying import answer_batch, apply_batch
 from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.checkpoint_schedule import CheckpointSchedule, StoreCounters
-from penstock.log.disk.committer import Committed, Committer
+from penstock.log.disk.committer import Committed
 from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.listing import Listing
 from penstock.log.disk.reader import StreamReader
@@ -166,9 +167,9 @@ class ClusterStore:
     def _start(self, claim: Claim, recovered: Recovered) -> None:
         settings = self._settings
         shared = self._connections
-        self._writer = SlotWriter(shared.lane, claim)
-        self._committer: Committer[Entry] = Committer(
-            self._writer,
+        self._committer: LaneCommitter[Entry] = LaneCommitter(
+            shared.lane,
+            claim,
             next_lsn=recovered.next_lsn,
             batch_bytes_max=settings.journal_batch_bytes_max,
             on_committed=self._on_committed,
@@ -209,7 +210,6 @@ class ClusterStore:
         )
         self._excluded = [*recovered.streams, *recovered.deleted]
         self._is_open = True
-        self._committer.start()
         self._schedule_task = asyncio.create_task(self._schedule.run())
 
     def open_objects(self) -> ObjectStore:
@@ -241,8 +241,8 @@ class ClusterStore:
         except TimeoutError:
             log.warning("PostgreSQL was too slow to finish the appends that were queued.")
             is_whole = False
-        self._writer.journal.is_ending = True
-        await asyncio.to_thread(self._committer.stop)
+        self._committer.journal.is_ending = True
+        await self._committer.stop()
         self._schedule.stop()
         if self._lost is not None:
             self._schedule.abandon()
@@ -333,7 +333,7 @@ class ClusterStore:
 
     def _is_away(self) -> bool:
         """Whether PostgreSQL answers neither the journal nor the beat."""
-        return self._writer.journal.is_away and not self.node.is_current()
+        return self._committer.journal.is_away and not self.node.is_current()
 
     # -- loading
 
@@ -498,6 +498,6 @@ class ClusterStore:
     async def abandon(self) -> None:
         """Let go as a killed process would: nothing is finished, nothing released."""
         self._lost = self._lost or "abandoned"
-        self._writer.journal.is_ending = True
+        self._committer.journal.is_ending = True
         with contextlib.suppress(TimeoutError):
             await self.close(timeout_s=0)
