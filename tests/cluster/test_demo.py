@@ -67,7 +67,7 @@ def test_the_check_counts_what_is_wrong() -> None:
 
 
 def test_a_node_is_killed_and_nothing_lost_or_left(folder: Path) -> None:
-    with start(folder, "--messages", "60") as demo:
+    with start(folder, "--messages", "20") as demo:
         output, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, output
     assert "kill -9" in output

@@ -321,15 +321,16 @@ def s3() -> Iterator[Store]:
         yield store
 
 
-def test_nodes_that_are_killed_while_extents_move_to_s3(s3: Store) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.soak)])
+def test_nodes_that_are_killed_while_extents_move_to_s3(s3: Store, kills: int) -> None:
     args = ["--cluster-durability", "single", "--cluster-extents", f"s3://{BUCKET}/cold"]
     args += ["--segment-bytes-max", "1KiB", "--checkpoint-bytes", "2KiB"]
     args += ["--inline-bytes-max", "256B", "--cluster-cache-bytes", "4KiB"]
     with ExitStack() as stack:
         cluster = Cluster(stack, shared().fresh_database(), *args, shards=1, env=s3.options)
-        cluster.add(), cluster.add()
+        cluster.start(2)
         with Workload(cluster, writers=2, streams=1) as work:
-            for _ in range(2):
+            for _ in range(kills):
                 work.goes_on(200)
                 until(lambda: _metric(cluster, "tier_uploads_total") > 2, "extents move")
                 cluster.owner().kill()

@@ -23,6 +23,7 @@ pytestmark = list(ON_POSTGRES)
 JSON = {"content-type": "application/json"}
 TEXT = {"content-type": "text/plain"}
 BYTES = {"content-type": "application/octet-stream"}
+MESSAGES = 200
 ROOT = {"authorization": "Bearer sesame"}
 
 
@@ -78,11 +79,11 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
-        args = ("--cluster-durability", "single", "--token", "sesame", "--long-poll-timeout", "3")
+        args = ["--cluster-durability", "single", "--token", "sesame"]
+        args += ["--long-poll-timeout", "3", "--sse-timeout", "300"]
         cluster = Cluster(stack, dsn, *args, shards=6)
         cluster.client.headers.update(ROOT)
-        cluster.add()
-        cluster.add()
+        cluster.start(2)
         cluster.spread()
         yield Nodes(cluster)
 
@@ -293,11 +294,13 @@ def test_a_reader_gets_only_what_its_token_allows_and_only_while_it_does(nodes: 
             assert ours.json()["code"] == theirs.json()["code"]
             stranger = httpx.get(nodes.here("secret/one") + target)
             assert stranger.status_code == 401
+        before = nodes.readers("open/one")
         reader = stack.enter_context(events(nodes.here("open/one"), offsets["open/one"], headers))
         reader.control()
         poll = Poll(nodes.here("open/one"), offsets["open/one"], headers)
-        until(lambda: nodes.readers("open/one") >= 3, "all are relayed")
+        waits(nodes, "open/one", int(before) + 2)
         assert nodes.client.delete(f"{base}/v1/tokens/{token['id']}").is_success
+        waits(nodes, "open/one", int(before) + 1)
         assert reader.next() == ("end", "")
         nodes.append("open/one", b"after", TEXT)
         assert poll.response().status_code == 401
@@ -387,8 +390,7 @@ def test_events_go_on_over_a_takeover_without_a_gap() -> None:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
         cluster = Cluster(stack, dsn, "--cluster-durability", "single", shards=12)
-        for _ in range(3):
-            cluster.add()
+        cluster.start(3)
         cluster.spread()
         owner = cluster.owner("log-0")
         owning = {each["owner"] for each in cluster.status()["shards"]}
@@ -396,18 +398,41 @@ def test_events_go_on_over_a_takeover_without_a_gap() -> None:
         client = cluster.client
         url = f"{node.url}/v1/stream/log-0"
         offset = client.put(url, headers=JSON).headers["stream-next-offset"]
-        with events(url, offset) as reader:
-            reader.control()
+        with Writer(client, url) as writer, events(url, offset) as reader:
             seen: list[int] = []
-            for number in range(20):
-                if number == 10:
+            while len(seen) < MESSAGES:
+                kind, data = reader.next()
+                assert kind != "end", writer.error
+                seen += json.loads(data) if kind == "data" else []
+                if len(seen) > MESSAGES // 4 and owner.running:
                     owner.kill()
-                body = b"[%d]" % number
-                until(lambda: client.post(url, content=body, headers=JSON).is_success, "an append")  # noqa: B023
-                while seen[-1:] != [number]:
-                    kind, data = reader.next()
-                    assert kind != "end"
-                    seen += json.loads(data) if kind == "data" else []
-        # Those around the kill may have been appended twice: nothing tells the tries apart.
-        stored = client.get(f"{url}?offset=-1").json()
-        assert stored[: len(seen)] == seen
+        assert seen == list(range(MESSAGES))
+
+
+class Writer(threading.Thread):
+    """Appends numbers one after the other, each until it is acknowledged."""
+
+    def __init__(self, client: httpx.Client, url: str) -> None:
+        super().__init__()
+        self._client = client
+        self._url = url
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for number in range(MESSAGES):
+                headers = {"producer-id": "w", "producer-epoch": "0", "producer-seq": str(number)}
+                until(lambda: self._append(number, {**JSON, **headers}), "an append")  # noqa: B023
+        except BaseException as error:  # noqa: BLE001 - shown by who reads
+            self.error = error
+
+    def _append(self, number: int, headers: dict[str, str]) -> bool:
+        answer = self._client.post(self._url, content=b"[%d]" % number, headers=headers)
+        return answer.is_success
+
+    def __enter__(self) -> Writer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.join()
