@@ -18,7 +18,7 @@ from penstock.log.cluster import extent_objects
 from penstock.log.cluster.node import Node
 from penstock.log.cluster.store import ClusterStore
 from penstock.log.stream import Stream
-from tests.cluster.workload import Cluster, Workload, until
+from tests.cluster.workload import FEW, Cluster, Workload, until
 from tests.contract.rig import BYTES, Recorder, Rig, on_stores
 from tests.helpers import postgres
 from tests.helpers.log import TINY, cluster_settings
@@ -331,11 +331,11 @@ def test_nodes_that_are_killed_while_extents_move_to_s3(s3: Store, kills: int) -
         cluster.start(2)
         with Workload(cluster, writers=2, streams=1) as work:
             for _ in range(kills):
-                work.goes_on(200)
+                work.goes_on(100)
                 until(lambda: _metric(cluster, "tier_uploads_total") > 2, "extents move")
                 cluster.owner().kill()
                 cluster.add()
-            work.goes_on(50)
+            work.goes_on(FEW)
         assert sum(map(len, work.check().values())) >= work.total
         assert _metric(cluster, "tier_fetches_total") > 0
     stored = s3.files.get_file_info(_selector(f"{BUCKET}/cold/extents"))

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli.commands.cluster import command
+from penstock.cli import main
 from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused, StoreDamaged
 from penstock.log import Append, StreamConfig, open_engine
@@ -46,7 +46,7 @@ def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def invoke(*arguments: str | Path) -> Result:
     """The same in this process, which is there already."""
-    return CliRunner().invoke(command, [*map(str, arguments), *SINGLE])
+    return CliRunner().invoke(main, ["cluster", *map(str, arguments), *SINGLE])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.cluster.workload import QUICK, Cluster, Workload, until
+from tests.cluster.workload import FEW, QUICK, Cluster, Workload, until
 from tests.helpers.postgres import ON_POSTGRES, Postgres, shared
 from tests.helpers.server import Server
 from tests.helpers.tcp_proxy import DOWN, UP, TcpProxy, tcp_proxy
@@ -63,7 +63,7 @@ def test_a_node_that_is_cut_off_from_postgresql_is_replaced_and_comes_back(
                     until(lambda: owns(cluster, victim) == 0, f"it is replaced: {name}")
                     # It can still say what it has, but not that this is all.
                     assert not any(says_all(victim, path) for path in owned)
-                work.goes_on(20)
+                work.goes_on(FEW)
                 proxy.heal()
         work.check()
 
@@ -98,13 +98,13 @@ def test_nodes_that_do_not_reach_each_other_mislead_nobody(faults: list[str]) ->
                 _name(dsn),
             )
         with Workload(cluster, writers=2) as work:
-            work.goes_on(20)
+            work.goes_on(FEW)
             for number, name in enumerate(faults):
                 proxy = proxies[number % len(proxies)]
                 FAULTS[name](proxy)
-                work.goes_on(20)
+                work.goes_on(FEW)
                 proxy.heal()
-            work.goes_on(20)
+            work.goes_on(FEW)
         work.check()
         for reader in work.readers:
             assert reader.seen, reader
@@ -136,7 +136,8 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
         )
         client, path = cluster.client, "/v1/stream/log-0"
         headers = {"content-type": "text/plain"}
-        until(lambda: client.put(other.url + path, headers=headers).is_success, "it is created")
+        assert client.put(owner.url + path, headers=headers).is_success
+        until(lambda: client.get(other.url + path).is_success and proxy.opened, "proxied")
         with client.stream("GET", f"{other.url}{path}?offset=-1&live=sse", timeout=30) as answer:
             lines = answer.iter_lines()
             client.post(owner.url + path, content=b"<before>", headers=headers)
@@ -144,7 +145,7 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
             opened = proxy.opened
             FAULTS[fault](proxy)
             client.post(owner.url + path, content=b"<meanwhile>", headers=headers)
-            until(lambda: proxy.opened > opened, "the owner is asked anew")
+            until(lambda: proxy.opened > opened, "the silent owner is asked anew")
             proxy.heal()
             client.post(owner.url + path, content=b"<after>", headers=headers)
             assert any("<meanwhile>" in line for line in lines)

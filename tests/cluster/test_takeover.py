@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.cluster.workload import LATE, QUICK, Cluster, Workload, until
+from tests.cluster.workload import FEW, LATE, QUICK, Cluster, Workload, until
 from tests.helpers.postgres import ON_POSTGRES, Trio, running_trio, shared
 from tests.helpers.server import Server
 
@@ -52,7 +52,7 @@ def _freeze_an_owner(cluster: Cluster, work: Workload) -> None:
     frozen = cluster.owner()
     os.kill(frozen.pid, signal.SIGSTOP)
     until(lambda: cluster.owner() is not frozen, "another node has taken over")
-    work.goes_on()
+    work.goes_on(FEW)
     os.kill(frozen.pid, signal.SIGCONT)
     until(lambda: _append(frozen.url, work), "the woken node forwards")
     work.goes_on()

@@ -25,6 +25,8 @@ JSON = {"content-type": "application/json"}
 PATIENCE_S = 60.0
 TIMEOUT_S = 2.0
 """After so long a client goes to another node: the one it has asked may be frozen."""
+FEW = 6
+"""Messages to wait for while a node does not answer: each that is sent there takes its time."""
 LONG_POLL_S = 1.0
 QUICK = ("--cluster-beat", "0.25", "--cluster-lease", "0.8", "--cluster-takeover", "1.5")
 """Settings with which a node that is frozen is replaced sooner than by default."""

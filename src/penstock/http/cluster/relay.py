@@ -250,6 +250,7 @@ class Relay:
         while not upstream.ended.done():
             await asyncio.wait((upstream.ended,), timeout=LOOK_S)
             if self._loop.time() - upstream.heard_s > SILENCE_S:
+                self._cluster.forwarder.drop_idle(upstream.address)
                 return
             if address_of(self._cluster.node, self._shard) not in (upstream.address, NOWHERE):
                 return

@@ -183,19 +183,15 @@ class Trio(Generic[Server]):
         self.primary.init()
         self.primary.start()
         self.primary.query(f"CREATE DATABASE {DATABASE}", "postgres")
-        with ThreadPoolExecutor(len(self.standbys)) as threads:
-            for done in [threads.submit(self._begin, each) for each in self.standbys]:
-                done.result()
+        for standby in self.standbys:
+            standby.copy(self.primary)
+            standby.start()
         self.demand_standbys(self.primary)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.primary.query("SELECT count(*) FROM pg_stat_replication") != ["2"]:
             if time.monotonic() > deadline:
                 raise PostgresFailed(f"PostgreSQL does not replicate: {self.primary.log()}")
             time.sleep(0.05)  # a standby connects when it likes, and only the table shows it
-
-    def _begin(self, standby: Server) -> None:
-        standby.copy(self.primary)
-        standby.start()
 
     @staticmethod
     def demand_standbys(server: Postgres) -> None:
