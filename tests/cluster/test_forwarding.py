@@ -174,7 +174,7 @@ def test_several_streams_on_one_connection_wherever_they_are(pair: Pair) -> None
 
 def test_a_fork_lives_with_its_source_and_has_its_path_everywhere(pair: Pair) -> None:
     client = pair.client
-    for number in range(8):
+    for number in range(4):
         source, fork = f"source-{number}", f"fork-{number}"
         client.put(pair.at(source), headers=TEXT, content=b"shared ")
         headers = {**TEXT, "stream-forked-from": f"/v1/stream/{source}"}

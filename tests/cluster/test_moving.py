@@ -291,6 +291,21 @@ def test_what_is_refused(many: Path, tmp_path: Path) -> None:
         assert len(errors) == 1
 
 
+LIVE = "/v1/streams/live?stream=a@now"
+
+
+def cursor(client: httpx2.Client) -> str:
+    """Return the cursor of several streams on one connection, at the end of all."""
+    with client.stream("GET", LIVE) as response:
+        lines = (line for line in response.iter_lines() if line.startswith("id:"))
+        return next(lines).removeprefix("id:").strip()
+
+
+def resume(client: httpx2.Client, cursor: str) -> int:
+    with client.stream("GET", LIVE, headers={"last-event-id": cursor}) as response:
+        return response.status_code
+
+
 def test_a_restored_cluster_tells_those_who_have_seen_what_is_lost(tmp_path: Path) -> None:
     dsn, restored = shared().fresh_database(), shared().fresh_database()
     stream = "/v1/stream/a"
@@ -305,6 +320,7 @@ def test_a_restored_cluster_tells_those_who_have_seen_what_is_lost(tmp_path: Pat
     backup = shared().dump(dsn)
     with node(dsn, tmp_path / "one") as client:
         lost = append(client, b", lost")
+        lost_cursor = cursor(client)
         send(client, "PUT", "/v1/stream/lost", b"x", Content_Type="text/plain")
         other = client.head("/v1/stream/lost").headers["stream-next-offset"]
     shared().load(restored, backup)
@@ -317,6 +333,10 @@ def test_a_restored_cluster_tells_those_who_have_seen_what_is_lost(tmp_path: Pat
         assert (refused.status_code, refused.json()["code"]) == (410, "stream-recreated")
         answer = client.get(f"{stream}?offset={kept}")
         assert answer.text == ", and something else that is longer"
+        assert resume(client, lost_cursor) == 400
+        new_cursor = cursor(client)
+        append(client, b", and more")
+        assert resume(client, new_cursor) == 200
         send(client, "PUT", "/v1/stream/lost", b"another", Content_Type="text/plain")
         assert client.get(f"/v1/stream/lost?offset={other}").status_code == 410
         running = invoke("restored", "--cluster", restored)

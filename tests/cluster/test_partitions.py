@@ -147,6 +147,6 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
             client.post(owner.url + path, content=b"<meanwhile>", headers=headers)
             until(lambda: proxy.opened > opened, "the silent owner is asked anew")
             proxy.heal()
-            client.post(owner.url + path, content=b"<after>", headers=headers)
             assert any("<meanwhile>" in line for line in lines)
+            client.post(owner.url + path, content=b"<after>", headers=headers)
             assert any("<after>" in line for line in lines)

@@ -80,7 +80,7 @@ def nodes() -> Iterator[Nodes]:
     with ExitStack() as stack:
         dsn = shared().fresh_database()
         args = ["--cluster-durability", "single", "--token", "sesame"]
-        args += ["--long-poll-timeout", "3", "--sse-timeout", "300"]
+        args += ["--long-poll-timeout", "2", "--sse-timeout", "300"]
         cluster = Cluster(stack, dsn, *args, shards=6)
         cluster.client.headers.update(ROOT)
         cluster.start(2)

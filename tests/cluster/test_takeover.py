@@ -14,7 +14,6 @@ import pytest
 
 from tests.cluster.workload import FEW, LATE, QUICK, Cluster, Workload, until
 from tests.helpers.postgres import ON_POSTGRES, Trio, running_trio, shared
-from tests.helpers.server import Server
 
 pytestmark = list(ON_POSTGRES)
 
@@ -33,7 +32,6 @@ def test_nothing_acknowledged_is_lost_through_kills_freezes_and_failover(trio: T
             work.goes_on()
             _kill_an_owner(cluster, work)
             _freeze_an_owner(cluster, work)
-            _restart(cluster, cluster.running[0], work)
             _pause_the_standbys(trio, work)
             _lose_the_primary(trio, work)
         stored = work.check()
@@ -61,13 +59,9 @@ def _freeze_an_owner(cluster: Cluster, work: Workload) -> None:
 def _restart_all(cluster: Cluster, work: Workload) -> None:
     """Restart every node in turn, under load."""
     for node in cluster.running:
-        _restart(cluster, node, work)
-
-
-def _restart(cluster: Cluster, node: Server, work: Workload) -> None:
-    assert node.terminate() == 0, node.stderr
-    cluster.add()
-    work.goes_on()
+        assert node.terminate() == 0, node.stderr
+        cluster.add()
+        work.goes_on()
 
 
 def _append(url: str, work: Workload) -> bool:
