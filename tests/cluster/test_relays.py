@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from tests.cluster.workload import Cluster, until
+from tests.cluster.workload import QUICK, Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
 from tests.helpers.server import Server
 
@@ -384,6 +385,27 @@ def test_readers_of_a_stream_with_a_ttl_are_seen_by_its_owner(nodes: Nodes) -> N
         nodes.append(path, b"x", TEXT)
         assert reader.next()[0] == "data"
         assert nodes.readers(path) == 0
+
+
+def test_nothing_new_is_not_said_while_the_owner_does_not_know() -> None:
+    with ExitStack() as stack:
+        args = ("--cluster-durability", "single", "--sse-timeout", "300", *QUICK)
+        cluster = Cluster(stack, shared().fresh_database(), *args, shards=6)
+        cluster.start(2)
+        cluster.spread()
+        nodes, path = Nodes(cluster), "unsure"
+        offset, url = nodes.make(path, TEXT), nodes.here(path)
+        lease = partial(nodes.figure, nodes.owner(path), "penstock_cluster_lease")
+        with events(url, offset) as reader:
+            assert reader.control()["upToDate"] is True
+            shared().pause()
+            try:
+                until(lambda: lease() == 0, "the owner has no lease")
+                with events(url, offset) as unsure:
+                    assert "upToDate" not in unsure.control()
+                assert Poll(url, offset).response().status_code == 503
+            finally:
+                shared().go_on()
 
 
 def test_events_go_on_over_a_takeover_without_a_gap() -> None:
