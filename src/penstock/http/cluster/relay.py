@@ -21,7 +21,7 @@ from penstock.http.forwarding.control import PREFIX
 from penstock.http.forwarding.many import EndedEvents
 from penstock.http.forwarding.owners import Peer, unowned
 from penstock.http.forwarding.tail_frames import Hello, TailFrame, TailParser
-from penstock.http.forwarding.tails import ONE_BY_ONE, TAIL, WORD
+from penstock.http.forwarding.tails import BEAT_S, ONE_BY_ONE, TAIL, WORD
 from penstock.http.live.readers import LiveReaders
 from penstock.http.message import EventBody, Response
 from penstock.http.streams.live import Live
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 LINGER_S: Final = 3.0
 """How long a stream is followed without readers: those of long-polls come again at once."""
-SILENCE_S: Final = 4.0
-"""After so long without a beat the owner is asked anew; a beat comes every second."""
+SILENCE_S: Final = 2.5 * BEAT_S
+"""After so long without a beat the owner is asked anew."""
 ASK_S: Final = 5.0
 """How long the owner may take to answer."""
 LOOK_S: Final = 0.5
-"""Time between two looks whether the owner is still the same, and not silent."""
+"""How long a look at the shards is waited for, and the time between two checks of all relays."""
 
 
 class Cluster(NamedTuple):
@@ -92,6 +92,7 @@ class Relay:
         """Whether the owner wants to see each reader of the stream."""
         self._opened: asyncio.Future[None] = loop.create_future()
         self._moved = asyncio.Event()
+        self._upstream: Upstream | None = None
         self._users = 0
         self._timer: asyncio.TimerHandle | None = None
         self._asking: dict[bool, asyncio.Task[Word]] = {}
@@ -208,9 +209,11 @@ class Relay:
     async def _follow(self) -> None:
         try:
             while (upstream := await self._open()) is not None:
+                self._upstream = upstream
                 try:
-                    await self._until_ended(upstream)
+                    await upstream.ended
                 finally:
+                    self._upstream = None
                     upstream.leave()
                 if self.engine is None or self.stream.closed:
                     return
@@ -245,15 +248,16 @@ class Relay:
         except TimeoutError:
             pass  # PostgreSQL does not answer; the owner may.
 
-    async def _until_ended(self, upstream: Upstream) -> None:
-        """Return when the tail has ended, its owner is silent, or another node owns the shard."""
-        while not upstream.ended.done():
-            await asyncio.wait((upstream.ended,), timeout=LOOK_S)
-            if self._loop.time() - upstream.heard_s > SILENCE_S:
-                self._cluster.forwarder.drop_idle(upstream.address)
-                return
-            if address_of(self._cluster.node, self._shard) not in (upstream.address, NOWHERE):
-                return
+    def check(self, now_s: float) -> None:
+        """Ask for the tail anew if its owner is silent, or another node owns the shard."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        if now_s - upstream.heard_s > SILENCE_S:
+            self._cluster.forwarder.drop_idle(upstream.address)
+            upstream.close()
+        elif address_of(self._cluster.node, self._shard) not in (upstream.address, NOWHERE):
+            upstream.close()
 
     def begin(self, hello: Hello) -> bool:
         """Take up a tail; False if it does not follow what is here."""

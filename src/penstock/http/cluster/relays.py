@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from penstock.access.authenticator import unauthorized
 from penstock.errors import PenstockError
 from penstock.http.bodies import SMALL_BYTES_MAX
-from penstock.http.cluster.relay import Cluster, Relay
+from penstock.http.cluster.relay import LOOK_S, Cluster, Relay
 from penstock.http.cluster.shards import shard_of_request
 from penstock.http.compression import Compressor
 from penstock.http.forwarding.forwarder import kept
@@ -75,6 +75,7 @@ class Relays:
         self._settings = settings
         self._relays: dict[str, Relay] = {}
         self._one_by_one: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._is_draining = False
 
     def metrics(self) -> list[Metric]:
@@ -153,7 +154,17 @@ class Relays:
                 return None
             relay = Relay(self._cluster, path, shard, offset, self._over)
             self._relays[path] = relay
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._check)
         return relay
+
+    def _check(self) -> None:
+        """Look after all relays: one timer, however many there are."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_S, self._check) if self._relays else None
+        now_s = loop.time()
+        for relay in list(self._relays.values()):
+            relay.check(now_s)
 
     def _over(self, relay: Relay) -> None:
         if self._relays.get(relay.path) is relay:
@@ -219,6 +230,8 @@ class Relays:
             relay.drain()
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for relay in list(self._relays.values()):
             relay.stop()
         self._cluster.compressor.close()

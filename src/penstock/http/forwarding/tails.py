@@ -34,7 +34,7 @@ PUBLISH_BYTES_MAX: Final = 1024 * 1024
 """A longer commit is read from the log, piece by piece."""
 WINDOW_BYTES: Final = 256 * 1024
 """How far before the end a tail may begin."""
-BEAT_S: Final = 1.0
+BEAT_S: Final = 2.0
 """Time between two beats, by which another node knows a silent stream from a silent owner."""
 ONE_BY_ONE: Final = 204
 """The status of a stream whose readers have to be forwarded one by one."""
