@@ -3,9 +3,13 @@ it."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
+from penstock.config.settings import Settings
 from penstock.http.native.cluster import HANDOVERS
+from penstock.log.cluster import schema
+from penstock.log.cluster.database import Database
 from tests.cluster.workload import Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
 
@@ -18,6 +22,15 @@ GHOST = """INSERT INTO penstock.node VALUES ('ghost', 'x', 'http://127.0.0.1:9',
 clock_timestamp() + interval '1 hour', 0, NULL, 'epoch', '127.0.0.1:9', true)"""
 
 
+async def make_tables(dsn: str) -> None:
+    session = await Database(Settings(cluster=dsn, cluster_durability="single")).open()
+    try:
+        await schema.prepare(session, "penstock", SHARDS)
+    finally:
+        session.abort()
+        await asyncio.sleep(0)  # its transport is closed in the next turn
+
+
 def test_shards_that_wait_for_the_first_one_leave_room_to_open_it() -> None:
     """Each waits for the credentials that the first one has. When that becomes free after more of
     them than are opened at a time, it still has to be opened here."""
@@ -26,11 +39,11 @@ def test_shards_that_wait_for_the_first_one_leave_room_to_open_it() -> None:
     args = ("--cluster-durability", "single", "--token", "sesame")
     with ExitStack() as stack:
         cluster = Cluster(stack, dsn, *args, shards=SHARDS)
-        assert cluster.add().terminate() == 0
+        asyncio.run(make_tables(dsn))
         shared().query(GHOST, name)
         shared().query("UPDATE penstock.shard SET node = 'ghost' WHERE shard = 0", name)
         node = cluster.add()
-        claimed = "SELECT count(*) FROM penstock.shard WHERE node = 'node-1'"
+        claimed = "SELECT count(*) FROM penstock.shard WHERE node = 'node-0'"
         until(lambda: int(shared().query(claimed, name)[0]) >= HANDOVERS, "the others are claimed")
         shared().query("UPDATE penstock.shard SET node = NULL WHERE shard = 0", name)
         cluster.settle()
