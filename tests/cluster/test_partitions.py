@@ -4,8 +4,8 @@ misled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -40,11 +40,16 @@ def owns(cluster: Cluster, node: Server) -> int:
 
 
 @pytest.mark.parametrize(
-    "faults", [["answers lost"], pytest.param([*FAULTS], marks=pytest.mark.soak)], ids=str
+    ("engine", "peers"),
+    [
+        (["answers lost"], ["requests lost"]),
+        pytest.param([*FAULTS], [*FAULTS], marks=pytest.mark.soak),
+    ],
+    ids=["one each", "all"],
 )
-def test_a_node_that_is_cut_off_from_postgresql_is_replaced_and_comes_back(
-    faults: list[str],
-) -> None:
+def test_nothing_is_lost_and_nobody_misled(engine: list[str], peers: list[str]) -> None:
+    """Writers and readers at three nodes, of which one is cut off from PostgreSQL and is replaced,
+    and which then do not reach each other."""
     server = shared()
     dsn = server.fresh_database()
     with ExitStack() as stack:
@@ -53,19 +58,46 @@ def test_a_node_that_is_cut_off_from_postgresql_is_replaced_and_comes_back(
         (victim,) = cluster.start(1, dsn=behind(proxy, dsn, server))
         cluster.start(2)
         cluster.spread()
+        between = [stack.enter_context(before(server, dsn, name)) for name in cluster.names]
         with Workload(cluster, writers=2) as work:
-            for name in faults:
-                until(lambda: owns(cluster, victim) > 0, "it owns something again")
-                work.goes_on(10)
-                owned = [path for path in work.paths if cluster.owner(path) is victim]
-                FAULTS[name](proxy)
-                if name != "slow":
-                    until(lambda: owns(cluster, victim) == 0, f"it is replaced: {name}")
-                    # It can still say what it has, but not that this is all.
-                    assert not any(says_all(victim, path) for path in owned)
+            for name in engine:
+                cut_off(cluster, victim, proxy, work, name)
+            for number, name in enumerate(peers):
+                FAULTS[name](between[number % len(between)])
                 work.goes_on(FEW)
-                proxy.heal()
+                between[number % len(between)].heal()
+            work.goes_on(FEW)
         work.check()
+        for reader in work.readers:
+            assert reader.seen, reader
+
+
+def cut_off(cluster: Cluster, victim: Server, proxy: TcpProxy, work: Workload, name: str) -> None:
+    """Let a network fail between a node that owns something and PostgreSQL, and heal."""
+    until(lambda: owns(cluster, victim) > 0, "it owns something")
+    work.goes_on(FEW)
+    owned = [path for path in work.paths if cluster.owner(path) is victim]
+    FAULTS[name](proxy)
+    if name != "slow":
+        until(lambda: owns(cluster, victim) == 0, f"it is replaced: {name}")
+        # It can still say what it has, but not that this is all.
+        assert not any(says_all(victim, path) for path in owned)
+    work.goes_on(FEW)
+    proxy.heal()
+
+
+@contextmanager
+def before(server: Postgres, dsn: str, name: str) -> Iterator[TcpProxy]:
+    """Provide a proxy by which other nodes reach a node from now on."""
+    (peer,) = server.query(f"SELECT peer FROM penstock.node WHERE name = '{name}'", _name(dsn))
+    host, _, port = peer.rpartition(":")
+    with tcp_proxy(host, int(port)) as proxy:
+        server.query(
+            f"UPDATE penstock.node SET peer = '{proxy.address}' WHERE name = '{name}'"
+            " RETURNING name",
+            _name(dsn),
+        )
+        yield proxy
 
 
 def says_all(node: Server, path: str) -> bool:
@@ -74,40 +106,6 @@ def says_all(node: Server, path: str) -> bool:
     except httpx.HTTPError:
         return False
     return "stream-up-to-date" in answer.headers
-
-
-@pytest.mark.parametrize(
-    "faults", [["requests lost"], pytest.param([*FAULTS], marks=pytest.mark.soak)], ids=str
-)
-def test_nodes_that_do_not_reach_each_other_mislead_nobody(faults: list[str]) -> None:
-    server = shared()
-    dsn = server.fresh_database()
-    with ExitStack() as stack:
-        cluster = Cluster(stack, dsn, *SINGLE, *QUICK, shards=SHARDS)
-        cluster.start(3)
-        cluster.spread()
-        proxies = []
-        for row in server.query("SELECT name, peer FROM penstock.node", _name(dsn)):
-            name, _, peer = row.partition("|")
-            host, _, port = peer.rpartition(":")
-            proxy = stack.enter_context(tcp_proxy(host, int(port)))
-            proxies.append(proxy)
-            server.query(
-                f"UPDATE penstock.node SET peer = '{proxy.address}' WHERE name = '{name}'"
-                " RETURNING name",
-                _name(dsn),
-            )
-        with Workload(cluster, writers=2) as work:
-            work.goes_on(FEW)
-            for number, name in enumerate(faults):
-                proxy = proxies[number % len(proxies)]
-                FAULTS[name](proxy)
-                work.goes_on(FEW)
-                proxy.heal()
-            work.goes_on(FEW)
-        work.check()
-        for reader in work.readers:
-            assert reader.seen, reader
 
 
 def _name(dsn: str) -> str:
@@ -126,14 +124,7 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
         owner = cluster.owner("log-0")
         name = next(each for each, node in cluster.names.items() if node is owner)
         other = next(node for node in cluster.nodes if node is not owner)
-        (peer,) = server.query(f"SELECT peer FROM penstock.node WHERE name = '{name}'", _name(dsn))
-        host, _, port = peer.rpartition(":")
-        proxy = stack.enter_context(tcp_proxy(host, int(port)))
-        server.query(
-            f"UPDATE penstock.node SET peer = '{proxy.address}' WHERE name = '{name}'"
-            " RETURNING name",
-            _name(dsn),
-        )
+        proxy = stack.enter_context(before(server, dsn, name))
         client, path = cluster.client, "/v1/stream/log-0"
         headers = {"content-type": "text/plain"}
         assert client.put(owner.url + path, headers=headers).is_success
