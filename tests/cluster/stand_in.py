@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from penstock.log.cluster import catalog, slots
-from penstock.log.cluster.database import OutcomeUnknown, Rows
+from penstock.log.cluster.database import OutcomeUnknown, Refused, Rows
 
 
 class Slot(NamedTuple):
@@ -25,14 +25,24 @@ class Slot(NamedTuple):
     body: bytes | None
 
 
-class Tables:
-    """The rows that a server has."""
+class ShardRows:
+    """The rows of one shard."""
 
     def __init__(self) -> None:
         self.epoch = self.trimmed = self.checkpoint_lsn = self.checkpoints = 0
         self.journal: dict[int, Slot] = {}
         self.history: list[bytes] = []
         """What the checkpoint has of the journal: the bodies up to its LSN."""
+
+
+class Tables:
+    """The rows that a server has."""
+
+    def __init__(self) -> None:
+        self._shards: dict[int, ShardRows] = {}
+
+    def of(self, shard: int) -> ShardRows:
+        return self._shards.setdefault(shard, ShardRows())
 
 
 Change = Callable[[Tables], None]
@@ -42,7 +52,15 @@ class Transaction:
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.locks: set[object] = set()
+        self.waits_for: Transaction | None = None
         self.done = asyncio.Event()
+
+    def waits(self, other: Transaction) -> bool:
+        """Whether it waits for another one, if only for one that does."""
+        each: Transaction | None = self
+        while each is not None and each is not other:
+            each = each.waits_for
+        return each is not None
 
 
 class World:
@@ -111,7 +129,11 @@ class World:
 
     async def lock(self, transaction: Transaction, name: object) -> None:
         while (holder := self.holders.get(name)) is not None and holder is not transaction:
+            if holder.waits(transaction):
+                raise Refused("deadlock detected")
+            transaction.waits_for = holder
             await holder.done.wait()
+            transaction.waits_for = None
             await self.turn()
         self.holders[name] = transaction
         transaction.locks.add(name)
@@ -223,11 +245,14 @@ class StandIn:
     async def _execute(self, transaction: Transaction, statement: str, values: Any) -> Rows:
         world = self._world
         self._check()
+        if statement.startswith("INSERT INTO penstock.journal") and "unnest" in statement:
+            return await self._insert_many(transaction, statement, values)
         if statement.startswith("INSERT INTO penstock.journal"):
             return await self._insert(transaction, statement, values)
-        tables = world.tables
         if statement.startswith("UPDATE penstock.shard"):
             return await self._update(transaction, statement, values)
+        shard = values[0]
+        tables = world.tables.of(shard)
         if statement == slots.SLOT:
             slot = tables.journal.get(values[1])
             return [] if slot is None else [(slot.epoch,)]
@@ -235,7 +260,9 @@ class StandIn:
             return [(max(tables.journal, default=0),)]
         if statement.startswith("DELETE FROM penstock.journal"):
             keeps_claims = "body IS NOT NULL" in statement
-            transaction.changes.append(lambda tables: _trim(tables, values[1], keeps_claims))
+            transaction.changes.append(
+                lambda tables: _trim(tables.of(shard), values[1], keeps_claims)
+            )
             return []
         if statement == catalog.PROGRESS:
             return [(tables.epoch, tables.checkpoints, tables.checkpoint_lsn, 1)]
@@ -245,38 +272,56 @@ class StandIn:
         raise AssertionError(statement)
 
     async def _insert(self, transaction: Transaction, statement: str, values: Any) -> Rows:
-        world = self._world
-        _, seq, epoch, *rest = values
+        shard, seq, epoch, *rest = values
         if "WHERE EXISTS" in statement:
             # By the statement's snapshot: others may commit before the row is there.
-            if world.tables.epoch != epoch:
+            if self._world.tables.of(shard).epoch != epoch:
                 return []
-            await world.turn()
+            await self._world.turn()
             self._check()
-        await world.lock(transaction, seq)
-        self._check()
-        if seq in world.tables.journal:
-            return []
         slot = Slot(epoch, *rest) if rest else Slot(epoch, 0, 0, None)
-        transaction.changes.append(lambda tables: _put(tables, seq, slot))
-        return [(seq,)]
+        return [(seq,)] if await self._put(transaction, shard, seq, slot) else []
+
+    async def _insert_many(self, transaction: Transaction, statement: str, values: Any) -> Rows:
+        """Insert rows of several shards, each under a check of its own."""
+        rows = list(zip(*values, strict=True))
+        if "JOIN penstock.shard" in statement:
+            tables = self._world.tables
+            rows = [row for row in rows if tables.of(row[0]).epoch == row[2]]
+            await self._world.turn()
+            self._check()
+        inserted = []
+        for shard, seq, *rest in rows:
+            if await self._put(transaction, shard, seq, Slot(*rest)):
+                inserted.append((shard,))
+        return inserted
+
+    async def _put(self, transaction: Transaction, shard: int, seq: int, slot: Slot) -> bool:
+        """Insert a row; False if there is one, or another transaction was quicker."""
+        await self._world.lock(transaction, (shard, seq))
+        self._check()
+        if seq in self._world.tables.of(shard).journal:
+            return False
+        transaction.changes.append(lambda tables: _put(tables.of(shard), seq, slot))
+        return True
 
     async def _update(self, transaction: Transaction, statement: str, values: Any) -> Rows:
         world = self._world
-        await world.lock(transaction, "shard")
+        shard = values[0]
+        await world.lock(transaction, shard)
         self._check()
-        tables = world.tables
+        tables = world.tables.of(shard)
         if "epoch = $2" in statement and tables.epoch != values[1]:
             return []
         if statement.startswith("UPDATE penstock.shard SET epoch"):
             epoch = tables.epoch + 1
-            transaction.changes.append(lambda tables: setattr(tables, "epoch", epoch))
+            transaction.changes.append(lambda tables: setattr(tables.of(shard), "epoch", epoch))
             return [(epoch, tables.trimmed)]
         if statement.startswith("UPDATE penstock.shard SET checkpoint_lsn"):
             if "checkpoints = $5" in statement and tables.checkpoints != values[4]:
                 return []
             lsn, history = values[2], self.known[: values[2]]
-            transaction.changes.append(lambda tables: _mark(tables, lsn, history))
+            transaction.changes.append(lambda tables: _mark(tables.of(shard), lsn, history))
             return [(tables.checkpoints + 1,)]
         transaction.changes.append(lambda tables: None)  # a barrier is a commit, too
         return [(1,)]
@@ -286,11 +331,11 @@ READ = "history"
 """The statement by which a node reads what the owners before have left."""
 
 
-def _put(tables: Tables, seq: int, slot: Slot) -> None:
+def _put(tables: ShardRows, seq: int, slot: Slot) -> None:
     tables.journal[seq] = slot
 
 
-def _covered(tables: Tables, lsn: int) -> list[int]:
+def _covered(tables: ShardRows, lsn: int) -> list[int]:
     return [
         seq
         for seq, slot in tables.journal.items()
@@ -298,13 +343,13 @@ def _covered(tables: Tables, lsn: int) -> list[int]:
     ]
 
 
-def _mark(tables: Tables, lsn: int, history: list[bytes]) -> None:
+def _mark(tables: ShardRows, lsn: int, history: list[bytes]) -> None:
     tables.checkpoint_lsn, tables.history = lsn, history
     tables.checkpoints += 1
     tables.trimmed = max([tables.trimmed, *_covered(tables, lsn)])
 
 
-def _trim(tables: Tables, lsn: int, keeps_claims: bool) -> None:
+def _trim(tables: ShardRows, lsn: int, keeps_claims: bool) -> None:
     for seq in _covered(tables, lsn):
         del tables.journal[seq]
     if not keeps_claims:

@@ -30,8 +30,7 @@ def test_official_suite_passes_on_every_node(tmp_path: Path, shards: int, nodes:
             *("--active-streams-max", "20"),  # most streams are fetched again and again
             shards=shards,
         )
-        for _ in range(nodes):
-            cluster.add()
+        cluster.start(nodes)
         cluster.spread()
         node = next(each for each in cluster.nodes if nodes == 1 or each is not cluster.owner())
         report = run_suite(node.url, tmp_path)

@@ -67,7 +67,7 @@ def test_the_check_counts_what_is_wrong() -> None:
 
 
 def test_a_node_is_killed_and_nothing_lost_or_left(folder: Path) -> None:
-    with start(folder, "--messages", "60") as demo:
+    with start(folder, "--messages", "20") as demo:
         output, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, output
     assert "kill -9" in output
@@ -76,11 +76,12 @@ def test_a_node_is_killed_and_nothing_lost_or_left(folder: Path) -> None:
     assert left(folder) == []
 
 
-def test_a_demo_that_is_stopped_leaves_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("step", ["2. ", pytest.param("3. A writer", marks=pytest.mark.soak)])
+def test_a_demo_that_is_stopped_leaves_nothing(folder: Path, step: str) -> None:
     with start(folder, "--messages", "1000000") as demo:
         assert demo.stdout is not None
         lines = iter(demo.stdout)
-        assert any(line.startswith("3. A writer") for line in lines)
+        assert any(line.startswith(step) for line in lines)
         demo.send_signal(signal.SIGTERM)
         rest = "".join(lines)
     assert demo.returncode != 0

@@ -18,7 +18,7 @@ from penstock.log.cluster import extent_objects
 from penstock.log.cluster.node import Node
 from penstock.log.cluster.store import ClusterStore
 from penstock.log.stream import Stream
-from tests.cluster.workload import Cluster, Workload, until
+from tests.cluster.workload import FEW, Cluster, Workload, until
 from tests.contract.rig import BYTES, Recorder, Rig, on_stores
 from tests.helpers import postgres
 from tests.helpers.log import TINY, cluster_settings
@@ -321,20 +321,21 @@ def s3() -> Iterator[Store]:
         yield store
 
 
-def test_nodes_that_are_killed_while_extents_move_to_s3(s3: Store) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.soak)])
+def test_nodes_that_are_killed_while_extents_move_to_s3(s3: Store, kills: int) -> None:
     args = ["--cluster-durability", "single", "--cluster-extents", f"s3://{BUCKET}/cold"]
     args += ["--segment-bytes-max", "1KiB", "--checkpoint-bytes", "2KiB"]
     args += ["--inline-bytes-max", "256B", "--cluster-cache-bytes", "4KiB"]
     with ExitStack() as stack:
         cluster = Cluster(stack, shared().fresh_database(), *args, shards=1, env=s3.options)
-        cluster.add(), cluster.add()
+        cluster.start(2)
         with Workload(cluster, writers=2, streams=1) as work:
-            for _ in range(2):
-                work.goes_on(200)
+            for _ in range(kills):
+                work.goes_on(100)
                 until(lambda: _metric(cluster, "tier_uploads_total") > 2, "extents move")
                 cluster.owner().kill()
                 cluster.add()
-            work.goes_on(50)
+            work.goes_on(FEW)
         assert sum(map(len, work.check().values())) >= work.total
         assert _metric(cluster, "tier_fetches_total") > 0
     stored = s3.files.get_file_info(_selector(f"{BUCKET}/cold/extents"))

@@ -7,17 +7,21 @@ once, and has to be missed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from penstock.errors import ClusterUnavailable
 from penstock.log.cluster import catalog, slots
 from penstock.log.cluster.catalog import Checkpoint, write_checkpoint
-from penstock.log.cluster.database import Fenced, OutcomeUnknown
-from penstock.log.cluster.slots import Batch, Claim, Journal
+from penstock.log.cluster.database import Fenced, OutcomeUnknown, Rows
+from penstock.log.cluster.slots import Batch, Claim, Journal, Place
 from tests.cluster.stand_in import READ, StandIn, World
 
 SCHEDULES = 600
+SHARD_SCHEDULES = 50
+SHARDS = 3
 OWNERS = 3
 BATCHES = 4
 
@@ -29,8 +33,9 @@ class Violation(AssertionError):
 class Owner:
     """A node that claims the shard, reads what there is, and appends until it is fenced."""
 
-    def __init__(self, world: World, name: str, acknowledged: list[bytes]) -> None:
+    def __init__(self, world: World, name: str, acknowledged: list[bytes], shard: int = 0) -> None:
         self.world = world
+        self.shard = shard
         self.name = name
         self.acknowledged = acknowledged
         self.history: list[bytes] = []
@@ -50,13 +55,13 @@ class Owner:
 
     async def claim(self) -> Claim | None:
         session = await self.world.session()
-        epoch = (await session.fetch(catalog.PROGRESS, 0))[0][0]
-        claim = await slots.claim(session, epoch, self.name)
+        epoch = (await session.fetch(catalog.PROGRESS, self.shard))[0][0]
+        claim = await slots.claim(session, epoch, self.name, self.shard)
         if claim is None:
             return None
         before = len(self.acknowledged)
-        (trimmed, history), *rows = await session.fetch(READ)
-        progress = (await session.fetch(catalog.PROGRESS, 0))[0]
+        (trimmed, history), *rows = await session.fetch(READ, self.shard)
+        progress = (await session.fetch(catalog.PROGRESS, self.shard))[0]
         if progress[0] != claim.epoch:
             raise Fenced("claimed again")
         self.checkpoints = progress[1]
@@ -88,14 +93,16 @@ class Owner:
         session = await self.world.session()
         session.known = self.history
         lsn = len(self.history)
-        plan = Checkpoint(self.checkpoints, claim.epoch, lsn, 1, [], [], [], [], [])
+        plan = Checkpoint(
+            self.checkpoints, claim.epoch, lsn, 1, [], [], [], [], [], shard=self.shard
+        )
         try:
             await write_checkpoint(session, plan)
             self.checkpoints += 1
         except OutcomeUnknown:
             session = await self.world.session()
-            await slots.barrier(session, claim.epoch)
-            self.checkpoints = (await session.fetch(catalog.PROGRESS, 0))[0][1]
+            await slots.barrier(session, claim.epoch, self.shard)
+            self.checkpoints = (await session.fetch(catalog.PROGRESS, self.shard))[0][1]
 
 
 def check(history: list[bytes], acknowledged: list[bytes]) -> None:
@@ -135,20 +142,20 @@ async def _claim_and_check(owner: Owner) -> None:
     check(owner.history, owner.acknowledged)
 
 
-def violations(seeds: range = range(SCHEDULES)) -> int:
-    count = 0
-    for seed in seeds:
+def violations(run: Callable[[int], object] = run_schedule, *, first: int = 0) -> int:
+    """Return whether one of hundreds of schedules breaks a promise. `first` is shortly before one
+    that does, so that a run takes no longer than it has to."""
+    for seed in range(first, first + SCHEDULES):
         try:
-            run_schedule(seed)
+            run(seed)
         except Violation:
-            count += 1
-            break
-    return count
+            return 1
+    return 0
 
 
 def test_nothing_acknowledged_is_lost_in_hundreds_of_schedules() -> None:
-    acknowledged = sum(len(run_schedule(seed)) for seed in range(SCHEDULES))
-    assert acknowledged > SCHEDULES  # the schedules get somewhere
+    acknowledged = sum(len(run_schedule(seed)) for seed in range(SCHEDULES // 3))
+    assert acknowledged > SCHEDULES // 3  # the schedules get somewhere
 
 
 @pytest.mark.soak
@@ -158,26 +165,152 @@ def test_nothing_acknowledged_is_lost_in_very_many_schedules(first: int) -> None
         run_schedule(seed, faults=0.02 + seed % 10 / 50)
 
 
+# -- several shards
+
+
+class ManyOwner:
+    """A node that claims some shards, and appends to several of them in one transaction, until all
+    of its batches are there. A shard that it loses fences itself alone."""
+
+    def __init__(self, world: World, name: str, acknowledged: list[list[bytes]]) -> None:
+        self.world = world
+        self.owners = [
+            Owner(world, name, acknowledged[shard], shard) for shard in range(len(acknowledged))
+        ]
+        self.place = Place(world.session)
+        self.journals: dict[int, tuple[Claim, Journal]] = {}
+
+    async def run(self) -> None:
+        for _ in range(30):
+            for owner in self.owners:
+                if owner.shard not in self.journals and self.world.chance.random() < 0.5:
+                    await self.claim(owner)
+            await self.append()
+            if all(owner.written >= BATCHES for owner in self.owners):
+                return
+
+    async def claim(self, owner: Owner) -> None:
+        try:
+            claim = await owner.claim()
+        except (OutcomeUnknown, Fenced):
+            return
+        if claim is not None:
+            journal = Journal(self.world.session, claim, pause=self.world.turn)
+            self.journals[owner.shard] = (claim, journal)
+
+    async def append(self) -> None:
+        """Append a batch to each of some shards, and checkpoint some of them."""
+        chosen = [self.owners[shard] for shard in self.journals if self.world.chance.random() < 0.8]
+        waiting = [(self.journals[each.shard][1], self.batch(each)) for each in chosen]
+        if not waiting:
+            return
+        results = await slots.append_together(self.place, waiting)
+        for owner, (_, batch), error in zip(chosen, waiting, results, strict=True):
+            if error is None:
+                owner.history.append(batch.body)
+                owner.written += 1
+                owner.acknowledged.append(batch.body)
+            elif isinstance(error, Fenced):
+                del self.journals[owner.shard]
+        for owner in chosen:
+            if owner.shard in self.journals and self.world.chance.random() < 0.3:
+                try:
+                    await owner.checkpoint(self.journals[owner.shard][0])
+                except (OutcomeUnknown, Fenced):
+                    self.journals.pop(owner.shard)
+
+    def batch(self, owner: Owner) -> Batch:
+        epoch = self.journals[owner.shard][0].epoch
+        body = f"{owner.name}-{owner.shard}-{epoch}-{owner.written}".encode()
+        return Batch(len(owner.history) + 1, 1, body)
+
+
+def run_shards(seed: int, *, faults: float = 0.08) -> list[list[bytes]]:
+    """Run a schedule over several shards; return what each has acknowledged, after it was found to
+    be there."""
+
+    async def run() -> list[list[bytes]]:
+        world = World(seed, faults=faults)
+        acknowledged: list[list[bytes]] = [[] for _ in range(SHARDS)]
+        await world.run(*(ManyOwner(world, f"n{n}", acknowledged).run() for n in range(OWNERS)))
+        world.faults = 0.0
+        world.fail_over()
+        for shard in range(SHARDS):
+            await world.run(_claim_and_check(Owner(world, "last", acknowledged[shard], shard)))
+        return acknowledged
+
+    return asyncio.run(run())
+
+
+def test_nothing_acknowledged_is_lost_in_schedules_over_several_shards() -> None:
+    acknowledged = [run_shards(seed) for seed in range(SHARD_SCHEDULES)]
+    for shard in range(SHARDS):
+        assert sum(len(each[shard]) for each in acknowledged) > SHARD_SCHEDULES
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(0, 50_000, 10_000))
+def test_nothing_acknowledged_is_lost_in_very_many_schedules_over_several_shards(
+    first: int,
+) -> None:
+    for seed in range(first + 10_000_000, first + 10_010_000):
+        run_shards(seed, faults=0.02 + seed % 10 / 50)
+
+
+def test_without_the_barrier_an_append_to_one_of_several_shards_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "barrier", no_barrier)
+    assert violations(run_shards, first=45) == 1
+
+
+def test_without_looking_at_which_rows_came_back_an_append_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement of several shards counts for those only that it returns."""
+    insert = StandIn._insert_many
+
+    async def believed(self: StandIn, *arguments: Any) -> Rows:
+        await insert(self, *arguments)
+        return [(shard,) for shard in arguments[-1][0]]
+
+    monkeypatch.setattr(StandIn, "_insert_many", believed)
+    assert violations(run_shards) == 1
+
+
+def test_without_the_epochs_of_several_shards_an_append_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimming = "DELETE FROM penstock.journal WHERE first_lsn + records - 1 <= $2"
+    monkeypatch.setattr(catalog, "TRIM", trimming)  # claims go, too
+    monkeypatch.setattr(slots, "APPEND", without_epoch(slots.APPEND))
+    unfenced = slots.APPEND_MANY.replace("JOIN penstock.shard", "-- ")
+    assert unfenced != slots.APPEND_MANY
+    monkeypatch.setattr(slots, "APPEND_MANY", unfenced)
+    assert violations(run_shards) == 1
+
+
 # -- without each of the safeguards
 
 
-def test_without_the_barrier_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(session: StandIn, epoch: int, shard: int = 0) -> None:
-        pass
+async def no_barrier(session: StandIn, epoch: int, shard: int = 0) -> None:
+    pass
 
-    monkeypatch.setattr(slots, "barrier", none)
-    assert violations() == 1
+
+def test_without_the_barrier_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "barrier", no_barrier)
+    assert violations(first=240) == 1
 
 
 def test_without_the_slot_of_a_claim_an_append_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def claim(session: StandIn, epoch: int, node: str) -> Claim | None:
+    async def claim(session: StandIn, epoch: int, node: str, shard: int = 0) -> Claim | None:
         async with session.transaction():
-            rows = await session.fetch(slots.CLAIM_EPOCH, 0, epoch, node)
+            rows = await session.fetch(slots.CLAIM_EPOCH, shard, epoch, node)
             if not rows:
                 return None
-            last = (await session.fetch(slots.CLAIM_LAST, 0))[0][0]
+            last = (await session.fetch(slots.CLAIM_LAST, shard))[0][0]
         # It begins behind what it has seen, and takes nothing.
-        return Claim(rows[0][0], max(last, rows[0][1]))
+        return Claim(rows[0][0], max(last, rows[0][1]), shard)
 
     monkeypatch.setattr(slots, "claim", claim)
     assert violations() == 1
@@ -189,7 +322,7 @@ def test_without_claims_that_stay_and_the_epoch_an_append_is_lost(
     trimming = "DELETE FROM penstock.journal WHERE first_lsn + records - 1 <= $2"
     monkeypatch.setattr(catalog, "TRIM", trimming)  # claims go, too
     monkeypatch.setattr(slots, "APPEND", without_epoch(slots.APPEND))
-    assert violations() == 1
+    assert violations(first=130) == 1
 
 
 def test_without_the_epoch_a_checkpoint_of_an_older_owner_counts(
@@ -198,7 +331,7 @@ def test_without_the_epoch_a_checkpoint_of_an_older_owner_counts(
     unfenced = catalog.MARK.replace("AND epoch = $2 AND checkpoints = $5", "")
     assert unfenced != catalog.MARK
     monkeypatch.setattr(catalog, "MARK", unfenced)
-    assert violations() == 1
+    assert violations(first=165) == 1
 
 
 def without_epoch(statement: str) -> str:

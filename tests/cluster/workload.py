@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -24,7 +25,11 @@ JSON = {"content-type": "application/json"}
 PATIENCE_S = 60.0
 TIMEOUT_S = 2.0
 """After so long a client goes to another node: the one it has asked may be frozen."""
+FEW = 6
+"""Messages to wait for while a node does not answer: each that is sent there takes its time."""
 LONG_POLL_S = 1.0
+QUICK = ("--cluster-beat", "0.25", "--cluster-lease", "0.8", "--cluster-takeover", "1.5")
+"""Settings with which a node that is frozen is replaced sooner than by default."""
 SHARDS = 6
 STREAMS = 6
 LATE = 9
@@ -48,16 +53,39 @@ class Cluster:
         self._env = env
         self._dsn = dsn
         self.shards = shards
-        self._args = ["--cluster", dsn, "--cluster-shards", str(shards)]
+        self._args = ["--cluster-shards", str(shards)]
         self._args += ["--long-poll-timeout", str(LONG_POLL_S), *args]
         self.nodes: list[Server] = []
         self.names: dict[str, Server] = {}
-        self.client = stack.enter_context(httpx.Client(timeout=TIMEOUT_S))
+        # Without certificates to verify: to load them takes longer than most tests.
+        self.client = stack.enter_context(httpx.Client(timeout=TIMEOUT_S, verify=False))
 
     def add(self) -> Server:
-        name = f"node-{len(self.names)}"
-        args = [*self._args, "--cluster-node", name]
-        node = self._stack.enter_context(running_server(args=args, env=self._env))
+        """Start one more node."""
+        return self.start(1)[0]
+
+    def start(self, count: int, *, dsn: str | None = None) -> list[Server]:
+        """Start so many more nodes at a time. `dsn` is how they reach the database, if not as all
+        others do."""
+        names = [f"node-{len(self.names) + number}" for number in range(count)]
+        args = [*self._args, "--cluster", dsn or self._dsn]
+        starting = [
+            running_server(args=[*args, "--cluster-node", name], env=self._env) for name in names
+        ]
+        with ThreadPoolExecutor(count) as threads:
+            started = [threads.submit(each.__enter__) for each in starting]
+        for context, future in zip(starting, started, strict=True):
+            if future.exception() is None:
+                self._stack.push(context)
+        # One after the other they would hand over everything to the last.
+        self._stack.callback(self._stop_all)
+        return [self._add(name, each.result()) for name, each in zip(names, started, strict=True)]
+
+    def _stop_all(self) -> None:
+        for node in self.running:
+            node.process.send_signal(signal.SIGTERM)
+
+    def _add(self, name: str, node: Server) -> Server:
         self.nodes.append(node)
         self.names[name] = node
         return node
@@ -66,6 +94,11 @@ class Cluster:
         settings = Settings(cluster=self._dsn, cluster_durability="managed")
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, read_status(settings)).result()
+
+    def shard_rows(self) -> list[dict[str, Any]]:
+        """Return what the database knows of every shard."""
+        rows: list[dict[str, Any]] = self.status()["shards"]
+        return rows
 
     def owner(self, path: str = "log-0") -> Server:
         """Return the node that owns a path and lives, when there is one."""

@@ -34,20 +34,20 @@ class Front:
     def __init__(self, node: Node, hops: Hops, *, hold_s: float) -> None:
         self._node = node
         self._hold_s = hold_s
-        self._forwarder = Forwarder(_NoOthers(), hops)
+        self.forwarder = Forwarder(_NoOthers(), hops)
         self._reads: set[asyncio.Future[Response]] = set()
         self._is_draining = False
 
     @property
     def forwarded(self) -> int:
-        return self._forwarder.relayed
+        return self.forwarder.relayed
 
     def keep(self, addresses: set[Address]) -> None:
         """Wait for nobody at another address any more: it may be frozen, and never say so."""
-        self._forwarder.keep(addresses)
+        self.forwarder.keep(addresses)
 
     def close(self) -> None:
-        self._forwarder.close()
+        self.forwarder.close()
 
     def drain(self) -> None:
         """Let no read wait any longer. Writes are answered as soon as their owner has done them."""
@@ -58,7 +58,7 @@ class Front:
     async def poke(self) -> None:
         """Tell all nodes that live to look at the shards. Those that miss it look soon anyway."""
         pokes = [
-            self._forwarder.ask(Peer(POKE, address), "POST", b"/")
+            self.forwarder.ask(Peer(POKE, address), "POST", b"/")
             for address in map(parse_address, self._node.living_peers)
             if address not in (NOWHERE, parse_address(self._node.peer))
         ]
@@ -71,7 +71,7 @@ class Front:
             error = self._node.not_owner(shard)
             error.is_unsent = True
             raise error
-        return await self._forwarder.forward(Peer(ANY, address), request)
+        return await self.forwarder.forward(Peer(ANY, address), request)
 
     async def forward(self, request: Request) -> Response:
         """Return the answer of the owner; a problem if there is none. Never raises."""

@@ -135,6 +135,8 @@ class ShardHost:
         """Answer what is waiting, finish, checkpoint and release the shard."""
         self.app.drain()
         self.app.readers.finish()
+        if self.part is not None:
+            self.part.drain()
         if self._under_way and self.is_owner and timeout_s != 0:
             self._is_idle.clear()
             with contextlib.suppress(TimeoutError):

@@ -19,24 +19,27 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.http.cluster.front import Front
+    from penstock.http.cluster.relays import Relays
     from penstock.http.cluster.shards import LocalShards
     from penstock.log.cluster.node import Node
 
 
 class NodeApp:
-    """An Application over the shards of a node. Requests of nodes without shards are forwarded by
-    `front`, those of others by the shard that lets them in."""
+    """An Application over the shards of a node. Requests about shards that are elsewhere are
+    forwarded by `front`; live reads of their streams are answered by `relays`."""
 
     def __init__(
         self,
         node: Node,
         shards: LocalShards,
         front: Front,
+        relays: Relays,
         metrics: Callable[[], Iterable[Metric]],
     ) -> None:
         self._node = node
         self._shards = shards
         self._front = front
+        self._relays = relays
         self._metrics = Metrics([metrics])
         self._is_draining = False
 
@@ -61,6 +64,8 @@ class NodeApp:
                 return response
             host = self._shards.of(request)
         if host is None:
+            if self._relays.takes(request):
+                return self._relays.answer(kept(request))
             return self._front.forward(kept(request))
         return host.during(host.public.handle(request))
 
@@ -71,6 +76,7 @@ class NodeApp:
         """Let no read wait any longer."""
         self._is_draining = True
         self._front.drain()
+        self._relays.drain()
         for host in self._shards.hosts.values():
             host.app.drain()
 

@@ -148,6 +148,11 @@ class Forwarder:
             if address not in addresses:
                 connection.abort()
 
+    def drop_idle(self, address: Address) -> None:
+        """Use no connection again that is open to an address: nothing came over one of them."""
+        for connection in self._idle.pop(address, []):
+            connection.abort()
+
     def close(self) -> None:
         """Cut all connections; responses that are being relayed end with them."""
         self._is_closed = True

@@ -21,6 +21,7 @@ from penstock.http.forwarding.path_links import PathLinks
 from penstock.http.forwarding.peers import Peers
 from penstock.http.forwarding.routed_app import PeerApp, RoutedApp
 from penstock.http.forwarding.shares import Shares
+from penstock.http.forwarding.tails import Tails
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -66,6 +67,7 @@ class Part:
         )
         self._streams.locate = homes.locate
         ChangeFeeds(app.engine, control)
+        self._tails = Tails(app.engine, app.streams.reads, settings, app.traffic, control)
         self._credentials = SharedCredentials(app.tokens, peers, control, self._first)
         if self._first is not None:
             app.audit.send = self._send_audit
@@ -90,7 +92,12 @@ class Part:
         await self._credentials.fetch()
         self._homes.start()
 
+    def drain(self) -> None:
+        """Let other parts follow the streams elsewhere."""
+        self._tails.drain()
+
     def close(self) -> None:
+        self.drain()
         self._homes.close()
         self._streams.close()
         self.forwarder.close()

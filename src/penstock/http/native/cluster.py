@@ -21,6 +21,7 @@ from penstock.http.cluster.front import Front
 from penstock.http.cluster.host import ShardHost
 from penstock.http.cluster.node_app import NodeApp
 from penstock.http.cluster.owners import parse_address
+from penstock.http.cluster.relays import Relays
 from penstock.http.cluster.shards import LocalShards
 from penstock.http.exchange import exchanges_for
 from penstock.http.forwarding.hop import Hops
@@ -117,6 +118,7 @@ class ClusterNode:
                 await asyncio.gather(managing, *self._busy.values(), return_exceptions=True)
                 clock = self._stopping.result() if self._stopping.done() else None
                 await self._server.stop(clock)
+                self._relays.close()
                 self._front.close()
                 await self._close_all(timeout_s=None if clock is None else clock.checkpoint_s())
                 if self._access_log is not None:
@@ -142,6 +144,7 @@ class ClusterNode:
         self._connections = Connections(node.open_session, settings)
         self._shards = LocalShards(node.about.shards)
         self._front = Front(node, self._hops, hold_s=settings.cluster_hold_s)
+        self._relays = Relays(node, self._shards, self._front, settings)
         self._access_log = None if settings.access_log == OFF else AccessLog(settings)
         self._telemetry = open_telemetry(settings)
         if self._access_log is not None:
@@ -150,7 +153,7 @@ class ClusterNode:
             self._telemetry.start(self._collect)
         self._traffic = Traffic()
         self._server = Server(
-            NodeApp(node, self._shards, self._front, self._metrics),
+            NodeApp(node, self._shards, self._front, self._relays, self._metrics),
             settings,
             self._tls,
             traffic=self._traffic,
@@ -357,6 +360,7 @@ class ClusterNode:
                 value=self._connections.lane.batches,
             ),
         ]
+        metrics += self._relays.metrics()
         if self._access_log is not None:
             metrics += access_log_metrics(self._access_log)
         if self.node.about.shards > 1:

@@ -30,6 +30,7 @@ class StreamDialect(Dialect):
     def __init__(self, services: Services, compactor: Compactor) -> None:
         engine, settings, traffic = services.engine, services.settings, services.traffic
         reads = Reads(engine, settings, services.compressor, traffic, clock=services.clock)
+        self.reads = reads
         self.live = Live(engine, settings, reads, traffic, services.readers, clock=services.clock)
         self.many = ManyLive(engine, settings, traffic)
         self._engine = engine

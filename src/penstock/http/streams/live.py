@@ -89,17 +89,16 @@ class Live:
         if stream.tail <= start and not (
             stream.closed or stream.is_gone or self._channels.draining
         ):
-            channel = self._channel(stream, form_of(stream, PLAIN))
-            await self._wait(channel, request, self._settings.long_poll_timeout_s)
+            await self._wait(self.polled(stream), request, self._settings.long_poll_timeout_s)
         if stream.tail <= start and not stream.closed:
             await self._until_current()
         self._check_after_wait(stream, start)
-        cursor = self._first_cursor(client_cursor)
+        cursor = self.first_cursor(client_cursor)
         if stream.tail > start:
             end = await self._reads.chunk_end(stream, start)
             answer = self._reads.answer(stream, start, end, request, cursor=cursor)
             return answer if isinstance(answer, Response) else await answer
-        return self._nothing_new(stream, cursor)
+        return self.nothing_new(stream, cursor)
 
     async def filtered_poll(
         self,
@@ -142,12 +141,12 @@ class Live:
                 position = channel.encoder.after_quiet(position)
         if not (page.wire or position < stream.tail or stream.closed):
             await self._until_current()
-        cursor = self._first_cursor(client_cursor)
+        cursor = self.first_cursor(client_cursor)
         if page.wire or position < stream.tail:
             return await self._reads.answer_page(
                 stream, start, page, request, event_filter, cursor=cursor
             )
-        response = self._nothing_new(stream, cursor)
+        response = self.nothing_new(stream, cursor)
         response.headers.append(filter_header(event_filter))
         return response
 
@@ -166,7 +165,7 @@ class Live:
         position = self._reads.known_position(stream, offset)
         if position is None:
             return self._events_later(stream, offset, client_cursor, options)
-        return self._events(stream, position, client_cursor, options)
+        return self.events_at(stream, position, client_cursor, options)
 
     def attached(self, reader: SseReader) -> None:
         """Add a reader to the channel of its stream, and start its time limit."""
@@ -228,7 +227,8 @@ class Live:
         if position < stream.earliest:
             raise trimmed(stream)
 
-    def _nothing_new(self, stream: Stream, cursor: str) -> Response:
+    def nothing_new(self, stream: Stream, cursor: str) -> Response:
+        """Return the answer to a long-poll at the tail."""
         headers: Headers = [
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             UP_TO_DATE,
@@ -244,11 +244,12 @@ class Live:
         self, stream: Stream, offset: str, client_cursor: str | None, options: ReadOptions
     ) -> Response:
         position = await self._reads.start(stream, offset)
-        return self._events(stream, position, client_cursor, options)
+        return self.events_at(stream, position, client_cursor, options)
 
-    def _events(
+    def events_at(
         self, stream: Stream, position: int, client_cursor: str | None, options: ReadOptions
     ) -> Response:
+        """Return an SSE response that starts at a position."""
         end: Headers = []
         if stream.closed and position == stream.tail:
             offset = self._engine.token(stream, position)
@@ -261,7 +262,7 @@ class Live:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         if options.filter is not None:
             headers.append(filter_header(options.filter))
-        cursor = int(self._first_cursor(client_cursor))
+        cursor = int(self.first_cursor(client_cursor))
         floor = 0 if cursor <= self.cursor(0) else cursor
         reader = SseReader(self, stream, position, floor, form, options.filter)
         return Response(200, headers + end, reader)
@@ -272,6 +273,10 @@ class Live:
         if current.id != stream.id:
             raise StreamNotFound("The stream was deleted, and another one is at its path now.")
         return current
+
+    def polled(self, stream: Stream) -> Channel[SseReader]:
+        """Return the channel at which long-polls of a stream wait."""
+        return self._channel(stream, form_of(stream, PLAIN))
 
     def _channel(
         self, stream: Stream, form: SseForm, event_filter: EventFilter | None = None
@@ -310,7 +315,8 @@ class Live:
             pause_s = 0.0
         self._sweeper = loop.call_later(pause_s, self._sweep) if deadlines else None
 
-    def _first_cursor(self, client_cursor: str | None) -> str:
+    def first_cursor(self, client_cursor: str | None) -> str:
+        """Return the cursor of an answer to a client that has sent one, or none."""
         return next_cursor(self._now_s(), client_cursor, random.randint)
 
     def _now_s(self) -> float:

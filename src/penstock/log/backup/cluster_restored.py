@@ -48,6 +48,7 @@ async def _renew(session: Session) -> Renewed:
     for shard in shards:
         streams += await _renew_shard(session, shard, generation)
         await copying.set_next_id(session, shard.shard, generation + 1)
+    await copying.set_restored(session, generation)
     return Renewed(streams, generation)
 
 

@@ -85,13 +85,13 @@ async def put_streams(session: Session, shard: int, rows: list[Row], producers: 
         await session.fetch(text, shard, rows[-1].id)
 
 
-async def finish(session: Session, name: str, ends: Sequence[ShardEnd]) -> None:
-    """Open the cluster."""
+async def finish(session: Session, name: str, ends: Sequence[ShardEnd], restored: int) -> None:
+    """Open the cluster; `restored` is the generation of the last restore of what was copied."""
     async with session.transaction():
         for shard, end in enumerate(ends):
             await session.fetch(_FINISH, shard, *end)
         await session.fetch("DROP TABLE penstock.import")
-        await schema.make_cluster(session, name, len(ends))
+        await schema.make_cluster(session, name, len(ends), restored)
 
 
 async def stopped_shards(session: Session) -> list[StoredShard]:
@@ -108,6 +108,15 @@ async def stopped_shards(session: Session) -> list[StoredShard]:
 async def lock_shards(session: Session) -> None:
     """Keep nodes from claiming shards until the end of the transaction."""
     await session.fetch("SELECT shard FROM penstock.shard ORDER BY shard FOR UPDATE")
+
+
+async def restored(session: Session) -> int:
+    """Return the generation of the last restore; 0 if there was none."""
+    return int((await session.fetch("SELECT restored FROM penstock.cluster"))[0][0])
+
+
+async def set_restored(session: Session, generation: int) -> None:
+    await session.fetch("UPDATE penstock.cluster SET restored = $1", generation)
 
 
 async def set_next_id(session: Session, shard: int, next_id: int) -> None:

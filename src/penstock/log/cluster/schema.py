@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _FIRST_TABLES: Final = frozenset(
     {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
 )
@@ -41,7 +41,7 @@ CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE penstock.cluster (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format int NOT NULL, name text NOT NULL,
   made_at timestamptz NOT NULL DEFAULT now(), secret text NOT NULL, extents text,
-  shards int NOT NULL);
+  shards int NOT NULL, restored bigint NOT NULL DEFAULT 0);
 CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
@@ -80,8 +80,8 @@ ALTER TABLE penstock.journal SET (autovacuum_vacuum_scale_factor = 0.01,
 {_OBJECTS}"""
 _MAKE_SHARDS: Final = """INSERT INTO penstock.shard
 SELECT shard, 0, NULL, NULL, 0, 0, 0, 1, 0 FROM generate_series(0, $1::int - 1) AS shard"""
-_MAKE_CLUSTER: Final = """INSERT INTO penstock.cluster (format, name, secret, shards)
-VALUES ($1, $2, $3, $4)"""
+_MAKE_CLUSTER: Final = """INSERT INTO penstock.cluster (format, name, secret, shards, restored)
+VALUES ($1, $2, $3, $4, $5)"""
 _UPGRADES: Final = {
     1: """
 ALTER TABLE penstock.cluster ADD COLUMN secret text;
@@ -104,6 +104,9 @@ DROP INDEX penstock.stream_path_idx;
 DROP INDEX penstock.stream_touched_us_id_idx;
 {_STREAM_INDEXES}
 """,
+    4: """
+ALTER TABLE penstock.cluster ADD COLUMN restored bigint NOT NULL DEFAULT 0;
+""",
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""
 _NAMES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'"
@@ -120,6 +123,8 @@ class About(NamedTuple):
     secret: str
     """What nodes show each other to be believed."""
     shards: int
+    restored: int = 0
+    """The generation of the last restore of its database, if there was one."""
 
 
 async def prepare(session: Session, name: str, shards: int) -> About:
@@ -136,7 +141,8 @@ async def prepare(session: Session, name: str, shards: int) -> About:
             else:
                 await _upgrade(session, tables)
                 await check(session, await tables_of(session), name)
-            return About(*(await session.fetch("SELECT secret, shards FROM penstock.cluster"))[0])
+            about = "SELECT secret, shards, restored FROM penstock.cluster"
+            return About(*(await session.fetch(about))[0])
     except Refused as error:
         raise ClusterRefused(
             f"PostgreSQL refuses to make or use the tables of the cluster ({error}). Grant the "
@@ -152,9 +158,9 @@ async def make_tables(session: Session, shards: int) -> None:
     await session.fetch(_MAKE_SHARDS, shards)
 
 
-async def make_cluster(session: Session, name: str, shards: int) -> None:
+async def make_cluster(session: Session, name: str, shards: int, restored: int = 0) -> None:
     """Write the one row that lets nodes use the tables."""
-    await session.fetch(_MAKE_CLUSTER, FORMAT, name, _new_secret(), shards)
+    await session.fetch(_MAKE_CLUSTER, FORMAT, name, _new_secret(), shards, restored)
 
 
 async def lock(session: Session) -> set[str]:

@@ -118,6 +118,7 @@ class ClusterStore:
             if self._own_node is not None:
                 await self._own_node.join(__version__)
             self._shard = Shard(self.node.shard, self._count_shards())
+            self.restore_generation = self.node.node.about.restored
             claim = self.node.claim
             if claim is None:
                 if self._own_node is None:

@@ -153,7 +153,7 @@ class _Export:
                 "next_id": shard.next_id,
                 "clean": 1,
                 HAS_MARK: 0,
-                RESTORED: 0,
+                RESTORED: await copying.restored(self._session),
             }
             catalog.commit(Changes([], [], [], [], meta))
         return copied

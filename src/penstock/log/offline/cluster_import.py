@@ -24,7 +24,7 @@ from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Ses
 from penstock.log.cluster.extents import ExtentCache, plan_extents
 from penstock.log.disk.catalog_rows import Row, stream_from_row
 from penstock.log.disk.files import Files
-from penstock.log.disk.recovery import FORMAT_FILE, read_format
+from penstock.log.disk.recovery import FORMAT_FILE, RESTORED, read_format
 from penstock.log.disk.segment import SegmentInfo
 from penstock.log.disk.worker_folders import worker_folders
 from penstock.log.offline.blocks import BLOCKS_AT_ONCE, FolderBlocks, groups
@@ -111,7 +111,9 @@ async def _import(
     finally:
         extents.close()
         sessions.close()
-    await copying.finish(session, settings.cluster_name, [shard.end() for shard in shards])
+    ends = [shard.end() for shard in shards]
+    restored = max(shard.restored for shard in shards)
+    await copying.finish(session, settings.cluster_name, ends, restored)
     return copied
 
 
@@ -128,6 +130,7 @@ class _Shard:
         meta = self._catalog.meta()
         self._next_id = int(meta.get("next_id", 1))
         self._last_lsn = int(meta.get("checkpoint_lsn", 0))
+        self.restored = int(meta.get(RESTORED, 0))
 
     def state(self) -> list[object]:
         """Return what names the folder in the state that it is in."""

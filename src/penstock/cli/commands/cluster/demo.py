@@ -44,6 +44,7 @@ class DemoNode:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
+        """Start the process; it serves when `wait` returns."""
         arguments = ["serve", "--host", "127.0.0.1", "--port", str(self._port)]
         arguments += ["--cluster", self._dsn, "--cluster-node", self.name]
         arguments += ["--data-dir", str(self._folder), "--config", os.devnull]
@@ -60,6 +61,9 @@ class DemoNode:
                 text=True,
                 process_group=0,  # Ctrl-C reaches the demo alone, which ends what it has started
             )
+
+    def wait(self) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line.startswith(READY_PREFIX):
@@ -168,6 +172,8 @@ def _nodes(folder: Path, dsn: str) -> Iterator[list[DemoNode]]:
     try:
         for node in nodes:
             node.start()
+        for node in nodes:
+            node.wait()
         yield nodes
     finally:
         for node in nodes:
@@ -192,6 +198,7 @@ def _kill_one(number: int, nodes: list[DemoNode], dsn: str, load: Load, messages
     )
     click.echo(f"   now {others}; {victim.name} is started again")
     victim.start()
+    victim.wait()
     load.until_more(messages)
     _tell(load)
 
@@ -207,7 +214,7 @@ def _owned(dsn: str, gone: str = "") -> Counter[str]:
         owned = Counter(str(shard["owner"]) for shard in shards if shard["owner"])
         if owned.total() == len(shards) and gone not in owned:
             return owned
-        time.sleep(0.1)
+        time.sleep(0.1)  # a claim takes about as long; the tables say nothing by themselves
     raise Failure("Some shards of the cluster got no owner.", FAILURE)
 
 

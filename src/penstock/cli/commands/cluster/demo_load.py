@@ -55,7 +55,7 @@ class Caller:
                     answer, _ = self._try(owner, method, target, body, headers)
                 if answer is not None:
                     return answer
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_S)  # nobody owns the stream yet: asking faster only takes time away
         raise LoadFailed(f"No node has answered {method} {target} for {PATIENCE_S:.0f} s.")
 
     def _try(
@@ -235,7 +235,7 @@ class Load:
                 raise self._errors[0]
             if time.monotonic() > deadline:
                 raise LoadFailed(f"Not within {PATIENCE_S:.0f} s: {what}.")
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_S)  # counters of other threads, which do not say when they change
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:

@@ -125,7 +125,7 @@ class Postgres:
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise PostgresFailed(f"PostgreSQL does not start: {self.log()}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # it does not tell its parent when it is ready
 
     def log(self) -> str:
         return (self.data.parent / f"{self.name}.log").read_text()
@@ -191,7 +191,7 @@ class Trio(Generic[Server]):
         while self.primary.query("SELECT count(*) FROM pg_stat_replication") != ["2"]:
             if time.monotonic() > deadline:
                 raise PostgresFailed(f"PostgreSQL does not replicate: {self.primary.log()}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # a standby connects when it likes, and only the table shows it
 
     @staticmethod
     def demand_standbys(server: Postgres) -> None:

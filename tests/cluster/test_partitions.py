@@ -1,0 +1,143 @@
+"""Networks that fail without saying so, between nodes and between a node and PostgreSQL: silent,
+slow, deaf in one direction. Nothing acknowledged is lost, doubled or reordered, and no reader is
+misled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from tests.cluster.workload import FEW, QUICK, Cluster, Workload, until
+from tests.helpers.postgres import ON_POSTGRES, Postgres, shared
+from tests.helpers.server import Server
+from tests.helpers.tcp_proxy import DOWN, UP, TcpProxy, tcp_proxy
+
+pytestmark = list(ON_POSTGRES)
+
+SINGLE = ("--cluster-durability", "single")
+SHARDS = 10
+"""So many that each of three nodes owns some."""
+Fault = Callable[[TcpProxy], None]
+FAULTS: dict[str, Fault] = {
+    "silent": lambda proxy: proxy.cut(),
+    "requests lost": lambda proxy: proxy.cut(UP),
+    "answers lost": lambda proxy: proxy.cut(DOWN),
+    "slow": lambda proxy: proxy.slow_down(0.05),
+}
+
+
+def behind(proxy: TcpProxy, dsn: str, server: Postgres) -> str:
+    """Return the URL of a database through a proxy."""
+    return dsn.replace(f"127.0.0.1:{server.port}", proxy.address)
+
+
+def owns(cluster: Cluster, node: Server) -> int:
+    """Return how many shards a node owns, by the database."""
+    return sum(cluster.names.get(each["owner"] or "") is node for each in cluster.shard_rows())
+
+
+@pytest.mark.parametrize(
+    ("engine", "peers"),
+    [
+        (["answers lost"], ["requests lost"]),
+        pytest.param([*FAULTS], [*FAULTS], marks=pytest.mark.soak),
+    ],
+    ids=["one each", "all"],
+)
+def test_nothing_is_lost_and_nobody_misled(engine: list[str], peers: list[str]) -> None:
+    """Writers and readers at three nodes, of which one is cut off from PostgreSQL and is replaced,
+    and which then do not reach each other."""
+    server = shared()
+    dsn = server.fresh_database()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(tcp_proxy("127.0.0.1", server.port))
+        cluster = Cluster(stack, dsn, *SINGLE, *QUICK, shards=SHARDS)
+        (victim,) = cluster.start(1, dsn=behind(proxy, dsn, server))
+        cluster.start(2)
+        cluster.spread()
+        between = [stack.enter_context(before(server, dsn, name)) for name in cluster.names]
+        with Workload(cluster, writers=2) as work:
+            for name in engine:
+                cut_off(cluster, victim, proxy, work, name)
+            for number, name in enumerate(peers):
+                FAULTS[name](between[number % len(between)])
+                work.goes_on(FEW)
+                between[number % len(between)].heal()
+            work.goes_on(FEW)
+        work.check()
+        for reader in work.readers:
+            assert reader.seen, reader
+
+
+def cut_off(cluster: Cluster, victim: Server, proxy: TcpProxy, work: Workload, name: str) -> None:
+    """Let a network fail between a node that owns something and PostgreSQL, and heal."""
+    until(lambda: owns(cluster, victim) > 0, "it owns something")
+    work.goes_on(FEW)
+    owned = [path for path in work.paths if cluster.owner(path) is victim]
+    FAULTS[name](proxy)
+    if name != "slow":
+        until(lambda: owns(cluster, victim) == 0, f"it is replaced: {name}")
+        # It can still say what it has, but not that this is all.
+        assert not any(says_all(victim, path) for path in owned)
+    work.goes_on(FEW)
+    proxy.heal()
+
+
+@contextmanager
+def before(server: Postgres, dsn: str, name: str) -> Iterator[TcpProxy]:
+    """Provide a proxy by which other nodes reach a node from now on."""
+    (peer,) = server.query(f"SELECT peer FROM penstock.node WHERE name = '{name}'", _name(dsn))
+    host, _, port = peer.rpartition(":")
+    with tcp_proxy(host, int(port)) as proxy:
+        server.query(
+            f"UPDATE penstock.node SET peer = '{proxy.address}' WHERE name = '{name}'"
+            " RETURNING name",
+            _name(dsn),
+        )
+        yield proxy
+
+
+def says_all(node: Server, path: str) -> bool:
+    try:
+        answer = httpx.get(f"{node.url}/v1/stream/{path}?offset=-1", timeout=0.3, verify=False)
+    except httpx.HTTPError:
+        return False
+    return "stream-up-to-date" in answer.headers
+
+
+def _name(dsn: str) -> str:
+    return dsn.rpartition("/")[2]
+
+
+@pytest.mark.parametrize("fault", ["answers lost", pytest.param("silent", marks=pytest.mark.soak)])
+def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
+    """The relay hears nothing, though the owner is there: it asks again when it is."""
+    server = shared()
+    dsn = server.fresh_database()
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, *SINGLE, shards=6)
+        cluster.start(2)
+        cluster.spread()
+        owner = cluster.owner("log-0")
+        name = next(each for each, node in cluster.names.items() if node is owner)
+        other = next(node for node in cluster.nodes if node is not owner)
+        proxy = stack.enter_context(before(server, dsn, name))
+        client, path = cluster.client, "/v1/stream/log-0"
+        headers = {"content-type": "text/plain"}
+        assert client.put(owner.url + path, headers=headers).is_success
+        until(lambda: client.get(other.url + path).is_success and proxy.opened, "proxied")
+        with client.stream("GET", f"{other.url}{path}?offset=-1&live=sse", timeout=30) as answer:
+            lines = answer.iter_lines()
+            client.post(owner.url + path, content=b"<before>", headers=headers)
+            assert any("<before>" in line for line in lines)
+            opened = proxy.opened
+            FAULTS[fault](proxy)
+            client.post(owner.url + path, content=b"<meanwhile>", headers=headers)
+            until(lambda: proxy.opened > opened, "the silent owner is asked anew")
+            proxy.heal()
+            assert any("<meanwhile>" in line for line in lines)
+            client.post(owner.url + path, content=b"<after>", headers=headers)
+            assert any("<after>" in line for line in lines)
