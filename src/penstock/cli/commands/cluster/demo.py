@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,13 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import click
 
 from penstock.cli import Failure
-from penstock.cli.commands.cluster import postgres
+from penstock.cli.commands.cluster import interrupts, postgres
 from penstock.cli.commands.cluster.demo_load import Load, LoadFailed, Report
 from penstock.cli.exits import FAILURE
 from penstock.cli.text import amount
@@ -49,7 +47,7 @@ class DemoNode:
         arguments += ["--cluster", self._dsn, "--cluster-node", self.name]
         arguments += ["--data-dir", str(self._folder), "--config", os.devnull]
         arguments += ["--long-poll-timeout", "1"]  # readers are to end soon after the writers
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as log, interrupts.held():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.cli", *arguments],
                 # The demo must not depend on this machine's settings.
@@ -108,8 +106,7 @@ def demo(messages: int, kills: int) -> None:
     what every reader has seen. It ends by itself, and leaves no process and no folder behind.
     """
     _check_packages()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupts.install()
     try:
         with postgres.postgres_folder() as folder:
             _run(folder, messages, kills)
@@ -130,10 +127,6 @@ def _check_packages() -> None:
         ) from None
     if postgres.programs() is None:
         raise Failure(f"The demo needs the programs of PostgreSQL: {postgres.INSTALL}", FAILURE)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _run(folder: Path, messages: int, kills: int) -> None:

@@ -24,6 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from penstock.cli.commands.cluster import interrupts
+
 USER: Final = "penstock"
 DATABASE: Final = "streams"
 START_TIMEOUT_S: Final = 60.0
@@ -112,7 +114,7 @@ class Postgres:
 
     def start(self) -> None:
         binary = needed_programs() / "postgres"
-        with (self.data.parent / f"{self.name}.log").open("ab") as log:
+        with (self.data.parent / f"{self.name}.log").open("ab") as log, interrupts.held():
             self.process = subprocess.Popen(
                 [binary, "-D", self.data, "-p", str(self.port)],
                 stdout=subprocess.DEVNULL,
