@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
-from penstock.access.jwks import KeyRules, Keys, parse_key_set
+from penstock.access.jwks import Keys
 from penstock.access.jwt import JwtAccess, JwtPolicy, JwtVerifier
+from penstock.access.key_set import KeyRules, parse_key_set
 from penstock.clock import ManualClock
 
 NOW_S = 1_800_000_000

@@ -1,218 +1,405 @@
-"""Which keys of a JWKS are used, for which algorithms, and what is said of the others."""
+"""Keys from a file and from another server: rotation, failures, and how often they are loaded."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given
-from hypothesis import strategies as st
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm
+import uvloop
 
-from penstock.access.jwks import (
-    ALGORITHMS,
-    KeyRules,
-    ParsedKeys,
-    UnusableKeys,
-    parse_key_set,
-    secret_key_set,
+from penstock.access.jwks import AGE_MIN_S, KeyFile, Keys, KeyUrl
+from penstock.access.jwt import JwtAccess
+from penstock.access.key_set import KeyRules, KeySet
+from penstock.clock import ManualClock
+from penstock.config.settings import Settings
+from penstock.egress import Egress
+from penstock.errors import KeysUnavailable, KeyUnknown, Unauthorized
+from penstock.limits import JWT_KEYS_BYTES_MAX
+from tests.access.minting import (
+    AUDIENCE,
+    ISSUER,
+    NOW_S,
+    Signer,
+    document,
+    keys,
+    name_of,
+    signer,
+    write_keys,
 )
-from penstock.limits import JWT_KEYS_BYTES_MAX, JWT_KEYS_MAX
-from tests.access.minting import Signer, b64, document, signer
+from tests.egress.scripted import Scripted, answer, scripted
 
-ALL = KeyRules(ALGORITHMS)
-RSA, EC, HS = signer("RS256"), signer("ES256"), signer("HS256")
-
-
-def _parse(*jwks: Any, rules: KeyRules = ALL) -> ParsedKeys:
-    return parse_key_set(document(*jwks), rules)
+OLD, NEW = signer(kid="old", name="old"), signer(kid="new", name="new")
+RULES = KeyRules(("ES256",))
 
 
-def _usable(parsed: ParsedKeys, kid: str | None = "one") -> list[str]:
-    return [name for name in ALGORITHMS if parsed.keys.find(kid, name) is not None]
+def runs(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test on the event loop of the server."""
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(test(), 20))
+
+    run.__name__ = getattr(test, "__name__", "test")
+    return run
+
+
+class Time:
+    """A monotonic clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def _serve(server: Scripted, *signers: Signer, headers: tuple[str, ...] = ()) -> None:
+    server._parts = [answer(document(*(each.jwk() for each in signers)), *headers)]
+
+
+def _egress(**settings: Any) -> Egress:
+    return Egress(Settings(memory=True, development=True, **settings))
+
+
+def _keys(server: Scripted, time: Time | None = None, *, age_s: float = 600) -> Keys:
+    source = KeyUrl(server.url("/jwks.json?token=hidden"), _egress())
+    return Keys(source=source, rules=RULES, age_s=age_s, monotonic=time or Time())
+
+
+def _settings(jwt_keys: str, **changes: Any) -> Settings:
+    usual = {"jwt_algorithms": ("ES256",), "jwt_issuer": (ISSUER,), "jwt_audience": (AUDIENCE,)}
+    return Settings(memory=True, development=True, jwt_keys=jwt_keys, **{**usual, **changes})
+
+
+def _access(jwt_keys: str, **changes: Any) -> JwtAccess:
+    settings = _settings(jwt_keys, **changes)
+    return JwtAccess(settings, Egress(settings), clock=ManualClock(NOW_S * 1_000_000))
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def _has(keys: Keys, issuer: Signer) -> bool:
+    return keys.current.find(issuer.kid, "ES256") is not None
+
+
+# -- a URL
+
+
+@runs
+async def test_a_new_key_is_picked_up_and_a_removed_one_ends() -> None:
+    time = Time()
+    async with scripted() as server:
+        _serve(server, OLD)
+        loaded = _keys(server, time)
+        await loaded.refresh()
+        assert (_has(loaded, OLD), _has(loaded, NEW)) == (True, False)
+        for signers in ([OLD, NEW], [NEW]):
+            time.now_s += 5
+            _serve(server, *signers)
+            await loaded.refresh()
+            assert (_has(loaded, OLD), _has(loaded, NEW)) == (OLD in signers, True)
+        assert b"accept: application/jwk-set+json" in server.requests[0]
+
+
+@runs
+async def test_nothing_is_fetched_before_the_start() -> None:
+    async with scripted() as server:
+        _serve(server, OLD)
+        access = _access(server.url())
+        await asyncio.sleep(0)
+        assert server.requests == []
+        access.start()
+        await _until(lambda: _has(access.keys, OLD))
+        assert len(server.requests) == 1
+        assert name_of(access, OLD.token()) == "ada"
+        access.close()
+
+
+@runs
+async def test_a_storm_of_unknown_keys_makes_one_fetch() -> None:
+    gate = asyncio.Event()
+    async with scripted() as server:
+        _serve(server, OLD)
+        access = _access(server.url())
+        time = access.keys._monotonic = Time()
+        await access.keys.refresh()
+        time.now_s += 5
+        server._parts = [gate, answer(document(OLD.jwk(), NEW.jwk()))]
+        for index in range(1000):
+            with pytest.raises(KeysUnavailable) as caught:
+                access.principal(OLD.token({"kid": f"unknown-{index}"}))
+            assert caught.value.headers == {"Retry-After": "1"}
+            assert name_of(access, OLD.token()) == "ada"  # a known key does not wait
+        waiting = asyncio.gather(*(access.keys.refresh() for _ in range(100)))
+        gate.set()
+        await waiting
+        assert len(server.requests) == 2
+        # The set is new: what is not in it is unknown, and what is in it is accepted.
+        assert name_of(access, NEW.token()) == "ada"
+        for index in range(1000):
+            with pytest.raises(KeyUnknown):
+                access.principal(OLD.token({"kid": f"unknown-{index}"}))
+        await access.keys.refresh()
+        assert len(server.requests) == 2
+        time.now_s += 4.9
+        await access.keys.refresh()
+        assert len(server.requests) == 2
+        time.now_s += 0.1
+        await access.keys.refresh()
+        assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("issuer", "algorithms"),
+    "parts",
     [
-        (signer("RS256"), ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]),
-        (signer("ES256"), ["ES256"]),
-        (signer("ES384"), ["ES384"]),
-        (signer("ES512"), ["ES512"]),
-        (signer("EdDSA"), ["EdDSA"]),
-        (signer("HS256"), ["HS256", "HS384", "HS512"]),
-    ],
-    ids=lambda value: value.algorithm if isinstance(value, Signer) else "",
-)
-def test_a_key_serves_the_algorithms_of_its_kind(issuer: Signer, algorithms: list[str]) -> None:
-    assert _usable(_parse(issuer.jwk(alg=None))) == algorithms
-    # Narrowed by its own `alg`, and by the settings.
-    assert _usable(_parse(issuer.jwk(alg=algorithms[0]))) == algorithms[:1]
-    for name in ALGORITHMS:
-        rules = ALL._replace(algorithms=(name,))
-        assert _usable(_parse(issuer.jwk(alg=None), rules=rules)) == [
-            each for each in algorithms if each == name
-        ]
-
-
-def _members(private: Any) -> dict[str, Any]:
-    """The JWK of an RSA key that is not one of `signer`."""
-    return Signer("RS256", private, "one").jwk()
-
-
-@pytest.mark.parametrize(
-    ("jwk", "reason"),
-    [
-        # What it is for
-        (RSA.jwk(use="enc"), "not for signatures"),
-        (RSA.jwk(use=["sig"]), "not for signatures"),
-        (RSA.jwk(key_ops=["encrypt", "sign"]), "not for verifying"),
-        (RSA.jwk(key_ops="verify"), "not for verifying"),
-        (RSA.jwk(alg="RS1"), "not for an algorithm"),
-        (RSA.jwk(alg="none"), "not for an algorithm"),
-        (RSA.jwk(alg="ES256"), "not for an algorithm"),
-        (RSA.jwk(alg="HS256"), "not for an algorithm"),
-        (RSA.jwk(alg=["RS256"]), "not for an algorithm"),
-        (EC.jwk(alg="HS256"), "not for an algorithm"),
-        (EC.jwk(alg="ES384"), "not for an algorithm"),
-        (HS.jwk(alg="RS256"), "not for an algorithm"),
-        (HS.jwk(alg="A128KW"), "not for an algorithm"),
-        # Its kind
-        ("key", "not an object"),
-        (None, "not an object"),
-        ({}, "has no type"),
-        (RSA.jwk(kty=["RSA"]), "has no type"),
-        (RSA.jwk(kty="rsa"), "not for an algorithm"),
-        (RSA.jwk(kty="oct"), "not for an algorithm"),
-        (RSA.jwk(kty="oct", alg="HS256"), "no valid `k`"),
-        (EC.jwk(crv=None), "not for an algorithm"),
-        (EC.jwk(crv="P-999"), "not for an algorithm"),
-        (EC.jwk(crv=256), "has no type"),
-        (ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256K1()).public_key(), as_dict=True),
-         "not for an algorithm"),
-        (OKPAlgorithm.to_jwk(ed448.Ed448PrivateKey.generate().public_key(), as_dict=True),
-         "not for an algorithm"),
-        # Its name
-        (RSA.jwk(kid=1), "`kid`"),
-        (RSA.jwk(kid=""), "`kid`"),
-        (RSA.jwk(kid="k" * 257), "`kid`"),
-        # Its numbers
-        (RSA.jwk(n=None), "no valid `n`"),
-        (RSA.jwk(n=5), "no valid `n`"),
-        (RSA.jwk(n=RSA.jwk()["n"] + "="), "no valid `n`"),
-        (RSA.jwk(n="A" * 4096), "`n` that is too long"),
-        (RSA.jwk(e="AQAB" * 2), "`e` that is too long"),
-        (RSA.jwk(e="Ag"), "is not valid"),
-        (_members(rsa.generate_private_key(65537, 1024)), "less than 2048 bits"),
-        (RSA.jwk(d="AQAB"), "private half"),
-        (EC.jwk(d="AQAB"), "private half"),
-        (EC.jwk(x=b64(bytes(31))), "is not valid"),
-        (EC.jwk(x=b64(bytes(32)), y=b64(bytes(32))), "is not valid"),
-        (EC.jwk(y=EC.jwk()["x"]), "is not valid"),
-        (EC.jwk(y=None), "no valid `y`"),
-        (signer("EdDSA").jwk(x=b64(bytes(31))), "is not valid"),
-        (HS.jwk(k=b64(bytes(31))), "too short"),
-        (HS.jwk(k=""), "is not valid"),
-        (HS.jwk(alg="HS512", k=b64(bytes(63))), "too short"),
+        [answer(b"", status=500)],
+        [answer(b"", "Location: https://example.com/", status=302)],
+        [answer(document(NEW.jwk()), status=203)],
+        [answer(b"<html>")],
+        [answer(b'{"keys": {}}')],
+        [answer(b" " * (JWT_KEYS_BYTES_MAX + 1))],
+        [answer(document(NEW.jwk()), "Content-Encoding: br")],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1000\r\n" + b" " * 4096 +
+         b"\r\n"] * 65],
+        [b"nonsense"],
+        [],
     ],
 )  # fmt: skip
-def test_a_key_that_cannot_be_used_is_ignored(jwk: Any, reason: str) -> None:
-    other = signer("EdDSA", kid="good")
-    parsed = _parse(jwk, other.jwk())
-    assert _usable(parsed, "good") == ["EdDSA"]
-    assert len(parsed.keys) == 1
-    (ignored,) = parsed.ignored
-    assert ignored.startswith("key 1 ")
-    assert reason in ignored
+def test_the_last_good_keys_stay_when_a_fetch_fails(
+    parts: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    @runs
+    async def run() -> None:
+        async with scripted() as server:
+            _serve(server, OLD)
+            access = _access(server.url("/jwks.json?token=hidden"))
+            time = access.keys._monotonic = Time()
+            await access.keys.refresh()
+            server._parts = parts
+            for _ in range(3):
+                time.now_s += 5
+                await access.keys.refresh()
+            assert (access.keys.loads, access.keys.failures) == (4, 3)
+            assert name_of(access, OLD.token()) == "ada"
+            # Nobody can say whether this key is one of the issuer's.
+            with pytest.raises(KeysUnavailable) as caught:
+                access.principal(NEW.token())
+            assert caught.value.headers == {"Retry-After": "5"}
+            time.now_s += 5
+            _serve(server, NEW)
+            await access.keys.refresh()
+            assert name_of(access, NEW.token()) == "ada"
+            with pytest.raises(KeyUnknown):
+                access.principal(OLD.token())
+
+    caplog.set_level(logging.INFO)
+    run()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2  # one for three failures of the same kind, one for their end
+    assert "the last ones stay" in lines[0]
+    assert "loaded again" in lines[1]
+    assert "hidden" not in "".join(lines)
 
 
-def test_a_secret_serves_the_algorithms_that_it_is_long_enough_for() -> None:
-    assert _usable(_parse(HS.jwk(alg=None, k=b64(b"x" * 48)))) == ["HS256", "HS384"]
-
-
-def test_where_kinds_are_mixed_a_key_names_its_algorithm() -> None:
-    rules = ALL._replace(must_name_alg=True)
-    parsed = _parse(RSA.jwk(alg=None), EC.jwk(kid="two"), rules=rules)
-    assert (_usable(parsed), _usable(parsed, "two")) == ([], ["ES256"])
-    assert "has no `alg`" in parsed.ignored[0]
-
-
-def test_of_two_keys_with_the_same_kid_and_algorithm_the_first_counts() -> None:
-    first, second = signer(name="first"), signer(name="second")
-    parsed = _parse(first.jwk(), second.jwk(), RSA.jwk())
-    assert _usable(parsed) == ["RS256", "ES256"]  # another kind may have the same kid
-    assert parsed.ignored == ("key 2 has the `kid` of another one",)
-    key = parsed.keys.find("one", "ES256")
-    assert key is not None
-    assert key.verifies(first.sign(b"x"), b"x")
-
-
-PEM = RSA.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-DER = RSA.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-SSH = RSA.public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-PUBLIC = [PEM, DER, SSH, b64encode(PEM), b64encode(DER), json.dumps(RSA.jwk()).encode()]
-PUBLIC += [PEM.replace(b"\n", b"\\n"), document(RSA.jwk())]
-
-
-@pytest.mark.parametrize("secret", PUBLIC)
-def test_a_public_key_is_refused_as_a_secret(secret: bytes) -> None:
-    with pytest.raises(UnusableKeys, match="no secret"):
-        secret_key_set(secret, ["HS256"])
-    assert "no secret" in _parse(HS.jwk(k=b64(secret))).ignored[0]
-
-
-@pytest.mark.parametrize(("name", "size"), [("HS256", 32), ("HS384", 48), ("HS512", 64)])
-def test_a_secret_is_as_long_as_the_hash(name: str, size: int) -> None:
-    assert secret_key_set(b"s" * size, [name]).find(None, name) is not None
-    with pytest.raises(UnusableKeys, match=f"at least {size} bytes for {name}"):
-        secret_key_set(b"s" * (size - 1), [name])
+@runs
+async def test_a_server_starts_while_its_issuer_is_down() -> None:
+    async with scripted() as server:
+        _serve(server, OLD)
+        url = server.url()
+        await server.aclose()
+        access = _access(url)
+        time = access.keys._monotonic = Time()
+        access.start()
+        with pytest.raises(KeysUnavailable):
+            access.principal(OLD.token())
+        await _until(lambda: access.keys.failures == 1)
+        with pytest.raises(KeysUnavailable):
+            access.principal(OLD.token())
+        # What no key could make valid is refused at once.
+        with pytest.raises(Unauthorized, match="algorithm"):
+            access.principal(OLD.token({"alg": "none"}))
+        assert access.keys.loads == 1
+        async with scripted() as again:
+            _serve(again, OLD)
+            access.keys._source = KeyUrl(again.url(), _egress())
+            time.now_s += 5
+            with pytest.raises(KeysUnavailable):
+                access.principal(OLD.token())
+            await access.keys.refresh()
+            assert name_of(access, OLD.token()) == "ada"
+        access.close()
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("header", "wait_s"),
     [
-        (b"", "not JSON"),
-        (b"<html>", "not JSON"),
-        (PEM, "not JSON"),
-        (b"[]", "not a JSON object"),
-        (b"{}", "no list `keys`"),
-        (b'{"keys": {}}', "no list `keys`"),
-        (json.dumps(RSA.jwk()).encode(), "no list `keys`"),
-        (b'{"keys": [], "keys": []}', "occurs twice"),
-        (b'{"keys": ' + b"[" * 8 + b"]" * 8 + b"}", "nested too deeply"),
-        (document(*[{}] * (JWT_KEYS_MAX + 1)), f"more than {JWT_KEYS_MAX} keys"),
-        (b" " * (JWT_KEYS_BYTES_MAX + 1), f"more than {JWT_KEYS_BYTES_MAX} bytes"),
+        ((), 600),
+        (("Cache-Control: public, max-age=120, must-revalidate",), 120),
+        (('Cache-Control: MAX-AGE = "120"',), 120),
+        (("Cache-Control: max-age=0",), AGE_MIN_S),
+        (("Cache-Control: max-age=99999999999999999999",), 600),
+        (("Cache-Control: no-store, max-age=120",), AGE_MIN_S),
+        (("Cache-Control: no-cache",), AGE_MIN_S),
+        (("Cache-Control: max-age=x",), 600),
     ],
 )
-def test_what_is_no_key_set_is_refused_as_a_whole(data: bytes, reason: str) -> None:
-    with pytest.raises(UnusableKeys, match=reason):
-        parse_key_set(data, ALL)
+def test_the_issuer_can_ask_for_earlier_fetches(header: tuple[str, ...], wait_s: float) -> None:
+    @runs
+    async def run() -> None:
+        async with scripted() as server:
+            _serve(server, OLD, headers=header)
+            loaded = _keys(server)
+            await loaded.refresh()
+            assert loaded._wait_s == wait_s
+
+    run()
 
 
-def test_as_many_keys_as_the_limit_are_taken() -> None:
-    jwks = [EC.jwk(kid=str(index)) for index in range(JWT_KEYS_MAX)]
-    assert len(_parse(*jwks).keys) == JWT_KEYS_MAX
+@runs
+async def test_keys_are_fetched_again_when_they_are_old() -> None:
+    async with scripted() as server:
+        _serve(server, OLD)
+        loaded = _keys(server, age_s=0.01)
+        loaded.start()
+        await _until(lambda: _has(loaded, OLD))
+        server._parts = [b"nonsense"]
+        await _until(lambda: loaded.failures > 2)
+        _serve(server, NEW)
+        await _until(lambda: _has(loaded, NEW))
+        assert not _has(loaded, OLD)
+        loaded.close()
+        # Closed, it fetches no more.
+        await _until(lambda: loaded._task is not None and loaded._task.done())
+        count = loaded.loads
+        await asyncio.sleep(0.05)
+        assert loaded.loads == count
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=2)
-VALUES |= st.binary(max_size=80).map(b64)
-NAMES = ["kty", "crv", "n", "e", "x", "y", "k", "d", "alg", "use", "key_ops", "kid"]
+@runs
+async def test_the_same_keys_again_change_nothing() -> None:
+    time = Time()
+    async with scripted() as server:
+        _serve(server, OLD)
+        loaded = _keys(server, time)
+        changes: list[KeySet] = []
+        loaded.on_change = changes.append
+        for _ in range(3):
+            await loaded.refresh()
+            time.now_s += 5
+        assert changes == [loaded.current]
 
 
-@given(
-    st.sampled_from([signer(name) for name in ALGORITHMS]),
-    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
-)
-def test_any_key_is_used_or_ignored(issuer: Signer, changes: dict[str, Any]) -> None:
-    parsed = _parse({**issuer.jwk(), **changes})
-    assert (len(parsed.keys) > 0) != bool(parsed.ignored)
+@runs
+async def test_an_internal_address_is_never_asked_for_keys() -> None:
+    async with scripted() as server:
+        _serve(server, OLD)
+        source = KeyUrl(server.url(), Egress(Settings(memory=True)))
+        loaded = Keys(source=source, rules=RULES, age_s=600)
+        await loaded.refresh()
+        assert (loaded.failures, server.requests) == (1, [])
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_key_set_or_unusable(data: bytes) -> None:
-    with pytest.raises(UnusableKeys):
-        parse_key_set(data, ALL)
+@runs
+async def test_an_empty_set_ends_all_keys() -> None:
+    time = Time()
+    async with scripted() as server:
+        _serve(server, OLD)
+        loaded = _keys(server, time)
+        await loaded.refresh()
+        _serve(server)
+        time.now_s += 5
+        await loaded.refresh()
+        assert (len(loaded.current), loaded.failures) == (0, 0)
+
+
+def test_keys_that_are_ignored_are_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @runs
+    async def run() -> None:
+        time = Time()
+        async with scripted() as server:
+            encryption = [OLD.jwk(use="enc", kid=str(index)) for index in range(7)]
+            server._parts = [answer(document(*encryption, NEW.jwk()))]
+            loaded = _keys(server, time)
+            for _ in range(3):
+                await loaded.refresh()
+                time.now_s += 5
+            assert _has(loaded, NEW)
+
+    run()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "/jwks.json: key 1 is not for signatures; " in line
+    assert line.endswith("; and 2 more")
+    assert "hidden" not in line
+
+
+# -- a file
+
+
+def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    @runs
+    async def run() -> None:
+        path = write_keys(tmp_path / "jwks.json", OLD.jwk())
+        access = _access(str(path))
+        assert name_of(access, OLD.token()) == "ada"
+        access.keys._age_s = 0.01
+        access.start()
+        await _until(lambda: access.keys.loads > 3)
+        before = access.keys.current
+        assert name_of(access, OLD.token()) == "ada"
+        path.write_bytes(b'{"keys": [')  # half written
+        await _until(lambda: access.keys.failures > 0)
+        assert access.keys.current is before
+        path.unlink()
+        failures = access.keys.failures
+        await _until(lambda: access.keys.failures > failures)
+        assert name_of(access, OLD.token()) == "ada"
+        write_keys(tmp_path / "next.json", NEW.jwk()).rename(path)
+        await _until(lambda: _has(access.keys, NEW))
+        assert name_of(access, NEW.token()) == "ada"
+        with pytest.raises((KeyUnknown, KeysUnavailable)):
+            access.principal(OLD.token())
+        access.close()
+
+    run()
+
+
+def test_a_key_that_was_just_added_to_a_file_is_found_by_asking(tmp_path: Path) -> None:
+    @runs
+    async def run() -> None:
+        path = write_keys(tmp_path / "jwks.json", OLD.jwk())
+        access = _access(str(path))
+        write_keys(path, OLD.jwk(), NEW.jwk())
+        with pytest.raises(KeysUnavailable) as caught:
+            access.principal(NEW.token())
+        assert caught.value.headers == {"Retry-After": "1"}
+        await access.keys.refresh()
+        assert name_of(access, NEW.token()) == "ada"
+
+    run()
+
+
+def test_no_more_of_a_file_is_read_than_a_key_set_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert len(KeyFile(path).read().data) == JWT_KEYS_BYTES_MAX + 1
+
+
+@runs
+async def test_without_a_source_nothing_is_loaded() -> None:
+    fixed = keys(OLD.jwk(), algorithms=("ES256",))
+    fixed.start()
+    await fixed.refresh()
+    assert fixed.refresh_soon() is None
+    assert fixed.loads == 0
+    fixed.close()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.access.jwks import ALGORITHMS
 from penstock.access.jwt import check_claims, is_jwt
+from penstock.access.key_set import ALGORITHMS
 from penstock.access.rules import Rule, Verb
 from penstock.errors import KeyUnknown, Unauthorized
 from tests.access.minting import (

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.utils import raw_to_der_signature
 
-from penstock.access.jwks import ALGORITHMS
 from penstock.access.jwt import JwtVerifier
+from penstock.access.key_set import ALGORITHMS
 from penstock.errors import KeyUnknown, Unauthorized
 from tests.access.minting import CURVES, NOW_S, Signer, b64, claims, name_of, signer, verifier
 

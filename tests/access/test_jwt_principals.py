@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.access.jwks import Document, Key, KeySet
+from penstock.access.jwks import Document
 from penstock.access.jwt import JwtAccess
+from penstock.access.key_set import Key, KeySet
 from penstock.access.principal import Principal
 from penstock.access.rules import Verb
 from penstock.clock import ManualClock

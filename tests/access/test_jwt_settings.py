@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.access.jwks import KeySet
 from penstock.access.jwt import JwtAccess, open_jwt
+from penstock.access.key_set import KeySet
 from penstock.access.rules import Rule, Verb
 from penstock.clock import ManualClock
 from penstock.config.setting import InvalidSetting

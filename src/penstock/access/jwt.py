@@ -1,7 +1,7 @@
 """JSON Web Tokens (RFC 7519): from the text of a token to whom it names and what that one may do.
 
 A token is verified with the keys of the settings alone; whatever it says about keys itself is
-ignored. Loading keys is in jwks.py. Knows no requests.
+ignored. Keys are in key_set.py, and loaded by jwks.py. Knows no requests.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from penstock.access import jwks
+from penstock.access import jwks, key_set
 from penstock.access.jose import Malformed, decode_base64url, parse_object
-from penstock.access.jwks import Key, Keys, KeySet, UnusableKeys
+from penstock.access.jwks import Keys
+from penstock.access.key_set import Key, KeySet, UnusableKeys
 from penstock.access.principal import Principal
 from penstock.access.rules import Rules, parse_rule
 from penstock.clock import SYSTEM_CLOCK
@@ -96,7 +97,7 @@ class JwtAccess:
     ) -> None:
         """Raise InvalidSetting for settings that cannot be used, keys in a file included."""
         policy = jwt_policy(settings)
-        jwks.preload()
+        key_set.preload()
         self.keys = _keys(settings, egress)
         self.keys.on_change = self._keys_changed
         self._verifier = JwtVerifier(policy, self.keys, clock=clock)
@@ -219,7 +220,7 @@ def check_header(header: Mapping[str, Any], policy: JwtPolicy) -> tuple[str, str
             raise _refusal(f"The token's header has `{name}`, which is not supported.")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
         raise _refusal("The token's `typ` is not that of an access token.")
-    if kid is not None and (not isinstance(kid, str) or len(kid) > jwks.KID_CHARACTERS_MAX):
+    if kid is not None and (not isinstance(kid, str) or len(kid) > key_set.KID_CHARACTERS_MAX):
         raise _refusal(f"{_MALFORMED}: its `kid` is not text of a usual length.")
     return algorithm, kid
 
@@ -300,9 +301,9 @@ def jwt_policy(settings: Settings) -> JwtPolicy:
     """Return what the settings demand of tokens; InvalidSetting if they do not fit together."""
     algorithms = settings.jwt_algorithms
     for name in algorithms:
-        if name not in jwks.ALGORITHMS:
+        if name not in key_set.ALGORITHMS:
             raise InvalidSetting(
-                f"Setting jwt_algorithms: {name!r} is none of {', '.join(jwks.ALGORITHMS)}."
+                f"Setting jwt_algorithms: {name!r} is none of {', '.join(key_set.ALGORITHMS)}."
             )
     _check_origin_of_keys(settings)
     for setting in ("jwt_issuer", "jwt_audience"):
@@ -354,7 +355,7 @@ def _check_origin_of_keys(settings: Settings) -> None:
         raise InvalidSetting(
             "Setting jwt_algorithms needs either jwt_keys, a JWKS, or jwt_secret, and not both."
         )
-    secret = [name for name in settings.jwt_algorithms if name in jwks.SECRET_ALGORITHMS]
+    secret = [name for name in settings.jwt_algorithms if name in key_set.SECRET_ALGORITHMS]
     if settings.jwt_secret and len(secret) < len(settings.jwt_algorithms):
         raise InvalidSetting(
             "Setting jwt_secret serves HS256, HS384 and HS512 alone. Name no others in "
@@ -372,11 +373,11 @@ def _keys(settings: Settings, egress: Egress) -> Keys:
     if settings.jwt_secret:
         try:
             secret = settings.jwt_secret.encode("utf-8")
-            return Keys(jwks.secret_key_set(secret, settings.jwt_algorithms))
+            return Keys(key_set.secret_key_set(secret, settings.jwt_algorithms))
         except UnusableKeys as error:
             raise InvalidSetting(f"Setting jwt_secret {error}.") from None
-    is_secret = [name in jwks.SECRET_ALGORITHMS for name in settings.jwt_algorithms]
-    rules = jwks.KeyRules(
+    is_secret = [name in key_set.SECRET_ALGORITHMS for name in settings.jwt_algorithms]
+    rules = key_set.KeyRules(
         algorithms=settings.jwt_algorithms,
         must_name_alg=any(is_secret) and not all(is_secret),
     )
@@ -398,7 +399,7 @@ def _keys(settings: Settings, egress: Egress) -> Keys:
     return keys
 
 
-def _keys_of_url(settings: Settings, egress: Egress, rules: jwks.KeyRules) -> Keys:
+def _keys_of_url(settings: Settings, egress: Egress, rules: key_set.KeyRules) -> Keys:
     try:
         target = egress.check(settings.jwt_keys)
     except PenstockError as error:
