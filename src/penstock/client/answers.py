@@ -62,6 +62,14 @@ class Answer(NamedTuple):
         return self.headers.get("content-type", "application/octet-stream")
 
     @property
+    def media_type(self) -> str:
+        return self.content_type.partition(";")[0].strip().lower()
+
+    @property
+    def has_events(self) -> bool:
+        return self.status == 200 and self.media_type == "text/event-stream"
+
+    @property
     def cursor(self) -> str | None:
         return self.headers.get("stream-cursor")
 

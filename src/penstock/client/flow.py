@@ -18,6 +18,7 @@ from penstock.errors import ConnectionFailed, PenstockError, ProtocolError
 T = TypeVar("T")
 
 LIST_PAGE = 1000
+ERROR_BODY_BYTES_MAX = 64 * 1024
 
 
 class Exchange(NamedTuple):
@@ -102,6 +103,19 @@ def exchange(effect: Exchange | Open) -> Flow[Answer]:
         effect = effect._replace(request=target)
     url = shown_url(effect.request.url)
     raise ProtocolError(f"More than {REDIRECTS_MAX} redirects, the last to {url}.")
+
+
+def refusal(request: Request, answer: Answer) -> Flow[PenstockError]:
+    """Return the error of an answer that was opened: it is a refusal, or has no events."""
+    if answer.status < 300:
+        return ProtocolError(f"The answer is {answer.media_type}, not text/event-stream.")
+    body = b""
+    while len(body) < ERROR_BODY_BYTES_MAX:
+        piece: bytes | None = yield Piece()
+        if piece is None:
+            break
+        body += piece
+    return error_of(request, answer._replace(body=body))
 
 
 def send(request: Request, retry: Retry) -> Flow[Answer]:

@@ -19,7 +19,7 @@ from penstock.client import requests
 from penstock.client.answers import Answer, check_filter, error_of, start_offset
 from penstock.client.batches import Batch, Decoder
 from penstock.client.endurance import Endurance, OnOutage
-from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange
+from penstock.client.flow import Call, Close, Emit, Exchange, Flow, Open, Piece, exchange, refusal
 from penstock.client.requests import EVERYTHING, Filter, Start
 from penstock.client.retry import Retry
 from penstock.client.sse import Control, EventParser, decode_base64, parse_control
@@ -38,7 +38,6 @@ SSE_REFUSED: Final = frozenset({400, 405, 406, 415, 501})
 SSE_FIRST_EVENT_S: Final = 10.0  # a server sends its first control event at once
 SSE_BAD_MAX: Final = 3  # SSE responses in a row that came too late or ended too soon
 LIVE_SHORT_S: Final = 1.0  # an empty live answer that took less did not wait for news
-ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 
 # In the text of an event, LF may have been CR or CRLF, and U+FFFD may have been any bytes.
 _IN_DOUBT: Final = re.compile(rb"\n|\xef\xbf\xbd")
@@ -261,8 +260,7 @@ class Follower:
 
     def _is_event_stream(self, request: requests.Request, answer: Answer) -> Flow[bool]:
         """Whether the answer is a stream of events; in auto mode a refusal leads to long-polls."""
-        media_type = answer.content_type.partition(";")[0].strip().lower()
-        if answer.status == 200 and media_type == "text/event-stream":
+        if answer.has_events:
             yield from self._endurance.answered()
             check_filter(answer, self._options.filter)
             return True
@@ -275,15 +273,7 @@ class Follower:
             yield Close()
             self._base64_allowed = False
             return False
-        body = b""
-        while len(body) < ERROR_BODY_BYTES_MAX:
-            piece = yield Piece()
-            if piece is None:
-                break
-            body += piece
-        if answer.status < 300:
-            raise ProtocolError(f"The answer to live=sse is {media_type}, not text/event-stream.")
-        raise error_of(request, answer._replace(body=body))
+        raise (yield from refusal(request, answer))
 
     def _learn_type(self) -> Flow[None]:
         # Events do not say whether their text is JSON.

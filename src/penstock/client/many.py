@@ -15,11 +15,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from penstock.client import requests
-from penstock.client.answers import Answer, error_of
 from penstock.client.batches import Batch, Decoder
 from penstock.client.endurance import Endurance, OnOutage
-from penstock.client.flow import Call, Close, Emit, Flow, Open, Piece, exchange
-from penstock.client.follow import ERROR_BODY_BYTES_MAX, LIVE_SHORT_S
+from penstock.client.flow import Call, Close, Emit, Flow, Open, Piece, exchange, refusal
+from penstock.client.follow import LIVE_SHORT_S
 from penstock.client.retry import Retry
 from penstock.client.sse import EventParser, decode_base64
 from penstock.errors import BadRequest, PenstockError, ProtocolError
@@ -169,7 +168,8 @@ class ManyFollower:
         if answer.status == 204:  # every stream is closed, and nothing can join
             self._done = True
             return
-        yield from self._check(request, answer)
+        if not answer.has_events:
+            raise (yield from refusal(request, answer))
         yield from self._endurance.answered()
         yield from self._receive()
         yield Close()
@@ -177,20 +177,6 @@ class ManyFollower:
             self._endurance.failures = 0
         elif self.cursor == before and not self._done:
             yield from self._endurance.short()
-
-    def _check(self, request: requests.Request, answer: Answer) -> Flow[None]:
-        media_type = answer.content_type.partition(";")[0].strip().lower()
-        if answer.status == 200 and media_type == "text/event-stream":
-            return
-        body = b""
-        while len(body) < ERROR_BODY_BYTES_MAX:
-            piece = yield Piece()
-            if piece is None:
-                break
-            body += piece
-        if answer.status < 300:
-            raise ProtocolError(f"The answer is {media_type}, not text/event-stream.")
-        raise error_of(request, answer._replace(body=body))
 
     def _receive(self) -> Flow[None]:
         parser = EventParser()

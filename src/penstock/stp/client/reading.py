@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock.client.answers import Answer, error_of
-from penstock.client.flow import Call, Close, Emit, Flow, Open, Pause, Piece, exchange
+from penstock.client.answers import Answer
+from penstock.client.flow import Call, Close, Emit, Flow, Open, Pause, Piece, exchange, refusal
 from penstock.client.requests import Request
 from penstock.client.retry import Retry
 from penstock.errors import ConnectionFailed, InvalidRow, PenstockError, ProtocolError
@@ -26,7 +26,6 @@ OnConflict = Literal["warn", "raise", "ignore"] | Callable[[Conflict], Any]
 OnInvalid = Literal["raise"] | Callable[[RowsBefore], Row | None]
 Deliver = Callable[[list[Row]], Flow[None]]
 
-ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 CUT_ANSWERS_MAX: Final = 3  # in succession, each with an incomplete last line
 
 log = logging.getLogger("penstock.stp")
@@ -204,13 +203,7 @@ class Reception:
 
     def _check(self, request: Request, answer: Answer) -> Flow[SequenceType]:
         if answer.status >= 300:
-            body = b""
-            while len(body) < ERROR_BODY_BYTES_MAX:
-                piece = yield Piece()
-                if piece is None:
-                    break
-                body += piece
-            raise answers.of_table(error_of(request, answer._replace(body=body)))
+            raise answers.of_table((yield from refusal(request, answer)))
         source = self.source
         media = answers.sequence_type(answer, schema=source.schema, version=source.version)
         self.media = media
