@@ -380,10 +380,10 @@ async def test_a_long_history_is_rewritten_as_the_current_tokens(client: Client)
     store = client.app.tokens.store
     first = await token(client, "read:a", name="first")
     text = "n" * 128
-    while store._rewriting is None:
+    while store.rewriter.task is None:
         made = await token(client, "read:a", name=text)
         await client.send("DELETE", f"/v1/tokens/{made['id']}", b"", **bearer(ROOT))
-    await store._rewriting
+    await store.rewriter.task
     stored = client.engine.find(PATH, touch=False)
     assert stored.earliest > module.LOG_BYTES
     assert stored.tail - stored.earliest < 2000
@@ -400,18 +400,15 @@ async def test_a_token_that_is_revoked_during_a_rewrite_does_not_come_back(
 ) -> None:
     store = client.app.tokens.store
     ids = [(await token(client, "read:a"))["id"] for _ in range(20)]
-    rewriting = asyncio.ensure_future(store._rewrite(_tail(client), store._stream.failed))
+    store.rewriter.log_bytes = 1
+    store.rewriter.rewrite_if_long()
     for id in ids[:10]:
         await store.remove(id)
-    await rewriting
+    assert store.rewriter.task is not None
+    await store.rewriter.task
     store._entries.clear()
     await store.load()
     assert [each.id for each in store.all()] == sorted(ids[10:])
-
-
-def _tail(client: Client) -> int:
-    tail: int = client.engine.find(PATH, touch=False).tail
-    return tail
 
 
 @with_app(auth_token=ROOT)

@@ -21,6 +21,7 @@ from penstock.clock import ManualClock
 from penstock.config.settings import Settings
 from penstock.egress import Egress
 from penstock.errors import AlreadyClaimed, Fenced, NoPendingWork, PenstockError, StreamNotFound
+from penstock.log import rewriter
 from penstock.log.engine import Engine
 from penstock.log.offline.verify import verify
 from penstock.protocol.subscription import Ack, Report
@@ -43,7 +44,8 @@ DEADLINE_S = 60
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(store, "ROWS_PER_APPEND", 2)
+    monkeypatch.setattr(store, "LINKS_PER_APPEND", 2)
+    monkeypatch.setattr(rewriter, "ROWS_PER_APPEND", 2)
     monkeypatch.setattr(matching, "NOTICED_PER_TURN", 1)
     with small_blocks():
         yield

@@ -14,6 +14,7 @@ from penstock.clock import ManualClock
 from penstock.config.settings import Settings
 from penstock.errors import DiskFull
 from penstock.http.app import App
+from penstock.log import rewriter
 from penstock.protocol.wakes import Phase
 from penstock.subscriptions import store, wakes
 from penstock.subscriptions.model import Link, Subscription
@@ -361,30 +362,30 @@ def test_the_key_of_tokens_is_durable_before_it_is_used(tmp_path: Path) -> None:
 def test_a_rewrite_that_began_behind_a_failed_write_trims_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "ROWS_PER_APPEND", 1)
+    monkeypatch.setattr(rewriter, "ROWS_PER_APPEND", 1)
 
     async def test(rig: Rig) -> None:
         await rig.desk.pull()
         kept = rig.service.store
-        kept._log_bytes = 1
-        rewrite = kept._rewrite
+        kept.rewriter.log_bytes = 1
+        rewrite = kept.rewriter._rewrite
 
         async def later(*arguments: Any) -> None:
             await asyncio.wait([lost])
             await rewrite(*arguments)
 
-        monkeypatch.setattr(kept, "_rewrite", later)  # a task may start late
+        monkeypatch.setattr(kept.rewriter, "_rewrite", later)  # a task may start late
         # As long as the first row of the rewrite, which takes its place.
         row = store.subscription_row(rig.service.all["s"])
         rig.fill()
         lost = kept.write([row])
         kept.rewrite_if_long()
-        assert kept._rewriting is not None
-        await kept._rewriting
+        assert kept.rewriter.task is not None
+        await kept.rewriter.task
         assert isinstance(lost.exception(), DiskFull)
         await rig.check()
         kept.rewrite_if_long()
-        await kept._rewriting
+        await kept.rewriter.task
         assert kept._stream.find().earliest > 0
         await rig.check()
 

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.http.app import App
+from penstock.log import rewriter
 from penstock.log.system_stream import Event
 from penstock.subscriptions import service, slices, store
 from tests.crash.engines import small_settings, start
@@ -27,7 +28,8 @@ MANY = 60
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    monkeypatch.setattr(store, "ROWS_PER_APPEND", 7)
+    monkeypatch.setattr(store, "LINKS_PER_APPEND", 7)
+    monkeypatch.setattr(rewriter, "ROWS_PER_APPEND", 7)
     monkeypatch.setattr(service, "PAGE", 10)
 
 
@@ -200,14 +202,14 @@ def test_the_stream_of_subscriptions_is_not_rewritten_in_between(tmp_path: Path)
         for path in _paths():
             await desk.append(path)
         kept = desk.service.store
-        kept._log_bytes = 1
+        kept.rewriter.log_bytes = 1
         write = kept.write
 
         async def rewritten(written: asyncio.Future[Any]) -> None:
             await written
             kept.rewrite_if_long()
-            if kept._rewriting is not None:
-                await kept._rewriting
+            if kept.rewriter.task is not None:
+                await kept.rewriter.task
 
         def noted(events: list[Event], *, undo: Any = None) -> Any:
             written = write(events, undo=undo)

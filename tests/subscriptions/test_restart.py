@@ -246,14 +246,14 @@ def test_one_that_is_made_as_the_book_is_rewritten_is_kept(tmp_path: Path) -> No
     async def before(desk: Desk) -> None:
         await desk.pull()
         service, store = desk.service, desk.service.store
-        store._log_bytes = 1
+        store.rewriter.log_bytes = 1
         store.rewrite_if_long()
         # In the same step: the rewriting is decided and has not begun.
         new = Subscription(replace(service.all["s"].row, id="new", created_us=1))
         service.all["new"] = new
         await store.write(rows_of(new))
-        assert store._rewriting is not None
-        await store._rewriting
+        assert store.rewriter.task is not None
+        await store.rewriter.task
         stream = service.wakes.find("__ds/subscriptions")
         assert stream is not None
         assert stream.earliest > 0

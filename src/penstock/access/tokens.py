@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +20,9 @@ from penstock.access.authenticator import unauthorized
 from penstock.access.principal import Principal
 from penstock.access.rules import Rules, parse_rules
 from penstock.access.token_text import PREFIX, new_token, parse_token
-from penstock.errors import InvalidRule, PenstockError, TokenNotFound, TooManyTokens
+from penstock.errors import InvalidRule, TokenNotFound, TooManyTokens
 from penstock.limits import TOKEN_EXPIRED_S
+from penstock.log.rewriter import Rewriter
 from penstock.log.system_stream import Event, SystemStream
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ PATH: Final = "__ds/tokens"
 TOKEN: Final = "token"  # noqa: S105 - the type of a row
 LOG_BYTES: Final = 256 * 1024
 """History at which the stream is rewritten as its current rows."""
-ROWS_PER_APPEND: Final = 500
 SWEEP_S: Final = 5.0
 """Time between two looks for tokens that have expired. The clock of the event loop stands still
 while a machine sleeps, and the wall clock can be set."""
@@ -81,15 +80,12 @@ class TokenStore:
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
         self._clock = clock
         self._monotonic = monotonic
         self._tokens_max = settings.tokens_max
         self._stream = SystemStream(engine, PATH)
         self._entries: dict[str, _Entry] = {}
-        self._rewritten_from = 0
-        self._rewritten_bytes = 0
-        self._rewriting: asyncio.Task[None] | None = None
+        self.rewriter = Rewriter(engine, self._stream, self._current_rows, log_bytes=LOG_BYTES)
         self._removals: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_copy = False  # another process stores the tokens
@@ -102,7 +98,7 @@ class TokenStore:
 
     async def load(self) -> None:
         """Read all tokens back after a start."""
-        self._rewritten_from = self._stream.find().earliest
+        self.rewriter.loaded()
         async for events in self._stream.pieces():
             for event in events:
                 self._apply(event)
@@ -207,7 +203,7 @@ class TokenStore:
 
         await self._stream.write([_row(token.id, token)], undo=undo)
         self._watch_expiry()
-        self._rewrite_if_long()
+        self.rewriter.rewrite_if_long()
         return token, parts.text
 
     async def remove(self, id: str) -> Token:
@@ -237,7 +233,7 @@ class TokenStore:
     async def _end(self, entry: _Entry, written: asyncio.Future[Appended]) -> None:
         await written
         entry.principal.end()
-        self._rewrite_if_long()
+        self.rewriter.rewrite_if_long()
 
     # -- values beside the tokens
 
@@ -271,32 +267,6 @@ class TokenStore:
                 self._begin_removal(entry).add_done_callback(_log_failure)
         self._watch_expiry()
 
-    def _rewrite_if_long(self) -> None:
-        """Start the stream again with the current rows, if most of it is history."""
-        if self._rewriting is not None and not self._rewriting.done():
-            return
-        start = self._engine.pending(self._stream.find()).tail
-        if start - self._rewritten_from > max(LOG_BYTES, 2 * self._rewritten_bytes):
-            self._rewriting = asyncio.ensure_future(self._rewrite(start, self._stream.failed))
-
-    async def _rewrite(self, start: int, failed: int) -> None:
-        stream = self._stream.find()
-        offset = self._engine.token(stream, start)
-        rows = self._current_rows()
-        try:
-            while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
-                await self._stream.write(some)
-            if self._stream.failed != failed:
-                # What was queued before `start` is not there, and rows of this rewrite are in its
-                # place: they must not be trimmed.
-                _log.info("the stream of tokens is rewritten later: a write has failed")
-                return
-            self._rewritten_from = start
-            self._rewritten_bytes = stream.tail - start
-            await self._engine.trim(PATH, offset)
-        except PenstockError as error:
-            _log.warning("cannot rewrite the stream of tokens: %s", error.detail)
-
     def _current_rows(self) -> Iterator[Event]:
         """Yield all rows, each as it is when it is asked for: one that was removed meanwhile must
         not come back."""
@@ -308,9 +278,9 @@ class TokenStore:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._rewriting, *self._removals):
-            if task is not None:
-                task.cancel()
+        self.rewriter.close()
+        for task in self._removals:
+            task.cancel()
 
 
 def _row(id: str, token: Token | None) -> Event:

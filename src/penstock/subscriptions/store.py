@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.errors import PenstockError
 from penstock.log.requests import Appended
+from penstock.log.rewriter import Rewriter
 from penstock.log.system_stream import Event, SystemStream, Undo
 from penstock.protocol.wakes import Wake
 from penstock.subscriptions.model import Link, Row, Subscription
@@ -31,15 +30,13 @@ if TYPE_CHECKING:
 
 PATH: Final = "__ds/subscriptions"
 SECRET: Final = "subscription-secret"  # noqa: S105 - the name of a value, not the value
-ROWS_PER_APPEND: Final = 500
-"""Rows rewritten in one append, so that other appends have their turn."""
+LINKS_PER_APPEND: Final = 500
+"""Links of a draft in one append, so that other appends have their turn."""
 
 SUBSCRIPTION: Final = "subscription"
 WAKE: Final = "wake"
 LINK: Final = "link"
 DRAFT: Final = "draft"
-
-_log = logging.getLogger("penstock.subscriptions")
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -53,13 +50,11 @@ class SubscriptionStore:
     """`all` has the subscriptions by their id; `secret` is the key of their tokens."""
 
     def __init__(self, engine: Engine, settings: Settings, streams: Streams | None = None) -> None:
-        self._engine = engine
         self._streams = streams or LocalStreams(engine)
-        self._log_bytes = settings.subscription_log_bytes
         self._stream = SystemStream(engine, PATH, prepare=self._prepare)
-        self._rewritten_from = 0
-        self._rewritten_bytes = 0
-        self._rewriting: asyncio.Task[None] | None = None
+        self.rewriter = Rewriter(
+            engine, self._stream, self._rows, log_bytes=settings.subscription_log_bytes
+        )
         self._drafts = 0
         self.all: dict[str, Subscription] = {}
         self.secret = b""
@@ -79,7 +74,7 @@ class SubscriptionStore:
         """Read all subscriptions back after a start."""
         stream = self._stream.find()
         self.secret = stream.meta.get(SECRET, b"")
-        self._rewritten_from = stream.earliest
+        self.rewriter.loaded()
         subscriptions: dict[str, Subscription] = {}
         drafts: dict[str, Draft] = {}
         async for events in self._stream.pieces():
@@ -126,10 +121,10 @@ class SubscriptionStore:
         If it has very many links they are written here, some at a time: they count when the rows
         are written.
         """
-        if len(subscription.links) <= ROWS_PER_APPEND:
+        if len(subscription.links) <= LINKS_PER_APPEND:
             return rows_of(subscription)
         links = iter(list(subscription.links.items()))
-        while some := dict(itertools.islice(links, ROWS_PER_APPEND)):
+        while some := dict(itertools.islice(links, LINKS_PER_APPEND)):
             draft = Draft(created_us=subscription.row.created_us, links=some)
             await self.write([_row(DRAFT, subscription.id, draft)])
         return [subscription_row(subscription), wake_row(subscription)]
@@ -140,38 +135,16 @@ class SubscriptionStore:
 
     def rewrite_if_long(self) -> None:
         """Start the stream again with the current rows, if most of it is history."""
-        if self._drafts or (self._rewriting is not None and not self._rewriting.done()):
-            return
-        stream = self._stream.find()
-        start = self._engine.pending(stream).tail
-        if start - self._rewritten_from > max(self._log_bytes, 2 * self._rewritten_bytes):
-            # The list is made here and not in the task, which starts later: whoever is not in it is
-            # written behind `start`. So is what changes meanwhile; of two rows the later one holds.
-            rows = _current_rows(list(self.all.values()))
-            rewrite = self._rewrite(stream, start, rows, self._stream.failed)
-            self._rewriting = asyncio.ensure_future(rewrite)
+        if not self._drafts:
+            self.rewriter.rewrite_if_long()
 
-    async def _rewrite(
-        self, stream: Stream, start: int, rows: Iterator[Event], failed: int
-    ) -> None:
-        offset = self._engine.token(stream, start)
-        try:
-            while some := list(itertools.islice(rows, ROWS_PER_APPEND)):
-                await self.write(some)
-            if self._stream.failed != failed:
-                # What was queued before `start` is not there, and rows of this rewrite are in its
-                # place: they must not be trimmed.
-                _log.info("the stream of subscriptions is rewritten later: a write has failed")
-                return
-            self._rewritten_from = start
-            self._rewritten_bytes = stream.tail - start
-            await self._engine.trim(PATH, offset)
-        except PenstockError as error:
-            _log.warning("cannot rewrite the stream of subscriptions: %s", error.detail)
+    def _rows(self) -> Iterator[Event]:
+        # The list is made here and not in the task, which starts later: whoever is not in it is
+        # written behind the start of the rewrite.
+        return _current_rows(list(self.all.values()))
 
     def close(self) -> None:
-        if self._rewriting is not None:
-            self._rewriting.cancel()
+        self.rewriter.close()
 
 
 # -- rows
