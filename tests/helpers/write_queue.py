@@ -1,5 +1,5 @@
-"""A queue of writes for tests: it writes at once, by the method of the file that it is given, and is
-asked for the result in a later turn of the event loop."""
+"""A queue of writes for tests: it writes at once, by the method of the file that it is given; its
+result is asked for in a later turn of the event loop."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Rig:
 
     def queued(self, lsn: int, parts: list[bytes]) -> bool:
         """Write a batch by the queue; False if it has to take the other way."""
-        if not self.writer.begin(lsn, parts):
+        if not self.writer.stage(lsn, parts) or not self.writer.submit():
             return False
         self.queue.release()
         return self.end()
@@ -96,7 +96,8 @@ def test_a_batch_is_not_there_before_its_result_is(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.writer.write(1, [b"a"])
     before = rig.writer.live_bytes()
-    assert rig.writer.begin(2, [b"b"])
+    assert rig.writer.stage(2, [b"b"])
+    assert rig.writer.submit()
     assert rig.writer.live_bytes() == before
     rig.queue.release()
     assert rig.end()
@@ -148,7 +149,7 @@ def test_after_an_error_of_the_disk_nothing_is_written_any_more(tmp_path: Path) 
     rig.queue.results = [-errno.EIO]
     with pytest.raises(JournalBroken, match="cannot write"):
         rig.queued(2, [b"b"])
-    assert not rig.writer.begin(2, [b"c"])
+    assert not rig.writer.stage(2, [b"c"])
     with pytest.raises(JournalBroken):
         rig.writer.write(2, [b"c"])
     assert b"c" not in rig.bodies()

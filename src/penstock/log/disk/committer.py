@@ -21,6 +21,8 @@ ALONE_BATCHES = 8
 """Quick batches of a single entry, one after the other, before the next one is written in place."""
 SLOW_BATCHES = 1000
 """Batches that go to the thread after one in place that was slow."""
+SLOW_SUBMIT_BATCHES = 64
+"""Batches that go to the thread after one that the kernel's queue was slow to take."""
 COLLECT_TURNS_MAX = 8
 """Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
@@ -42,7 +44,8 @@ class BatchWriter(Protocol):
 class QueueWriter(BatchWriter, Protocol):
     """A writer that can also give a batch to a queue, which writes and syncs it meanwhile."""
 
-    def begin(self, first_lsn: int, parts: list[bytes]) -> bool: ...
+    def stage(self, first_lsn: int, parts: list[bytes]) -> bool: ...
+    def submit(self) -> bool: ...
     def end(self, result: int) -> bool: ...
 
 
@@ -168,12 +171,12 @@ class Committer(Generic[E]):
             self._skipped -= 1
             return False
         parts = [entry.record for entry in batch if entry.record]
-        if not parts or self._is_stopping:
+        if not parts or self._is_stopping or not writer.stage(self._next_lsn, parts):
             return False
         started = time.perf_counter()
-        is_queued = writer.begin(self._next_lsn, parts)
+        is_queued = writer.submit()
         if time.perf_counter() - started > self._in_place_s_max:
-            self._skipped = SLOW_BATCHES  # the event loop must not wait there
+            self._skipped = SLOW_SUBMIT_BATCHES  # the event loop must not wait there
         if is_queued:
             self._queued, self._queued_s = batch, started
         return is_queued

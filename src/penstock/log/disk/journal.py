@@ -185,8 +185,8 @@ def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | No
 
 class JournalWriter:
     """Appends batches. `write` belongs to the commit thread, `release` to the checkpoint thread.
-    With a `queue`, which belongs to the journal then, `begin` and `end` do the same as `write` while
-    the event loop goes on.
+    With a `queue`, which the journal closes, `stage`, `submit` and `end` do the same as `write`
+    while the event loop goes on.
 
     `mark` names the file that is written to; `aside` is the folder for files that are not needed
     any more but hold batches that no replay could use."""
@@ -263,8 +263,8 @@ class JournalWriter:
         if self._direct is not None:
             self._direct.passed(self._position, file)
 
-    def begin(self, first_lsn: int, parts: Sequence[bytes]) -> bool:
-        """Give a batch to the queue, which has none; False if it has to take `write`."""
+    def stage(self, first_lsn: int, parts: Sequence[bytes]) -> bool:
+        """Prepare a batch for the queue, which has none; False if it has to take `write`."""
         direct = self._direct
         if direct is None or self._broken is not None or not self._is_marked:
             return False
@@ -272,13 +272,17 @@ class JournalWriter:
         if self._position + length > self._head.bytes:
             return False
         head, body = encode_batch(self._head.file_id, first_lsn, parts)
-        if not direct.stage(head, body):
-            return False
+        self._begun = length
+        return direct.stage(head, body)
+
+    def submit(self) -> bool:
+        """Give the batch that is prepared to the queue; False if it has to take `write`."""
+        assert self._direct is not None
         try:
-            direct.submit()
+            self._direct.submit()
         except OSError:
             return False
-        self._begun, self._begun_s = length, time.perf_counter()
+        self._begun_s = time.perf_counter()
         return True
 
     def end(self, result: int) -> bool:
