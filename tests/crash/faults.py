@@ -12,9 +12,11 @@ from pathlib import Path
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.direct_batches import WriteQueue
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.store import CATALOG_FILE
 from tests.crash.engines import QuickCatalog, QuickStore
+from tests.helpers.write_queue import HookedQueue
 
 OPERATIONS = ("write", "sync", "allocate", "rename", "open", "remove", "truncate", "commit")
 SHORT = -1
@@ -92,9 +94,30 @@ class FaultFile(File):
         super().truncate(length)
 
 
+class DirectFaultFile(FaultFile):
+    """One whose every write is synced when it returns."""
+
+    __slots__ = ()
+
+    def _pwritev(self, parts: list[memoryview], position: int) -> int:
+        written = super()._pwritev(parts, position)
+        self.sync_data()
+        return written
+
+
 class FaultFiles(Files):
-    def __init__(self, fault: Fault) -> None:
+    """With `queued`, there is a queue for the journal."""
+
+    def __init__(self, fault: Fault, *, queued: bool = False) -> None:
         self._fault = fault
+        self.queue = HookedQueue() if queued else None
+
+    def write_queue(self) -> WriteQueue | None:
+        return self.queue
+
+    def open_direct(self, path: Path) -> File:
+        file = super().open_write(path)
+        return DirectFaultFile(path, file._fd, self._fault)
 
     def open_write(self, path: Path) -> File:
         self._fault.check("open", path)

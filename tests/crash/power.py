@@ -16,10 +16,12 @@ from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
 from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.direct_batches import WriteQueue
 from penstock.log.disk.files import File, Files
 from penstock.log.disk.store import CATALOG_FILE, DiskStore
 from penstock.object_store import Data, MemoryStore, ObjectStore
 from tests.crash.engines import QuickCatalog
+from tests.helpers.write_queue import HookedQueue
 
 PAGE_BYTES = 4096
 FOLDER = 0
@@ -302,12 +304,30 @@ class PowerFile(File):
             self._record.add(Sync(self._number))
 
 
+class DirectPowerFile(PowerFile):
+    """One whose every write is synced when it returns. The power may fail in between."""
+
+    __slots__ = ()
+
+    def _pwritev(self, parts: list[memoryview], position: int) -> int:
+        written = super()._pwritev(parts, position)
+        self.sync_data()
+        return written
+
+
 class PowerFiles(Files):
-    """Works in `base` and records what it does. `skips` names what is never really synced."""
+    """Works in `base` and records what it does. `skips` names what is never really synced. With
+    `queued`, there is a queue for the journal."""
 
     def __init__(
-        self, base: Path, record: Record, *, skips: Callable[[Path], bool] = lambda path: False
+        self,
+        base: Path,
+        record: Record,
+        *,
+        skips: Callable[[Path], bool] = lambda path: False,
+        queued: bool = False,
     ) -> None:
+        self._queued = queued
         self._base = base
         self._record = record
         self._skips = skips
@@ -330,6 +350,19 @@ class PowerFiles(Files):
                 path,
                 fd,
                 number=self._numbers[name],
+                record=self._record,
+                is_synced=not self._skips(path),
+            )
+
+    def write_queue(self) -> WriteQueue | None:
+        return HookedQueue() if self._queued else None
+
+    def open_direct(self, path: Path) -> File:
+        with self._record.lock:
+            return DirectPowerFile(
+                path,
+                os.open(path, os.O_RDWR | os.O_CLOEXEC),
+                number=self._numbers[self._name(path)],
                 record=self._record,
                 is_synced=not self._skips(path),
             )

@@ -47,12 +47,13 @@ def never(path: Path) -> bool:
 
 
 def recording(
-    base: Path, record: Record, *, skips: Callable[[Path], bool] = never
+    base: Path, record: Record, *, skips: Callable[[Path], bool] = never, queued: bool = False
 ) -> Callable[..., PowerStore]:
     """What makes a store in `base` whose every step is recorded."""
 
     def make(settings: Settings, *, clock: Clock, files: Files | None) -> PowerStore:
-        store = PowerStore(settings, clock=clock, files=PowerFiles(base, record, skips=skips))
+        power_files = PowerFiles(base, record, skips=skips, queued=queued)
+        store = PowerStore(settings, clock=clock, files=power_files)
         store.record, store.skips = record, skips
         return store
 
@@ -67,14 +68,18 @@ async def record_run(
     skips: Callable[[Path], bool] = never,
     start_from: Image | None = None,
     after: tuple[Sequence[Operation], int] = ((), 0),
+    queued: bool = False,
     **options: Any,
 ) -> Run:
-    """One scenario from start to a sudden end. `after` is what ran before it, up to which step."""
+    """One scenario from start to a sudden end. `after` is what ran before it, up to which step.
+    With `queued`, the journal has a queue, however long its writes take."""
+    if queued:
+        options = {"in_place_commit_us": 10**9, "journal_file_bytes": 10_000, **options}
     record = Record(start_from)
     record.start.write_to(base, root=ROOT)
     # Time goes on between two runs, else nothing would expire in the second.
     clock = ManualClock(START_US + (DAY_US if after[0] else 0))
-    make = recording(base, record, skips=skips)
+    make = recording(base, record, skips=skips, queued=queued)
     engine = await start(small_settings(base / ROOT, **options), clock=clock, make=make)
     try:
         scenario = Scenario(seed, engine, clock, record, tag=f"{seed}-")

@@ -67,8 +67,9 @@ def _soft_deletes(operations: list[Operation]) -> int:
     return found
 
 
-def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path) -> None:
-    run = asyncio.run(record_run(tmp_path, 1, BURSTS))
+@pytest.mark.parametrize("queued", [False, True], ids=["thread", "queue"])
+def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, queued: bool) -> None:
+    run = asyncio.run(record_run(tmp_path, 1, BURSTS, queued=queued))
     steps = range(len(run.record) + 1)
     cuts = sorted(random.Random(1).sample(steps, QUICK_CUTS))
     asyncio.run(check_cuts(run, [*cuts, steps[-1]], seed=1))
@@ -82,9 +83,10 @@ def test_nothing_is_lost_when_the_power_fails_after_a_killed_server_came_back(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("queued", [False, True], ids=["thread", "queue"])
 @pytest.mark.parametrize("seed", range(10, 18))
-def test_nothing_is_lost_at_any_step(tmp_path: Path, seed: int) -> None:
-    run = asyncio.run(record_run(tmp_path, seed, BURSTS))
+def test_nothing_is_lost_at_any_step(tmp_path: Path, seed: int, queued: bool) -> None:
+    run = asyncio.run(record_run(tmp_path, seed, BURSTS, queued=queued))
     asyncio.run(check_cuts(run, range(len(run.record) + 1), seed))
 
 

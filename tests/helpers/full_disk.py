@@ -24,7 +24,13 @@ def install(flag: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(self, first_lsn, parts)
 
+    stage = JournalWriter.stage
+
+    def leave_to_the_thread(self: JournalWriter, first_lsn: int, parts: Sequence[bytes]) -> bool:
+        return not flag.exists() and stage(self, first_lsn, parts)
+
     JournalWriter.write = refuse  # type: ignore[method-assign] # a full disk
+    JournalWriter.stage = leave_to_the_thread  # type: ignore[method-assign] # its queue, too
 
 
 if __name__ == "__main__":

@@ -309,15 +309,18 @@ class Trio:
     def journal_is_full(self, writes: list[Write]) -> None:
         """Writes that the disk refuses leave nothing behind; whatever else is said stays true."""
         self.notice_expiry()
-        write = self.store._journal.write
+        journal = self.store._journal
+        write, stage = journal.write, journal.stage
 
         def refuse(first_lsn: int, parts: object) -> None:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        self.store._journal.write = refuse  # type: ignore[method-assign]
+        journal.write = refuse  # type: ignore[method-assign]
+        journal.stage = lambda *_: False  # type: ignore[method-assign] # all takes `write`
         outcomes = self.run(write_all(self.disk, writes))
         self.settle()  # What nobody waits for fails as well.
-        self.store._journal.write = write  # type: ignore[method-assign]
+        journal.write = write  # type: ignore[method-assign]
+        journal.stage = stage  # type: ignore[method-assign]
         for outcome in outcomes:
             # A trim is answered with two values, and may have nothing to do.
             is_new = isinstance(outcome.answer, tuple) and not (

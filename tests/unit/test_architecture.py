@@ -23,6 +23,8 @@ CATALOGUES = {"errors.py", "error_guide.py", "limits.py", "config/settings.py"}
 FILES = "log/disk/files.py"
 # Read a settings file, keep a reader's offset, and the like: not the store.
 NOT_THE_STORE = {
+    "log/disk/direct_batches.py",  # memory that the kernel writes from
+    "log/disk/kernel_queue.py",  # the same, and an eventfd; `files` has opened what is written
     "config/load.py",
     "access/jwks.py",  # reads the keys of JWTs
     "http/console/assets.py",  # reads the files of the console, once

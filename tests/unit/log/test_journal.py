@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,12 @@ def image(*batches: Sequence[bytes], head: FileHead = HEAD, padding: int = 100) 
 
 
 def make_writer(folder: Path, files: Files | None = None, **options: int) -> JournalWriter:
-    values = {"file_bytes": 4096, "durability": FSYNC, "next_number": 1, **options}
+    values: dict[str, Any] = {
+        "file_bytes": 4096,
+        "durability": FSYNC,
+        "next_number": 1,
+        **options,
+    }
     files = files or Files()
     mark = MarkFile(files, folder, NO_FILE)
     return JournalWriter(files, folder, mark=mark, aside=folder / "set-aside", **values)

@@ -294,6 +294,7 @@ def test_nothing_is_delivered_before_it_is_durable(
         inbox = Inbox()
         subscription = await room.engine.subscribe("a", inbox)
         monkeypatch.setattr(JournalWriter, "write", held)
+        monkeypatch.setattr(JournalWriter, "stage", lambda *_: False)  # all takes `write`
         appended = room.append("a", b"[1]")
         await asyncio.to_thread(blocked.wait, WAIT_S)
         assert room.engine.pending(room.engine.find("a", touch=False)).tail > 0, "it is decided"
@@ -322,6 +323,7 @@ def test_what_fails_to_become_durable_is_never_delivered(
         subscription = await room.engine.subscribe("a", inbox)
         with monkeypatch.context() as patch:
             patch.setattr(JournalWriter, "write", fail)
+            patch.setattr(JournalWriter, "stage", lambda *_: False)  # all takes `write`
             with pytest.raises(PenstockError):
                 await room.append("a", b"[1]")
         await asyncio.sleep(0.01)

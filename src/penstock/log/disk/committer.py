@@ -7,10 +7,10 @@ that nothing here needs a lock. It knows records as bytes only.
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
@@ -21,6 +21,8 @@ ALONE_BATCHES = 8
 """Quick batches of a single entry, one after the other, before the next one is written in place."""
 SLOW_BATCHES = 1000
 """Batches that go to the thread after one in place that was slow."""
+SLOW_SUBMIT_BATCHES = 64
+"""Batches that go to the thread after one that the kernel's queue was slow to take."""
 COLLECT_TURNS_MAX = 8
 """Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
@@ -37,6 +39,23 @@ E = TypeVar("E", bound=Entry)
 
 class BatchWriter(Protocol):
     def write(self, first_lsn: int, parts: list[bytes]) -> None: ...
+
+
+class QueueWriter(BatchWriter, Protocol):
+    """A writer that can also give a batch to a queue, which writes and syncs it meanwhile."""
+
+    def stage(self, first_lsn: int, parts: list[bytes]) -> bool: ...
+    def submit(self) -> bool: ...
+    def end(self, result: int) -> bool: ...
+
+
+class Queue(Protocol):
+    """See `kernel_queue.KernelQueue`."""
+
+    descriptor: int
+
+    def take(self) -> int | None: ...
+    def wait(self) -> int: ...
 
 
 class Committed(NamedTuple, Generic[E]):
@@ -58,8 +77,16 @@ class Committer(Generic[E]):
         on_committed: Callable[[Committed[E]], None],
         on_failed: Callable[[list[E], PenstockError], None],
         in_place_s_max: float = 0.0,
+        queue: Queue | None = None,
+        queue_writer: QueueWriter | None = None,
     ) -> None:
         self._writer = writer
+        self._kernel_queue = queue
+        self._queue_writer = queue_writer
+        self._queued: list[E] = []  # the batch that the kernel's queue has
+        self._queued_s = 0.0  # when it got it
+        self._skipped = 0  # batches that go to the thread before the kernel's queue is used again
+        self._is_stopping = False
         self._next_lsn = next_lsn
         self._batch_bytes_max = batch_bytes_max
         self._in_place_s_max = in_place_s_max
@@ -70,13 +97,15 @@ class Committer(Generic[E]):
         self.queued_bytes = 0
         self._busy = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: queue.SimpleQueue[tuple[list[E], int] | None] = queue.SimpleQueue()
+        self._inbox: SimpleQueue[tuple[list[E], int] | None] = SimpleQueue()
         self._committing = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
         self._drained: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._committing.start()
+        if self._kernel_queue is not None:
+            self._loop.add_reader(self._kernel_queue.descriptor, self._queue_is_ready)
 
     @property
     def idle(self) -> bool:
@@ -97,6 +126,13 @@ class Committer(Generic[E]):
             await self._drained
 
     def stop(self) -> None:
+        """End when the batch that is being written is durable or has failed."""
+        self._is_stopping = True
+        if self._kernel_queue is not None:
+            assert self._loop is not None
+            self._loop.remove_reader(self._kernel_queue.descriptor)
+            if self._queued:
+                self._take_back(self._kernel_queue.wait())
         self._inbox.put(None)
         self._committing.join()
 
@@ -126,7 +162,48 @@ class Committer(Generic[E]):
                 break
         else:
             self._queue = []
-        self._inbox.put((batch, self._next_lsn))
+        if self._queue_writer is None or not self._enqueue(self._queue_writer, batch):
+            self._inbox.put((batch, self._next_lsn))
+
+    def _enqueue(self, writer: QueueWriter, batch: list[E]) -> bool:
+        """Give a batch to the kernel's queue; False if the thread has to write it."""
+        if self._skipped > 0:
+            self._skipped -= 1
+            return False
+        parts = [entry.record for entry in batch if entry.record]
+        if not parts or self._is_stopping or not writer.stage(self._next_lsn, parts):
+            return False
+        started = time.perf_counter()
+        is_queued = writer.submit()
+        if time.perf_counter() - started > self._in_place_s_max:
+            self._skipped = SLOW_SUBMIT_BATCHES  # the event loop must not wait there
+        if is_queued:
+            self._queued, self._queued_s = batch, started
+        return is_queued
+
+    def _queue_is_ready(self) -> None:
+        queue = self._kernel_queue
+        assert queue is not None
+        result = queue.take()
+        if result is not None and self._queued:
+            self._take_back(result)
+
+    def _take_back(self, result: int) -> None:
+        """Take a batch back from the kernel's queue."""
+        batch, self._queued = self._queued, []
+        seconds = time.perf_counter() - self._queued_s
+        writer = self._queue_writer
+        assert writer is not None
+        failure: PenstockError | None = None
+        try:
+            is_durable = writer.end(result)
+        except JournalBroken as error:
+            failure = _broken(error)
+        else:
+            if not is_durable:
+                self._inbox.put((batch, self._next_lsn))
+                return
+        self._came_back(batch, self._next_lsn, seconds, failure)
 
     def _commit_in_place(self) -> None:
         """Write and sync the queue here: a lone writer would wait longer for two hand-overs between
@@ -155,7 +232,7 @@ class Committer(Generic[E]):
             if parts:
                 self._writer.write(first_lsn, parts)
         except JournalBroken as error:
-            return StoreReadOnly(f"The journal failed ({error}). Restart the server.")
+            return _broken(error)
         except PenstockError as error:
             return error
         except OSError as error:
@@ -167,7 +244,7 @@ class Committer(Generic[E]):
     def _came_back(
         self, entries: list[E], first_lsn: int, seconds: float, failure: PenstockError | None
     ) -> None:
-        """Take a batch back from the thread."""
+        """Take a batch back that was not written in place."""
         if self._alone < 0 or (
             seconds <= self._in_place_s_max and len(entries) == 1 and not self._queue
         ):
@@ -193,6 +270,10 @@ class Committer(Generic[E]):
         # The disk writes the next batch while the event loop answers this one.
         self._hand_over()
         self._on_committed(Committed(entries, first_lsn, size, seconds))
+
+
+def _broken(error: JournalBroken) -> PenstockError:
+    return StoreReadOnly(f"The journal failed ({error}). Restart the server.")
 
 
 def _passing(error: OSError) -> PenstockError:

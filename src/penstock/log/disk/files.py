@@ -17,9 +17,13 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock import file_sync
 from penstock.errors import StoreError, StoreLocked
+
+if TYPE_CHECKING:
+    from penstock.log.disk.direct_batches import WriteQueue
 
 try:
     import fcntl
@@ -90,6 +94,9 @@ class File:
     def sync_data(self) -> None:
         file_sync.sync_data(self._fd)
 
+    def fileno(self) -> int:
+        return self._fd
+
     def truncate(self, length: int) -> None:
         os.ftruncate(self._fd, length)
 
@@ -143,6 +150,19 @@ class Files:
 
     def open_write(self, path: Path) -> File:
         return File(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+
+    def write_queue(self) -> WriteQueue | None:
+        """Return a queue of writes that are done while the event loop goes on, if there is one."""
+        return None
+
+    def open_direct(self, path: Path) -> File:
+        """Open a file for writes past the page cache, each of which is synced when it returns;
+        OSError where the file system has none of that. Positions, sizes and addresses have to be
+        aligned."""
+        flags = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0) | os.O_DSYNC
+        if not hasattr(os, "O_DIRECT"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        return File(path, os.open(path, flags))
 
     def allocate(self, file: File, length: int) -> None:
         """Fill with zeros: syncing into written blocks is faster than into reserved ones."""

@@ -8,6 +8,7 @@ by a user, never pass for a batch of this one.
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import struct
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import StoreTooNew
+from penstock.log.disk.direct_batches import DirectBatches, WriteQueue
 from penstock.log.disk.files import File, Files, is_disk_full
 from penstock.log.disk.journal_mark import MARK_FILE, Mark, MarkFile
 from penstock.log.stats import SECONDS, Histogram
@@ -183,6 +185,8 @@ def _later_batch(data: bytes, position: int, file_id: int, lsn: int) -> int | No
 
 class JournalWriter:
     """Appends batches. `write` belongs to the commit thread, `release` to the checkpoint thread.
+    With a `queue`, which the journal closes, `stage`, `submit` and `end` do the same as `write`
+    while the event loop goes on.
 
     `mark` names the file that is written to; `aside` is the folder for files that are not needed
     any more but hold batches that no replay could use."""
@@ -197,6 +201,7 @@ class JournalWriter:
         next_number: int,
         mark: MarkFile,
         aside: Path,
+        queue: WriteQueue | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -206,6 +211,10 @@ class JournalWriter:
         self._durability = durability
         self._next_number = next_number
         self._file: File | None = None
+        self._queue = queue
+        self._direct: DirectBatches | None = None  # None: through the page cache
+        self._begun = 0  # bytes of the batch that the queue has
+        self._begun_s = 0.0
         self._head = FileHead(durability, 0, 0, 0, 0)
         self._position = 0
         self._is_marked = True
@@ -238,6 +247,9 @@ class JournalWriter:
         file = self._file
         assert file is not None
         head, body = encode_batch(self._head.file_id, first_lsn, parts)
+        if self._direct is not None and self._write_directly(self._direct, head, body):
+            self._position += length
+            return
         try:
             file.write_at(self._position, [head, body])
         except OSError as error:
@@ -248,6 +260,80 @@ class JournalWriter:
             _sync(file)
             self.sync_seconds.add(time.perf_counter() - started)
         self._position += length
+        if self._direct is not None:
+            self._direct.passed(self._position, file)
+
+    def stage(self, first_lsn: int, parts: Sequence[bytes]) -> bool:
+        """Prepare a batch for the queue, which has none; False if it has to take `write`."""
+        direct = self._direct
+        if direct is None or self._broken is not None or not self._is_marked:
+            return False
+        length = _BATCH.size + sum(map(len, parts))
+        if self._position + length > self._head.bytes:
+            return False
+        head, body = encode_batch(self._head.file_id, first_lsn, parts)
+        self._begun = length
+        return direct.stage(head, body)
+
+    def submit(self) -> bool:
+        """Give the batch that is prepared to the queue; False if it has to take `write`."""
+        assert self._direct is not None
+        try:
+            self._direct.submit()
+        except OSError:
+            return False
+        self._begun_s = time.perf_counter()
+        return True
+
+    def end(self, result: int) -> bool:
+        """Take the result of the queue; False if the batch has to take `write` after all.
+        Raises as `write` does."""
+        direct = self._direct
+        assert direct is not None
+        if not direct.is_whole(result):
+            if result < 0 and not _is_refusal(-result):
+                self._broken = self._direct_failed(OSError(-result, os.strerror(-result)))
+                raise self._broken
+            return False
+        self.sync_seconds.add(time.perf_counter() - self._begun_s)
+        direct.landed()
+        self._position += self._begun
+        return True
+
+    def _write_directly(self, direct: DirectBatches, head: bytes, body: bytes) -> bool:
+        """Write and sync a batch past the page cache; False if that way is not open to it."""
+        if not direct.stage(head, body):
+            return False
+        started = time.perf_counter()
+        try:
+            direct.write()
+        except OSError as error:
+            if not _is_refusal(error.errno):
+                raise self._direct_failed(error) from error
+            self._close_direct()
+            return False
+        self.sync_seconds.add(time.perf_counter() - started)
+        direct.landed()
+        return True
+
+    def _direct_failed(self, error: OSError) -> JournalBroken:
+        assert self._file is not None
+        return JournalBroken(f"cannot write {self._file.path.name}: {error}")
+
+    def _open_direct(self, file: File, head: FileHead) -> None:
+        """Write the batches of a new file past the page cache, if there is a queue for them."""
+        if self._queue is None or self._durability != FSYNC:
+            return
+        try:
+            direct = self._files.open_direct(file.path)
+        except OSError:
+            return  # not every file system has it
+        self._direct = DirectBatches(self._queue, direct, head.bytes, encode_head(head))
+
+    def _close_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.file.close()
+            self._direct = None
 
     def _void(self, file: File, error: OSError) -> None:
         """A batch that was refused must not come back at recovery: overwrite its head. Synced,
@@ -271,7 +357,9 @@ class JournalWriter:
                     _sync(self._file)  # `sync` reaches the current file only
                 self._older.append(OldFile(self._file.path, first_lsn - 1))
                 self._file.close()
+            self._close_direct()
             self._file, self._head, self._position = file, head, HEAD_BYTES
+            self._open_direct(file, head)
             self._is_marked = False
             self._next_number = number + 1
 
@@ -393,9 +481,19 @@ class JournalWriter:
 
     def close(self) -> None:
         self._mark.close()
+        self._close_direct()
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _is_refusal(code: int | None) -> bool:
+    """Whether a write past the page cache may succeed through it: the file system does not take
+    such a write, or has no room for it now. All other errors are those of the disk."""
+    return code in (errno.EINVAL, errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSPC, errno.EDQUOT)
 
 
 def _may_pass(error: OSError) -> bool:

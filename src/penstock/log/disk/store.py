@@ -37,6 +37,7 @@ from penstock.log.disk.cut import Cut, HeldCut
 from penstock.log.disk.files import Files, Lock
 from penstock.log.disk.journal_mark import MarkFile
 from penstock.log.disk.journal_recovery import SET_ASIDE
+from penstock.log.disk.kernel_queue import QueueFiles
 from penstock.log.disk.listing import Listing
 from penstock.log.disk.reader import StreamReader
 from penstock.log.disk.recovery import (
@@ -99,7 +100,7 @@ class DiskStore:
     def __init__(self, settings: Settings, *, clock: Clock, files: Files | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._files = files or Files()
+        self._files = files or QueueFiles()
         self._root = Path(settings.data_dir)
         self._folder = SegmentFolder(self._root / "segments")
         self._segments = SegmentReader(
@@ -220,6 +221,7 @@ class DiskStore:
     def _start_writing(self, recovered: Recovered, *, sweep: bool) -> None:
         settings = self._settings
         is_synced = settings.durability == "fsync"
+        queue = self._files.write_queue() if is_synced and settings.in_place_commit_us else None
         self._journal = journal.JournalWriter(
             self._files,
             self._root / "journal",
@@ -228,6 +230,7 @@ class DiskStore:
             next_number=recovered.next_number,
             mark=self._mark,
             aside=self._root / SET_ASIDE,
+            queue=queue,
         )
         self.stats.sync_seconds = self._journal.sync_seconds
         self._committer: Committer[Entry] = Committer(
@@ -237,6 +240,8 @@ class DiskStore:
             in_place_s_max=settings.in_place_commit_us / 1_000_000,
             on_committed=self._on_committed,
             on_failed=self._on_failed,
+            queue=queue,
+            queue_writer=None if queue is None else self._journal,
         )
         self.submit = self._committer.submit
         self._counters = StoreCounters(recovered.next_lsn - 1, recovered.next_id)
