@@ -58,7 +58,6 @@ def check(settings: Settings) -> None:
     for name, why in (
         ("memory", "a worker that is started again would have lost its streams"),
         ("registry", "the stream `__registry__` lists the streams of one process"),
-        ("quotas", "each worker would count its own streams alone"),
         ("tier_url", "workers cannot share the objects of one folder yet"),
     ):
         if getattr(settings, name):

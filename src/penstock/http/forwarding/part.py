@@ -19,6 +19,7 @@ from penstock.http.forwarding.homes import Homes
 from penstock.http.forwarding.many import MergedLive
 from penstock.http.forwarding.path_links import PathLinks
 from penstock.http.forwarding.peers import Peers
+from penstock.http.forwarding.quota_share import SharedQuotas
 from penstock.http.forwarding.routed_app import PeerApp, RoutedApp
 from penstock.http.forwarding.shares import Shares
 from penstock.http.forwarding.tails import Tails
@@ -68,6 +69,7 @@ class Part:
         self._streams.locate = homes.locate
         ChangeFeeds(app.engine, control)
         self._tails = Tails(app.engine, app.streams.reads, settings, app.traffic, control)
+        self._quotas = SharedQuotas(app.engine, owners, peers, control, self._first)
         self._credentials = SharedCredentials(app.tokens, peers, control, self._first)
         if self._first is not None:
             app.audit.send = self._send_audit
@@ -90,6 +92,7 @@ class Part:
     async def join(self) -> None:
         """Learn what other parts store; before clients are served."""
         await self._credentials.fetch()
+        await self._quotas.join()
         self._homes.start()
 
     def drain(self) -> None:
@@ -98,6 +101,7 @@ class Part:
 
     def close(self) -> None:
         self.drain()
+        self._quotas.close()
         self._homes.close()
         self._streams.close()
         self.forwarder.close()

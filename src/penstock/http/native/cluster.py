@@ -51,10 +51,7 @@ HANDOVER_S: Final = 10.0
 REST_S: Final = 5.0
 """When a shard that cannot be opened is tried again."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
-_ONE_PLACE: Final = (
-    ("registry", "the stream `__registry__` lists the streams of one shard"),
-    ("quotas", "each shard would count its own streams alone"),
-)
+_ONE_PLACE: Final = (("registry", "the stream `__registry__` lists the streams of one shard"),)
 
 
 class ClusterNode:
