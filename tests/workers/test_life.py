@@ -147,7 +147,7 @@ def test_a_folder_keeps_its_number_of_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"memory": True}, {"registry": True}, {"tier_url": "s3://x"}],
+    [{"memory": True}, {"tier_url": "s3://x"}],
     ids=lambda setting: next(iter(setting)),
 )
 def test_what_needs_one_process_is_refused_with_several(setting: dict[str, Any]) -> None:

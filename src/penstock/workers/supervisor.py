@@ -57,7 +57,6 @@ def check(settings: Settings) -> None:
     """Refuse settings that mean nothing, or something else, with several workers."""
     for name, why in (
         ("memory", "a worker that is started again would have lost its streams"),
-        ("registry", "the stream `__registry__` lists the streams of one process"),
         ("tier_url", "workers cannot share the objects of one folder yet"),
     ):
         if getattr(settings, name):

@@ -16,6 +16,8 @@ from penstock.http.forwarding.control import Control
 from penstock.http.forwarding.credentials import SharedCredentials
 from penstock.http.forwarding.gather import Gatherer
 from penstock.http.forwarding.homes import Homes
+from penstock.http.forwarding.listed import ListedElsewhere
+from penstock.http.forwarding.listing_feed import ListingFeeds
 from penstock.http.forwarding.many import MergedLive
 from penstock.http.forwarding.path_links import PathLinks
 from penstock.http.forwarding.peers import Peers
@@ -52,7 +54,8 @@ class Part:
         self._streams = AllStreams(
             engine, self.owners, self.forwarder, self._peers, first=self._first
         )
-        return Elsewhere(self._streams, self._owns, self.owners.name)
+        listed = ListedElsewhere(self.owners, self.forwarder)
+        return Elsewhere(self._streams, self._owns, self.owners.name, listed)
 
     def _owns(self, path: str) -> bool:
         return self.owners.owner(path) is None
@@ -68,6 +71,7 @@ class Part:
         )
         self._streams.locate = homes.locate
         ChangeFeeds(app.engine, control)
+        self._listings = ListingFeeds(app.engine, control)
         self._tails = Tails(app.engine, app.streams.reads, settings, app.traffic, control)
         self._quotas = SharedQuotas(app.engine, owners, peers, control, self._first)
         self._credentials = SharedCredentials(app.tokens, peers, control, self._first)
@@ -97,6 +101,7 @@ class Part:
 
     def drain(self) -> None:
         """Let other parts follow the streams elsewhere."""
+        self._listings.close()
         self._tails.drain()
 
     def close(self) -> None:
