@@ -8,7 +8,6 @@ import signal
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -145,14 +144,9 @@ def test_a_folder_keeps_its_number_of_workers(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"memory": True}, {"registry": True}, {"quotas": "a/**=10streams"}, {"tier_url": "s3://x"}],
-    ids=lambda setting: next(iter(setting)),
-)
-def test_what_needs_one_process_is_refused_with_several(setting: dict[str, Any]) -> None:
+def test_a_store_in_memory_is_refused_with_several() -> None:
     with pytest.raises(InvalidSetting, match="cannot be used with 2 workers"):
-        check(Settings(workers=2, **setting))
+        check(Settings(workers=2, memory=True))
 
 
 def test_an_asgi_application_is_one_process() -> None:

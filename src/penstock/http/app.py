@@ -136,6 +136,7 @@ class App:
             streams=None if elsewhere is None else elsewhere.streams,
             owns=None if elsewhere is None else elsewhere.owns,
             part="" if elsewhere is None else elsewhere.part,
+            listed=None if elsewhere is None else elsewhere.listed,
         )
         self._dialects = self._open_dialects(services)
         self.openapi = OpenApi(services, self._dialects, self.templates)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.http.compression import Compressor
     from penstock.http.live.readers import LiveReaders
     from penstock.http.message import Request, Response
+    from penstock.http.streams.registry import Others
     from penstock.http.traffic import Traffic
     from penstock.log.decide.checks import Check, Overtakes
     from penstock.log.engine import Engine
@@ -47,6 +48,8 @@ class Services:
     """Whether a path is this process's own; None if all are."""
     part: str = ""
     """The name of this process among those that serve together."""
+    listed: Others | None = None
+    """The streams of those others, for the registry."""
 
 
 @dataclass(frozen=True, kw_only=True)

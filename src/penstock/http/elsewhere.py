@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from penstock.http.streams.registry import Others
     from penstock.subscriptions.streams import Streams
 
 
@@ -16,3 +17,4 @@ class Elsewhere(NamedTuple):
     owns: Callable[[str], bool]
     part: str
     """The name of this process."""
+    listed: Others

@@ -1,7 +1,8 @@
 """Keeps the streams of a path prefix or pattern within their number and their bytes.
 
 What is durable is counted when it is committed, what is decided is reserved until then: no two
-writers can use the same room. Counts by the sizes of streams alone, never by their data.
+writers can use the same room. Counts by the sizes of streams alone, never by their data. Engines
+that share the quotas have their part of the room granted, and ask for more when that is used.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import InvalidPath, PenstockError, QuotaExceeded
 from penstock.log.mutations import Mutation
+from penstock.log.requests import NotYet
 from penstock.log.retention import applies
 from penstock.protocol.quotas import Quota, parse_quotas
 
@@ -35,10 +38,28 @@ _OWN: Final = ("__ds/", "__stp/")
 _REGISTRY: Final = "__registry__"
 
 
-class Usage:
-    """What the streams of one rule have, and what is decided and not durable yet."""
+class Amount(NamedTuple):
+    """A number of streams and of bytes."""
 
-    __slots__ = ("bytes", "quota", "reserved_bytes", "reserved_streams", "rule", "streams")
+    streams: int
+    bytes: int
+
+
+class Usage:
+    """What the streams of one rule have, and what is decided and not durable yet. `granted` is how
+    much of `used` there may be, if other engines share the quota."""
+
+    __slots__ = (
+        "bytes",
+        "granted",
+        "is_counted",
+        "quota",
+        "reserved_bytes",
+        "reserved_streams",
+        "rule",
+        "since",
+        "streams",
+    )
 
     def __init__(self, rule: str, quota: Quota) -> None:
         self.rule = rule
@@ -47,28 +68,53 @@ class Usage:
         self.bytes = 0
         self.reserved_streams = 0
         self.reserved_bytes = 0
+        self.is_counted = False
+        self.since = Amount(0, 0)
+        """What was decided since the start, until all streams are counted."""
+        self.granted = Amount(0, 0)
+
+    @property
+    def used(self) -> Amount:
+        """What there is, and what is decided; only what is new, while streams are being counted."""
+        if not self.is_counted:
+            return self.since
+        return Amount(self.streams + self.reserved_streams, self.bytes + self.reserved_bytes)
 
     def check(self, streams: int, size: int) -> None:
         """Raise QuotaExceeded if there is no room for so many more streams and bytes."""
-        quota = self.quota
-        if streams and quota.streams is not None:
-            total = self.streams + self.reserved_streams
-            if total + streams > quota.streams:
-                raise QuotaExceeded(
-                    f"{self.rule!r} has {total} streams, and may have {quota.streams} (quotas). "
-                    "Delete some, or ask the operator for more."
-                )
-        if size and quota.bytes is not None:
-            total = self.bytes + self.reserved_bytes
-            if total + size > quota.bytes:
-                raise QuotaExceeded(
-                    f"{self.rule!r} has {total} bytes of data and may have {quota.bytes} (quotas): "
-                    f"{size} more do not fit. Trim or delete streams, or ask the operator for more."
-                )
+        refusal = refusal_of(self.rule, self.quota, self.used, Amount(streams, size))
+        if refusal is not None:
+            raise QuotaExceeded(refusal)
+
+    def is_granted(self, streams: int, size: int) -> bool:
+        """Whether so many more streams and bytes are within what was granted."""
+        quota, granted, used = self.quota, self.granted, self.used
+        if streams and quota.streams is not None and used.streams + streams > granted.streams:
+            return False
+        return not size or quota.bytes is None or used.bytes + size <= granted.bytes
 
     def reserve(self, streams: int, size: int) -> None:
         self.reserved_streams += streams
         self.reserved_bytes += size
+
+
+def refusal_of(rule: str, quota: Quota, used: Amount, more: Amount) -> str | None:
+    """Return why there is no room for more, None if there is."""
+    if more.streams and quota.streams is not None and used.streams + more.streams > quota.streams:
+        return (
+            f"{rule!r} has {used.streams} streams, and may have {quota.streams} (quotas). "
+            "Delete some, or ask the operator for more."
+        )
+    if more.bytes and quota.bytes is not None and used.bytes + more.bytes > quota.bytes:
+        return (
+            f"{rule!r} has {used.bytes} bytes of data and may have {quota.bytes} (quotas): "
+            f"{more.bytes} more do not fit. Trim or delete streams, or ask the operator for more."
+        )
+    return None
+
+
+Room = Callable[[Sequence[Usage], Amount], Awaitable[None]]
+"""Has more granted to usages, or raises QuotaExceeded."""
 
 
 class Quotas:
@@ -81,6 +127,8 @@ class Quotas:
         self.usages: Final = [Usage(rule, quota) for rule, quota in rules]
         self._exempts_registry = exempts_registry
         self._by_path: dict[str, tuple[Usage, ...]] = {}
+        self._room: Room | None = None
+        self._on_counted: Callable[[], None] | None = None
         self._counted_id: float = 0
         """Streams with ids up to this one are in the usages; `count` comes to the others."""
 
@@ -89,17 +137,29 @@ class Quotas:
         """Whether all streams are counted."""
         return self._counted_id == inf
 
+    def share(self, room: Room, on_counted: Callable[[], None]) -> None:
+        """Use only what is granted from now on: other engines have the same quotas. `room` is asked
+        when that is used; `on_counted` is called when `used` is all that there is."""
+        self._room = room
+        self._on_counted = on_counted
+
     # -- deciding
 
     def admit(self, path: str, *, streams: int, size: int) -> None:
-        """Reserve room for a new stream, or for more bytes; QuotaExceeded if there is none. What is
-        reserved is submitted in the same step."""
+        """Reserve room for a new stream, or for more bytes; QuotaExceeded if there is none, NotYet
+        if it has to be granted first. What is reserved is submitted in the same step."""
         usages = self._usages(path)
-        if self.is_ready:
+        if self._room is not None:
+            if not all(usage.is_granted(streams, size) for usage in usages):
+                raise NotYet(partial(self._room, usages, Amount(streams, size)), blocks=True)
+        elif self.is_ready:
             for usage in usages:
                 usage.check(streams, size)
         for usage in usages:
             usage.reserve(streams, size)
+            if not usage.is_counted:
+                since = usage.since
+                usage.since = Amount(since.streams + streams, since.bytes + size)
 
     def _usages(self, path: str) -> tuple[Usage, ...]:
         usages = self._by_path.get(path)
@@ -156,6 +216,7 @@ class Quotas:
                 log.error(
                     "Cannot count the streams for the quotas, which have no effect: %s", error
                 )
+                self._room = None
                 return
             await asyncio.sleep((time.perf_counter() - started) * REST)
 
@@ -168,6 +229,11 @@ class Quotas:
                     usage.streams += 1
                     usage.bytes += size
         self._counted_id = inf if page.last_id is None else page.last_id
+        if self.is_ready:
+            for usage in self.usages:
+                usage.is_counted = True
+            if self._on_counted is not None:
+                self._on_counted()
 
 
 def quotas_of(settings: Settings) -> Quotas | None:

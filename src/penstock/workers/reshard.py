@@ -27,6 +27,8 @@ from penstock.log import open_engine
 from penstock.log.disk.files import Files
 from penstock.log.disk.recovery import FORMAT_FILE, RESHARDING_FILE
 from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.disk.tiered.tier import CACHE_FOLDER
+from penstock.log.disk.tiered.tiering import TIER_URL
 from penstock.log.disk.worker_folders import (
     FOLDER,
     LOCK_FILE,
@@ -35,6 +37,7 @@ from penstock.log.disk.worker_folders import (
     write_part,
     write_root,
 )
+from penstock.log.offline.folder import open_folder
 from penstock.log.offline.moving import Moved, count_streams, is_clean, move
 from penstock.log.offline.verify import verify
 from penstock.log.system_stream import Event, SystemStream
@@ -48,6 +51,8 @@ BUILDING: Final = "resharded"
 """The folder of the new folders, until they count."""
 OLD: Final = "workers.old"
 ROWS_PER_APPEND: Final = 500
+NEVER_S: Final = 365 * 86_400.0
+"""No segment moves, and no object is removed, while a folder is laid out."""
 BUILD: Final = "build"
 SWITCH: Final = "switch"
 
@@ -318,7 +323,7 @@ def _switch(files: Files, root: Path, plan: dict[str, Any]) -> None:
             files.rename(building, workers)
             files.sync_folder(root)
         write_root(files, root, plan["to"])
-        for name in (*_SINGLE, OLD):
+        for name in (*_SINGLE, OLD, CACHE_FOLDER):
             files.remove_all(root / name)
     files.remove_all(building)
     files.sync_folder(root)
@@ -327,4 +332,7 @@ def _switch(files: Files, root: Path, plan: dict[str, Any]) -> None:
 
 
 def _settings(folder: Path) -> Settings:
-    return replace(Settings(), data_dir=folder)
+    """Return the settings to open a folder with: what is cold stays where it is."""
+    with open_folder(folder) as opened:
+        tier_url = str(opened.catalog.meta().get(TIER_URL, ""))
+    return replace(Settings(), data_dir=folder, tier_url=tier_url, tier_interval_s=NEVER_S)

@@ -55,17 +55,11 @@ def supervise(settings: Settings, *, on_ready: Callable[[str, Path | None], None
 
 def check(settings: Settings) -> None:
     """Refuse settings that mean nothing, or something else, with several workers."""
-    for name, why in (
-        ("memory", "a worker that is started again would have lost its streams"),
-        ("registry", "the stream `__registry__` lists the streams of one process"),
-        ("quotas", "each worker would count its own streams alone"),
-        ("tier_url", "workers cannot share the objects of one folder yet"),
-    ):
-        if getattr(settings, name):
-            raise InvalidSetting(
-                f"Setting {name} cannot be used with {settings.workers} workers: {why}. Leave it "
-                "out, or start with --workers 1."
-            )
+    if settings.memory:
+        raise InvalidSetting(
+            f"Setting memory cannot be used with {settings.workers} workers: a worker that is "
+            "started again would have lost its streams. Leave it out, or start with --workers 1."
+        )
 
 
 class Supervisor:
@@ -153,7 +147,7 @@ class Supervisor:
         """Start a worker; return it, and what it says when it is ready or gives up."""
         settings = self._settings
         orders = Orders(
-            settings=replace(settings, data_dir=worker_folder(settings.data_dir, index)),
+            settings=_settings_of(settings, index),
             index=index,
             secret=self._secret,
             sockets=self._sockets,
@@ -209,6 +203,18 @@ class Supervisor:
     def _signal(self, process: asyncio.subprocess.Process, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
+
+
+def _settings_of(settings: Settings, index: int) -> Settings:
+    """Return the settings of a worker: its folder, and its part of what tiers may have on disk."""
+    workers = settings.workers
+    return replace(
+        settings,
+        data_dir=worker_folder(settings.data_dir, index),
+        # 0 means no bound.
+        tier_local_bytes_max=-(-settings.tier_local_bytes_max // workers),
+        tier_cache_bytes_max=settings.tier_cache_bytes_max // workers,
+    )
 
 
 def _start_failure(index: int, answer: dict[str, Any]) -> StoreError:

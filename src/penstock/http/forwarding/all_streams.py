@@ -309,7 +309,7 @@ class PeerFeed:
         response = await self._forwarder.ask(self.peer, "POST", PREFIX + b"changes", question)
         if response.status != 200 or not isinstance(response.body, EventBody):
             raise unowned(f"{self.peer.name} says nothing of its streams.")
-        lines = _Lines(self._line)
+        lines = Lines(self._line)
         self._seen = set()
         response.body.attach(lines)
         try:
@@ -344,10 +344,10 @@ class PeerFeed:
             _log.exception("a change of %s cannot be taken over", self.peer.name)
 
 
-class _Lines:
+class Lines:
     """The Sink of a feed: lines of JSON."""
 
-    def __init__(self, on_line: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, on_line: Callable[[Any], None]) -> None:
         self._on_line = on_line
         self._received = b""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

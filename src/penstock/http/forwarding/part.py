@@ -16,9 +16,12 @@ from penstock.http.forwarding.control import Control
 from penstock.http.forwarding.credentials import SharedCredentials
 from penstock.http.forwarding.gather import Gatherer
 from penstock.http.forwarding.homes import Homes
+from penstock.http.forwarding.listed import ListedElsewhere
+from penstock.http.forwarding.listing_feed import ListingFeeds
 from penstock.http.forwarding.many import MergedLive
 from penstock.http.forwarding.path_links import PathLinks
 from penstock.http.forwarding.peers import Peers
+from penstock.http.forwarding.quota_share import SharedQuotas
 from penstock.http.forwarding.routed_app import PeerApp, RoutedApp
 from penstock.http.forwarding.shares import Shares
 from penstock.http.forwarding.tails import Tails
@@ -51,7 +54,8 @@ class Part:
         self._streams = AllStreams(
             engine, self.owners, self.forwarder, self._peers, first=self._first
         )
-        return Elsewhere(self._streams, self._owns, self.owners.name)
+        listed = ListedElsewhere(self.owners, self.forwarder)
+        return Elsewhere(self._streams, self._owns, self.owners.name, listed)
 
     def _owns(self, path: str) -> bool:
         return self.owners.owner(path) is None
@@ -67,7 +71,9 @@ class Part:
         )
         self._streams.locate = homes.locate
         ChangeFeeds(app.engine, control)
+        self._listings = ListingFeeds(app.engine, control)
         self._tails = Tails(app.engine, app.streams.reads, settings, app.traffic, control)
+        self._quotas = SharedQuotas(app.engine, owners, peers, control, self._first)
         self._credentials = SharedCredentials(app.tokens, peers, control, self._first)
         if self._first is not None:
             app.audit.send = self._send_audit
@@ -90,14 +96,17 @@ class Part:
     async def join(self) -> None:
         """Learn what other parts store; before clients are served."""
         await self._credentials.fetch()
+        await self._quotas.join()
         self._homes.start()
 
     def drain(self) -> None:
         """Let other parts follow the streams elsewhere."""
+        self._listings.close()
         self._tails.drain()
 
     def close(self) -> None:
         self.drain()
+        self._quotas.close()
         self._homes.close()
         self._streams.close()
         self.forwarder.close()

@@ -51,10 +51,6 @@ HANDOVER_S: Final = 10.0
 REST_S: Final = 5.0
 """When a shard that cannot be opened is tried again."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
-_ONE_PLACE: Final = (
-    ("registry", "the stream `__registry__` lists the streams of one shard"),
-    ("quotas", "each shard would count its own streams alone"),
-)
 
 
 class ClusterNode:
@@ -97,7 +93,6 @@ class ClusterNode:
             peers = undo.enter_context(contextlib.closing(self._listen_for_peers()))
             await self.node.join(__version__, shards=self._settings.cluster_shards)
             undo.push_async_callback(self.node.leave)
-            self._check()
             self._open_parts()
             undo.push_async_callback(self._connections.close)
             door = PeerServer(Door(self._hops, self._shards, self._look_now.set), self._settings)
@@ -127,16 +122,6 @@ class ClusterNode:
                     self._telemetry.close()
             if self._failed.done():
                 self._failed.result()
-
-    def _check(self) -> None:
-        """Refuse settings that mean nothing, or something else, with several shards."""
-        shards = self.node.about.shards
-        for name, why in _ONE_PLACE:
-            if shards > 1 and getattr(self._settings, name):
-                raise ClusterRefused(
-                    f"Setting {name} cannot be used with {shards} shards: {why}. Leave it out, or "
-                    "make a cluster with --cluster-shards 1."
-                )
 
     def _open_parts(self) -> None:
         settings, node = self._settings, self.node

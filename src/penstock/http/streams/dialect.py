@@ -15,6 +15,7 @@ from penstock.http.streams.listing import Listing
 from penstock.http.streams.live import Live
 from penstock.http.streams.many.live import ManyLive
 from penstock.http.streams.read import ReadModes, Reads
+from penstock.http.streams.registry import PATH as REGISTRY
 from penstock.http.streams.registry import StreamRegistry, is_left_over, release
 from penstock.http.streams.relations import Relations
 from penstock.http.streams.resource import Streams
@@ -40,7 +41,10 @@ class StreamDialect(Dialect):
         self._retention = Retention(engine, compactor)
         self._successor = Successor(engine, settings)
         self._relations = Relations(engine, settings)
-        self._registry = StreamRegistry(engine, settings) if settings.registry else None
+        self._has_registry = settings.registry
+        self._registry: StreamRegistry | None = None
+        if settings.registry and (services.owns is None or services.owns(REGISTRY)):
+            self._registry = StreamRegistry(engine, settings, services.listed)
         self._release: asyncio.Task[None] | None = None
 
     def routes(self) -> Routes:
@@ -114,7 +118,7 @@ class StreamDialect(Dialect):
     def start(self) -> None:
         if self._registry is not None:
             self._registry.start()
-        elif is_left_over(self._engine):
+        elif not self._has_registry and is_left_over(self._engine):
             self._release = asyncio.get_running_loop().create_task(release(self._engine))
 
     def drain(self) -> None:

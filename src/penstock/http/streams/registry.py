@@ -2,7 +2,8 @@
 
 The Test UI of the protocol's authors, and any state client, reads it to list streams. It has one
 entity of type `stream` per stream and follows creations and deletions shortly after they are
-durable; what a crash has kept it from writing is written after the next start.
+durable; what a crash has kept it from writing is written after the next start. If several processes
+serve together, the owner of its path writes it, and the others tell that one what they have.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from penstock.log.mutations import Mutation
 
 PATH: Final = "__registry__"
+_OWN: Final = f"{RESERVED}/"
+_EVERYWHERE: Final = (_OWN, "__stp/")
+"""Where every process has records of its own, so that none of them can be read as a stream."""
 TYPE: Final = "stream"
 PATHS_PER_APPEND: Final = 500
 """Streams whose events are written in one append, so that other appends have their turn."""
@@ -49,6 +53,23 @@ class Entry(NamedTuple):
 
     content_type: str
     created_ms: int
+
+
+class Others(Protocol):
+    """The streams of other processes."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them have said what they have."""
+
+    def start(self, on_changed: Callable[[Iterable[str]], None]) -> None:
+        """Ask them; `on_changed` gets the paths where something may be another than before, and is
+        called when they are complete."""
+
+    def find(self, path: str) -> Entry | None:
+        """Return the stream at a path of another process, if it has said so."""
+
+    def close(self) -> None: ...
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -76,12 +97,15 @@ class StreamRegistry:
     write is repeated, and what a crash has cut off, all come to the same.
     """
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, others: Others | None = None) -> None:
         self._engine = engine
+        self._others = others
         self._log_bytes = settings.registry_log_bytes
         self._stream = SystemStream(engine, PATH)
         self._entries: dict[str, Entry] = {}
         self._marked: dict[str, None] = {}
+        # Entries of streams that are not here, while it is not known what others have.
+        self._unsure: dict[str, None] = {}
         self._moved = asyncio.Event()
         self._rewritten_from = 0
         self._rewritten_bytes = 0
@@ -89,10 +113,14 @@ class StreamRegistry:
 
     def start(self) -> None:
         self._engine.listen(self._committed)
+        if self._others is not None:
+            self._others.start(self._changed_elsewhere)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
         self._engine.unlisten(self._committed)
+        if self._others is not None:
+            self._others.close()
         if self._task is not None:
             self._task.cancel()
 
@@ -105,8 +133,20 @@ class StreamRegistry:
             if mutation.ended:
                 self._mark([stream.path for stream in mutation.ended])
 
+    def _changed_elsewhere(self, paths: Iterable[str]) -> None:
+        assert self._others is not None
+        if self._unsure and self._others.is_complete:
+            self._mark(self._unsure)
+            self._unsure = {}
+        self._mark(paths)
+
     def _mark(self, paths: Iterable[str]) -> None:
-        self._marked.update((path, None) for path in paths if not path.startswith(f"{RESERVED}/"))
+        is_alone = self._others is None
+        self._marked.update(
+            (path, None)
+            for path in paths
+            if (not path.startswith(_OWN) if is_alone else is_listed(path))
+        )
         self._moved.set()
 
     # -- the task
@@ -129,6 +169,8 @@ class StreamRegistry:
                     error,
                 )
                 self._engine.unlisten(self._committed)
+                if self._others is not None:
+                    self._others.close()
                 return
             except PenstockError as error:
                 failures += 1
@@ -184,6 +226,9 @@ class StreamRegistry:
             events: list[Event] = []
             for path in paths:
                 del self._marked[path]
+                if current[path] is None and self._is_unsure(path):
+                    self._unsure[path] = None
+                    current[path] = self._entries.get(path)
                 events += _difference(path, self._entries.get(path), current[path])
             if events:
                 try:
@@ -202,12 +247,18 @@ class StreamRegistry:
         else:
             self._entries[path] = entry
 
+    def _is_unsure(self, path: str) -> bool:
+        """Whether an entry may be of a stream that another process has not named yet."""
+        return self._others is not None and not self._others.is_complete and path in self._entries
+
     def _current(self, path: str) -> Entry | None:
+        there = None if self._others is None else self._others.find(path)
         try:
             stream = self._engine.find(path, touch=False)
         except (StreamNotFound, StreamSoftDeleted):
-            return None
-        return Entry(stream.config.content_type, stream.created_us // 1000)
+            return there
+        here = Entry(stream.config.content_type, stream.created_us // 1000)
+        return here if there is None or there.created_ms < here.created_ms else there
 
     async def _rewrite_if_long(self) -> None:
         """Start the stream again with the current entries, if most of it is history."""
@@ -222,6 +273,11 @@ class StreamRegistry:
         self._rewritten_from = start
         self._rewritten_bytes = self._stream.find().tail - start
         await self._engine.trim(PATH, offset)
+
+
+def is_listed(path: str) -> bool:
+    """Whether a stream of one of several processes is in the registry."""
+    return not path.startswith(_EVERYWHERE)
 
 
 def is_left_over(engine: Engine) -> bool:

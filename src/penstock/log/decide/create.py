@@ -10,7 +10,7 @@ from penstock.log.decide.delete import expire_stream
 from penstock.log.held_stream import HeldStream
 from penstock.log.lineage import token
 from penstock.log.mutations import CreateMutation
-from penstock.log.requests import Created
+from penstock.log.requests import Created, NotYet
 from penstock.log.stream import Stream
 from penstock.protocol.headers import is_json
 from penstock.protocol.lifecycle import StreamConfig, create_matches
@@ -26,6 +26,34 @@ def create_stream(
     framed: tuple[bytes, int] | None = None,
 ) -> asyncio.Future[Created]:
     """Create a stream; `framed` is its body in wire shape, if that was made already."""
+    try:
+        return _create(context, path, config, body, closed, framed)
+    except NotYet as later:
+        return context.run(_create_when(later, context, path, config, body, closed, framed))
+
+
+async def _create_when(
+    later: NotYet,
+    context: Context,
+    path: str,
+    config: StreamConfig,
+    body: bytes,
+    closed: bool,
+    framed: tuple[bytes, int] | None,
+) -> Created:
+    """Create a stream when its room in the quotas is granted."""
+    await later.ready()
+    return await create_stream(context, path, config, body, closed=closed, framed=framed)
+
+
+def _create(
+    context: Context,
+    path: str,
+    config: StreamConfig,
+    body: bytes,
+    closed: bool,
+    framed: tuple[bytes, int] | None,
+) -> asyncio.Future[Created]:
     now_us = context.clock.now_us()
     existing = context.streams.pending(path)
     replaces: Stream | None = None

@@ -25,7 +25,7 @@ from penstock.log.held_stream import HeldStream
 from penstock.log.lineage import ancestors, source_of, token, trimmed
 from penstock.log.mutations import CreateMutation
 from penstock.log.ranges import check_generation
-from penstock.log.requests import Created, Fork
+from penstock.log.requests import Created, Fork, NotYet
 from penstock.log.stream import ForkPoint, Stream
 from penstock.protocol.lifecycle import ForkConfig, create_matches, fork_config
 from penstock.protocol.offsets import NOW, Offset, parse_offset
@@ -104,6 +104,13 @@ async def _fork_framed(context: Context, request: _Request) -> Created:
     return await fork_stream(context, path, fork, config, body, closed=closed, framed=framed)
 
 
+async def _fork_when(later: NotYet, context: Context, request: _Request) -> Created:
+    """Fork when the room of the fork in the quotas is granted; everything is decided again."""
+    await later.ready()
+    path, fork, config, body, closed, framed = request
+    return await fork_stream(context, path, fork, config, body, closed=closed, framed=framed)
+
+
 def _decided_position(source: Stream, fork: Fork) -> _Position | None:
     """Return where the fork begins, or None if the log has to be read for that."""
     if fork.offset is None:
@@ -154,6 +161,8 @@ def _fork_at(
         raise StreamNotFound.at(request.fork.source)
     try:
         return _new_fork(context, request, existing, source, position, now_us)
+    except NotYet as later:
+        return context.run(_fork_when(later, context, request))
     except PenstockError as error:
         return context.refuse(source, error)
 

@@ -1,5 +1,5 @@
 """Moves the streams of stopped folders into new ones: rows of catalogs are copied, segments are
-linked, ids and positions stay.
+linked, ids and positions stay. Objects of cold segments stay where they are, under their names.
 
 Knows folders and catalogs; which stream goes where is decided by a function that is passed in.
 """
@@ -11,18 +11,21 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import StoreError
+from penstock.errors import StoreDamaged, StoreError
 from penstock.log.disk.catalog import Catalog, Changes
+from penstock.log.disk.catalog_cold import ColdChanges
 from penstock.log.disk.catalog_rows import Row
 from penstock.log.disk.files import Files
-from penstock.log.disk.recovery import HAS_MARK, RESTORED
-from penstock.log.disk.segment import BLOCK_BYTES, SegmentFolder
+from penstock.log.disk.recovery import FORMAT_COLD, HAS_MARK, RESTORED, set_format
+from penstock.log.disk.segment import BLOCK_BYTES, ColdSegment, SegmentFolder
 from penstock.log.disk.store import CATALOG_FILE
+from penstock.log.disk.tiered.tiering import TIER_URL
 from penstock.log.offline.folder import CatalogView
 from penstock.protocol.producer import ProducerState
 
 ROWS_AT_ONCE: Final = 2000
 PRODUCERS_MAX: Final = 2**53
+DOOMED_MAX: Final = 2**53
 
 
 class Moved(NamedTuple):
@@ -39,6 +42,8 @@ class Moved(NamedTuple):
 class _Source(NamedTuple):
     catalog: CatalogView
     segments: SegmentFolder
+    cold: dict[tuple[int, int], ColdSegment]
+    """Segments that are objects, by (stream id, base)."""
 
 
 Place = Callable[[str], int]
@@ -70,22 +75,20 @@ def move(
     """
     with ExitStack() as cleanup:
         opened = [
-            _Source(
+            _source(
                 cleanup.enter_context(closing(CatalogView(each / CATALOG_FILE, read_only=True))),
-                SegmentFolder(each / "segments"),
+                each,
             )
             for each in sources
         ]
         metas = [each.catalog.meta() for each in opened]
-        if any(each.catalog.cold_totals().cold_segments for each in opened):
-            raise StoreError(
-                "The folder has cold segments in an object store, which cannot be divided among "
-                "workers. Nothing was changed."
-            )
-        writers = [_Target(cleanup, files, each) for each in targets]
+        tier_url = _tier_url(opened)
+        writers = [_Target(cleanup, files, each, tier_url) for each in targets]
         moving = _Moving(writers, place, leaves)
         for source in opened:
             moving.run(source)
+            # Somebody has to remove them: it does not matter who.
+            writers[0].doomed += source.catalog.doomed(DOOMED_MAX)
         next_id = max(int(meta.get("next_id", 1)) for meta in metas)
         restored = max(int(meta.get(RESTORED, 0)) for meta in metas)
         for writer in writers:
@@ -115,7 +118,7 @@ class _Moving:
             self.streams += not row.soft_deleted
             self.bytes += row.own_bytes
             producers = source.catalog.producers(row.id, PRODUCERS_MAX)
-            self._writers[at].add(row, producers, source.segments)
+            self._writers[at].add(row, producers, source)
 
     def _root(self, catalog: Catalog, row: Row) -> str:
         """Return the path of the first stream that a stream reads from."""
@@ -137,8 +140,13 @@ class _Moving:
 class _Target:
     """One new folder: its catalog is written in pieces."""
 
-    def __init__(self, cleanup: ExitStack, files: Files, root: Path) -> None:
+    def __init__(self, cleanup: ExitStack, files: Files, root: Path, tier_url: str) -> None:
         self._files = files
+        self._root = root
+        self._tier_url = tier_url
+        self._cold: list[ColdSegment] = []
+        self.doomed: list[str] = []
+        """Objects that no segment needs, and that are still to be removed."""
         self._segments = SegmentFolder(root / "segments")
         files.make_folder(root / "journal")
         files.make_folder(self._segments.folder)
@@ -147,26 +155,43 @@ class _Target:
         self._producers: list[tuple[int, str, ProducerState]] = []
         self._last_lsn = 0
 
-    def add(self, row: Row, producers: dict[str, ProducerState], segments: SegmentFolder) -> None:
+    def add(self, row: Row, producers: dict[str, ProducerState], source: _Source) -> None:
         for info in row.segments:
-            self._link(segments, row.id, info.base, has_index=info.length >= BLOCK_BYTES)
+            has_index = info.length >= BLOCK_BYTES
+            cold = source.cold.get((row.id, info.base))
+            if cold is not None:
+                self._cold.append(cold)
+            self._link(
+                source.segments, row.id, info.base, has_data=cold is None, has_index=has_index
+            )
         self._rows.append(row)
         self._producers += [(row.id, name, state) for name, state in producers.items()]
         self._last_lsn = max(self._last_lsn, row.applied_lsn)
         if len(self._rows) >= ROWS_AT_ONCE:
             self._write({})
 
-    def _link(self, segments: SegmentFolder, id: int, base: int, *, has_index: bool) -> None:
+    def _link(
+        self, segments: SegmentFolder, id: int, base: int, *, has_data: bool, has_index: bool
+    ) -> None:
         self._files.make_folder(self._segments.shard(id))
-        self._files.link(segments.data_path(id, base), self._segments.data_path(id, base))
+        if has_data:
+            self._files.link(segments.data_path(id, base), self._segments.data_path(id, base))
         index = segments.index_path(id, base)
         if has_index or self._files.exists(index):
             self._files.link(index, self._segments.index_path(id, base))
 
     def _write(self, meta: dict[str, int | str]) -> None:
         segments = [(row.id, info) for row in self._rows for info in row.segments]
-        self._catalog.commit(Changes(self._rows, segments, self._producers, [], meta))
-        self._rows, self._producers = [], []
+        tiered = None
+        if self._cold or self.doomed:
+            # From now on it is no folder for a Penstock that knows no cold segments.
+            set_format(self._files, self._root, FORMAT_COLD)
+            meta = {**meta, TIER_URL: self._tier_url}
+            tiered = ColdChanges(cold=self._cold, doomed=self.doomed)
+        self._catalog.commit(
+            Changes(self._rows, segments, self._producers, [], meta, tiered=tiered)
+        )
+        self._rows, self._producers, self._cold, self.doomed = [], [], [], []
 
     def finish(self, next_id: int, restored: int) -> None:
         self._write(
@@ -178,6 +203,32 @@ class _Target:
                 RESTORED: restored,
             }
         )
+
+
+def _source(catalog: CatalogView, folder: Path) -> _Source:
+    damaged = next(catalog.damaged_cold(), None)
+    if damaged is not None:
+        raise StoreDamaged(
+            f"The catalog row of the cold segment of stream {damaged[0]} at {damaged[1]} does not "
+            "match its checksum. Run `penstock verify` and restore from a backup."
+        )
+    cold = {(each.stream_id, each.base): each for each in catalog.cold_segments()}
+    return _Source(catalog, SegmentFolder(folder / "segments"), cold)
+
+
+def _tier_url(sources: Sequence[_Source]) -> str:
+    """Return where the cold segments of all folders are."""
+    urls = {
+        str(each.catalog.meta().get(TIER_URL))
+        for each in sources
+        if each.cold or each.catalog.doomed(1)
+    }
+    if len(urls) > 1:
+        raise StoreError(
+            f"The cold segments are in several places ({', '.join(sorted(urls))}). Start the "
+            "server once with the tier_url that has all of them. Nothing was changed."
+        )
+    return urls.pop() if urls else ""
 
 
 def _rows(catalog: Catalog) -> Iterator[Row]:
