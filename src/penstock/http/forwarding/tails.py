@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ClusterUnavailable, PenstockError, StreamNotFound, StreamTrimmed
-from penstock.http.bodies import read_range
+from penstock.http.bodies import LogBody, read_range
 from penstock.http.forwarding.tail_frames import ONE_BEAT, Hello, encode_frame, encode_hello
 from penstock.http.live.channel import Channel, Channels, Frame, Progress
 from penstock.http.live.response import LiveReader
@@ -29,6 +29,8 @@ TAIL: Final = "tail"
 """The question for a tail; its answer stays open."""
 WORD: Final = "word"
 """The question how far a stream is."""
+BYTES: Final = "bytes"
+"""The question for a range of a stream."""
 PIECE_BYTES: Final = 64 * 1024
 PUBLISH_BYTES_MAX: Final = 1024 * 1024
 """A longer commit is read from the log, piece by piece."""
@@ -36,6 +38,7 @@ WINDOW_BYTES: Final = 256 * 1024
 """How far before the end a tail may begin."""
 BEAT_S: Final = 2.0
 """Time between two beats, by which another node knows a silent stream from a silent owner."""
+OCTETS: Final = (b"content-type", b"application/octet-stream")
 ONE_BY_ONE: Final = 204
 """The status of a stream whose readers have to be forwarded one by one."""
 
@@ -59,6 +62,7 @@ class Tails:
         self._timer: asyncio.TimerHandle | None = None
         control.add_stream(TAIL, self._open)
         control.add(WORD, self._word)
+        control.add_stream(BYTES, self._bytes)
 
     def drain(self) -> None:
         """End all tails: this process serves the streams no more."""
@@ -87,7 +91,7 @@ class Tails:
             raise trimmed(stream)
         return Response(
             200,
-            [(b"content-type", b"application/octet-stream")],
+            [OCTETS],
             TailReader(self, stream, position),
         )
 
@@ -113,6 +117,17 @@ class Tails:
             "current": self._engine.is_current(),
             "positions": positions,
         }
+
+    async def _bytes(self, question: dict[str, Any]) -> Response:
+        """Return a range as it is in the log."""
+        stream = await self._find(question)
+        start, end = question["start"], question["end"]
+        if start < stream.earliest:
+            raise trimmed(stream)
+        if end > stream.tail:
+            raise self._unavailable()  # Another node has had more.
+        body = LogBody(self._engine, stream, start, end, framed=False)
+        return Response(200, [OCTETS], body)
 
     async def _find(self, question: dict[str, Any]) -> Stream:
         """Return the stream of a question; StreamNotFound if it is not the one that was meant, and
