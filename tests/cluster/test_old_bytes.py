@@ -28,7 +28,7 @@ PLAIN = {"accept-encoding": "identity"}
 CHECKPOINT_BYTES = 1024 * 1024
 PIECE_BYTES = 300_000
 """What is appended at a time: three are no checkpoint yet, four are one."""
-FRESH_BYTES_MAX = 128 * 1024
+FRESH_BYTES_MAX = 32 * 1024
 """What an owner may send with a plan: less than a block at both ends of what is in no extent."""
 
 

@@ -117,7 +117,10 @@ class Relay:
     def _linger(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(LINGER_S, self._end_unless_used)
+        # At the owner a stream is read until its tail is followed no more: by nobody here, that
+        # would let one with a TTL live longer.
+        has_ttl = self.engine is not None and self.stream.config.ttl_s is not None
+        self._timer = self._loop.call_later(0 if has_ttl else LINGER_S, self._end_unless_used)
 
     def _end_unless_used(self) -> None:
         self._timer = None
@@ -177,7 +180,13 @@ class Relay:
 
     async def _ask_word(self, offsets: list[str], *, sure: bool) -> Word:
         timeout_s = ASK_S + (self._cluster.settings.long_poll_timeout_s if sure else 0)
-        question = {"path": self.path, "id": self.stream.id, "offsets": offsets, "sure": sure}
+        question = {
+            "path": self.path,
+            "id": self.stream.id,
+            "offsets": offsets,
+            "sure": sure,
+            "reads": not sure,
+        }
         response = await self._ask(WORD, question, timeout_s)
         if response.status != 200 or not isinstance(response.body, bytes):
             raise unowned("The owner of the stream has not answered.")

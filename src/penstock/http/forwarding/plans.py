@@ -16,10 +16,10 @@ from penstock.log.disk.segment import SegmentInfo
 
 HEADER: Final = b"penstock-plan"
 """The header of a response whose body is a plan."""
-BLOCK_BYTES: Final = 64 * 1024
+BLOCK_BYTES: Final = 16 * 1024
 """Bytes that are in no extent yet are kept by nodes in blocks: of this size, or of the larger ones
 below, at multiples of their size. Others come with the plan."""
-_BLOCK_SIZES: Final = (1024 * 1024, 256 * 1024, BLOCK_BYTES)
+_BLOCK_SIZES: Final = (1024 * 1024, 256 * 1024, 64 * 1024, BLOCK_BYTES)
 
 _LENGTH: Final = Struct(">I")
 

@@ -81,8 +81,7 @@ class Tails:
         stream = await self._find(question)
         position = question.get("position")
         if position is None:
-            if stream.config.ttl_s is not None or stream.closed:
-                # Every read restarts the time of such a stream, and the owner has to see each.
+            if stream.closed:
                 return Response(ONE_BY_ONE)
             position = await self._start(stream, question.get("offset"))
         elif not self._engine.is_current():
@@ -105,7 +104,8 @@ class Tails:
 
     async def _word(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return how far a stream is, and the positions of some offsets: null for one that has to
-        be refused, or looked at by the owner."""
+        be refused, or looked at by the owner. If it `reads`, that restarts the TTL of the stream;
+        while its tail is followed it does not run anyway."""
         stream = await self._find(question)
         positions = [await self._position(stream, offset) for offset in question["offsets"]]
         if question["sure"]:
@@ -134,7 +134,7 @@ class Tails:
         never while another node may know better."""
         try:
             await self._engine.fetch(question["path"])
-            stream = self._engine.find(question["path"], touch=False)
+            stream = self._engine.find(question["path"], touch=question.get("reads", False))
             stream_id = question.get("id")
             if stream_id is not None and stream_id != stream.id:
                 raise StreamNotFound("Another stream is at the path now.")
@@ -165,6 +165,7 @@ class Tails:
                 Hello(
                     stream.id,
                     stream.config.content_type,
+                    stream.config.ttl_s,
                     stream.config.expires_at_us,
                     stream.created_us,
                     stream.own_start,
