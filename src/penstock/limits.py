@@ -316,5 +316,6 @@ CLUSTER_TAKEOVER_S: Final = 3.0  # Age of an owner's last beat at which another 
 CLUSTER_SHARDS: Final = 16  # Shards of a new cluster.
 CLUSTER_SHARDS_MAX: Final = 1024  # At most: a node may have to open all of them.
 CLUSTER_HOLD_S: Final = 2.0  # Time for which a request waits for an owner of its shard.
+CLUSTER_RELAY_LINGER_S: Final = 3.0  # Time without readers after which a relay ends.
 CLUSTER_CACHE_BYTES: Final = 64 * MIB  # Old payload in the memory of a node.
 CLUSTER_GARBAGE_S: Final = 7 * 86_400  # Age at which an object that nobody needs is deleted.

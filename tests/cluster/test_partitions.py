@@ -141,3 +141,32 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
             assert any("<meanwhile>" in line for line in lines)
             client.post(owner.url + path, content=b"<after>", headers=headers)
             assert any("<after>" in line for line in lines)
+
+
+def test_a_reader_begins_after_what_was_written_before_though_the_relay_is_behind() -> None:
+    """The owner has said how far the stream is before its bytes have come: they are waited for."""
+    server = shared()
+    dsn = server.fresh_database()
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, *SINGLE, shards=6)
+        cluster.start(2)
+        cluster.spread()
+        owner = cluster.owner("log-0")
+        name = next(each for each, node in cluster.names.items() if node is owner)
+        other = next(node for node in cluster.nodes if node is not owner)
+        proxy = stack.enter_context(before(server, dsn, name))
+        client, path = cluster.client, "/v1/stream/log-0"
+        headers = {"content-type": "text/plain"}
+        assert client.put(owner.url + path, headers=headers).is_success
+        until(lambda: client.get(other.url + path).is_success and proxy.opened, "proxied")
+        url = f"{other.url}{path}?offset=now&live=sse"
+        with client.stream("GET", url, timeout=30) as first:
+            assert any("upToDate" in line for line in first.iter_lines())
+            # Every 64 KB of the tail take so long, and a question no longer than two of them.
+            proxy.slow_down(0.05)
+            answer = client.post(owner.url + path, content=b"x" * 1_000_000, headers=headers)
+            end = answer.headers["stream-next-offset"]
+            with client.stream("GET", url, timeout=30) as second:
+                control = next(line for line in second.iter_lines() if "streamNextOffset" in line)
+                assert end in control
+                assert "upToDate" in control

@@ -375,16 +375,48 @@ def test_a_stream_is_followed_only_while_somebody_reads(nodes: Nodes) -> None:
     until(lambda: nodes.relays(path) == 0, "the relay has ended")
 
 
-def test_readers_of_a_stream_with_a_ttl_are_seen_by_its_owner(nodes: Nodes) -> None:
-    """Each read restarts its time."""
+def test_a_stream_with_a_ttl_is_read_while_somebody_reads_it_at_another_node(nodes: Nodes) -> None:
+    """Each read that begins restarts its time, and so does the end of the last one."""
     path = "ttl"
-    until(lambda: nodes.relays(path) == 0, "all relays have ended")
     offset = nodes.make(path, TEXT, **{"stream-ttl": "60"})
+
+    def touched() -> str:
+        answer = nodes.client.get(f"{nodes.owner(path).url}/v1/streams?prefix={path}")
+        (stream,) = answer.json()["streams"]
+        return str(stream["touched_at"])
+
     with events(nodes.here(path), offset) as reader:
         reader.control()
+        waits(nodes, path, 1)
+        before = touched()
+        with events(nodes.here(path), offset) as second:
+            second.control()
+            assert touched() > before
         nodes.append(path, b"x", TEXT)
         assert reader.next()[0] == "data"
-        assert nodes.readers(path) == 0
+        before = touched()
+    until(lambda: touched() > before, "the owner knows that nobody reads any more")
+    answers = [
+        nodes.client.get(f"{url}?offset={offset}&live=long-poll")
+        for url in (nodes.here(path), nodes.there(path))
+    ]
+    assert answers[0].headers["cache-control"] == answers[1].headers["cache-control"]
+
+
+def test_a_stream_lives_longer_than_its_ttl_while_it_is_read_at_another_node(nodes: Nodes) -> None:
+    path = "short"
+    offset = nodes.make(path, TEXT, **{"stream-ttl": "1"})
+    with ExitStack() as stack:
+        # A long-poll here takes twice as long.
+        polls = [Poll(nodes.here(path), offset) for _ in range(2)]
+        waits(nodes, path, 2)
+        assert [poll.response().status_code for poll in polls] == [204, 204]
+        reader = stack.enter_context(events(nodes.here(path), offset))
+        reader.control()
+        assert Poll(nodes.here(path), offset).response().status_code == 204
+        nodes.append(path, b"still there", TEXT)
+        assert reader.next() == ("data", "still there")
+    until(lambda: nodes.client.head(nodes.there(path)).status_code == 404, "it has expired")
 
 
 def test_nothing_new_is_not_said_while_the_owner_does_not_know() -> None:

@@ -13,17 +13,16 @@ import asyncio
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from tests.helpers.proxy_thread import READ_BYTES, ProxyThread, running
+
 Kind = Literal["none", "refuse", "reset", "truncate", "half-close", "stall", "delay"]
 
-READ_BYTES = 64 * 1024
 DELAY_S = 0.005
-START_TIMEOUT_S = 10.0
 
 
 class Fault(NamedTuple):
@@ -56,60 +55,25 @@ def seeded(seed: int, *, faults: int, kinds: tuple[Kind, ...], bytes_max: int) -
     return plan
 
 
-class FaultProxy:
+class FaultProxy(ProxyThread):
     """A proxy that runs; `injected` counts the faults that were reached, by kind."""
 
     def __init__(self, upstream_url: str, plan: Plan) -> None:
         parts = urlsplit(upstream_url)
-        self._upstream = (parts.hostname or "", parts.port or 0)
+        super().__init__(parts.hostname or "", parts.port or 0)
         self._plan = plan
         self.injected: dict[Kind, int] = {}
-        self.url = ""
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-        self._connections: set[asyncio.Task[None]] = set()
 
-    def run(self) -> None:
-        asyncio.run(self._serve())
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
-    def wait_until_ready(self) -> None:
-        if not self._ready.wait(START_TIMEOUT_S):
-            raise TimeoutError("the proxy did not start")
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=READ_BYTES)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            await self._connection(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._connections.discard(task)
-            writer.transport.abort()
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fault = self._plan()
         if fault.kind == "refuse":
             self._count(fault)
             return
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        up_reader, up_writer = await asyncio.open_connection(*self.upstream)
         up = asyncio.create_task(_pump(reader, up_writer))
         try:
             await self._down(fault, up_reader, writer, up)
@@ -174,12 +138,5 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 @contextmanager
 def fault_proxy(upstream_url: str, plan: Plan) -> Iterator[FaultProxy]:
-    proxy = FaultProxy(upstream_url, plan)
-    thread = threading.Thread(target=proxy.run, name="fault-proxy", daemon=True)
-    thread.start()
-    proxy.wait_until_ready()
-    try:
+    with running(FaultProxy(upstream_url, plan)) as proxy:
         yield proxy
-    finally:
-        proxy.stop()
-        thread.join()

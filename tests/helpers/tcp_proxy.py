@@ -10,27 +10,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-START_TIMEOUT_S = 10.0
-READ_BYTES = 64 * 1024
+from tests.helpers.proxy_thread import READ_BYTES, START_TIMEOUT_S, ProxyThread, running
+
 UP, DOWN = "up", "down"
 
 
-class TcpProxy:
+class TcpProxy(ProxyThread):
     """What `cut` and `slow_down` say holds for all bytes until `heal`. Bytes that were lost are
     never delivered: their connections end when it heals."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._upstream = (host, port)
-        self.port = 0
+        super().__init__(host, port)
         self.opened = 0
         """Connections that were ever opened."""
         self._lost: frozenset[str] = frozenset()
         self._delay_s = 0.0
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-        self._connections: dict[asyncio.Task[None], bool] = {}
-        """Whether each has lost something, or was opened while it would have."""
+        self._has_lost: set[asyncio.Task[None]] = set()
+        """Connections that have lost something, or were opened while they would have."""
 
     @property
     def address(self) -> str:
@@ -55,57 +51,20 @@ class TcpProxy:
         def change() -> None:
             self._lost, self._delay_s = lost, delay_s
             if not lost:
-                for task, has_lost in self._connections.items():
-                    if has_lost:
-                        task.cancel()
+                for task in self._has_lost:
+                    task.cancel()
             done.set()
 
-        self._loop.call_soon_threadsafe(change)
+        self.loop.call_soon_threadsafe(change)
         assert done.wait(START_TIMEOUT_S)
 
     # -- its thread
 
-    def run(self) -> None:
-        asyncio.run(self._serve())
-
-    def wait_until_ready(self) -> None:
-        assert self._ready.wait(START_TIMEOUT_S), "the proxy did not start"
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=READ_BYTES)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections[task] = False
         self.opened += 1
-        try:
-            await self._connection(reader, writer, task)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            del self._connections[task]
-            writer.transport.abort()
-
-    async def _connection(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        task: asyncio.Task[None],
-    ) -> None:
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        up_reader, up_writer = await asyncio.open_connection(*self.upstream)
         pumps = (
             asyncio.create_task(self._pump(UP, reader, up_writer, task)),
             asyncio.create_task(self._pump(DOWN, up_reader, writer, task)),
@@ -118,6 +77,7 @@ class TcpProxy:
             with suppress(asyncio.CancelledError, OSError):
                 await asyncio.gather(*pumps)
             up_writer.transport.abort()
+            self._has_lost.discard(task)
 
     async def _pump(
         self,
@@ -129,9 +89,9 @@ class TcpProxy:
         with suppress(OSError):
             while data := await source.read(READ_BYTES):
                 if direction in self._lost:
-                    self._connections[task] = True
+                    self._has_lost.add(task)
                     continue
-                if self._connections.get(task):
+                if task in self._has_lost:
                     return  # What came before was lost: TCP would never deliver this.
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)  # the fault itself
@@ -139,18 +99,11 @@ class TcpProxy:
                 await sink.drain()
             # A network that loses everything loses the end of a connection, too.
             while direction in self._lost:
-                self._connections[task] = True
+                self._has_lost.add(task)
                 await asyncio.sleep(0.05)  # until it heals; nothing else wakes it
 
 
 @contextmanager
 def tcp_proxy(host: str, port: int) -> Iterator[TcpProxy]:
-    proxy = TcpProxy(host, port)
-    thread = threading.Thread(target=proxy.run, name="tcp-proxy", daemon=True)
-    thread.start()
-    proxy.wait_until_ready()
-    try:
+    with running(TcpProxy(host, port)) as proxy:
         yield proxy
-    finally:
-        proxy.stop()
-        thread.join()

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Damaged
+from penstock.http.live import log_reader
 from penstock.http.live.response import LiveReader
 from penstock.http.message import EventBody, Response
-from penstock.http.streams import sse
 from penstock.http.tables import live as table_live
 from penstock.stp.rows import RowDecoder
 from penstock.stp.server import row_cache, table_view
@@ -323,8 +323,8 @@ def run(kind: str, store: str, check: Callable[[Script], Awaitable[None]]) -> No
         await check(script)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sse, "PIECE_BYTES", 300)
-        patch.setattr(sse, "PUBLISH_BYTES_MAX", 500)
+        patch.setattr(log_reader, "PIECE_BYTES", 300)
+        patch.setattr(log_reader, "PUBLISH_BYTES_MAX", 500)
         patch.setattr(table_live, "PUBLISH_BYTES_MAX", 2000)
         for module in (row_cache, table_view):
             patch.setattr(module, "BLOCK_BYTES", 700)

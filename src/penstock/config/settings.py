@@ -410,8 +410,16 @@ class Settings:
         "Time for which a node keeps a request whose shard is changing hands, before it answers "
         "that nobody owns the stream.",
     )
+    cluster_relay_linger_s: float = _CLUSTER.seconds(
+        limits.CLUSTER_RELAY_LINGER_S,
+        "Time for which a node goes on to follow a stream of another node after its last live "
+        "reader: that of long-polls comes again. Streams with a TTL are not followed then.",
+        minimum=0,
+    )
     cluster_cache_bytes: int = _CLUSTER.size(
-        limits.CLUSTER_CACHE_BYTES, "Payload of old messages that a node keeps in memory."
+        limits.CLUSTER_CACHE_BYTES,
+        "Payload that a node keeps in memory of what it has read: old messages, and fresh ones of "
+        "streams that other nodes own.",
     )
     cluster_extents: str = _CLUSTER.text(
         "",

@@ -21,18 +21,27 @@ SMALL_BYTES_MAX = 64 * 1024  # bodies up to this size are whole bytes, read at o
 
 
 class LogBody(RangeBody):
-    """A range of the log, read piece by piece while it is sent."""
+    """A range of the log, read piece by piece while it is sent. Without `framed` it is as it lies
+    there, whatever its content type."""
 
-    __slots__ = ("_at", "_begun", "_engine", "_has_ended", "_stop", "_stream")
+    __slots__ = ("_at", "_begun", "_engine", "_has_ended", "_is_framed", "_stop", "_stream")
 
-    def __init__(self, engine: Engine, stream: Stream, start: int, end: int) -> None:
+    def __init__(
+        self, engine: Engine, stream: Stream, start: int, end: int, *, framed: bool = True
+    ) -> None:
         self.length = end - start  # for JSON: two brackets in, the last ",\n" out
         self._engine = engine
         self._stream = stream
         self._at = start
-        self._stop = end - 2 if stream.is_json else end
+        self._is_framed = framed and stream.is_json
+        self._stop = end - 2 if self._is_framed else end
         self._begun = False
-        self._has_ended = not stream.is_json  # with a bracket
+        self._has_ended = not self._is_framed  # with a bracket
+
+    @property
+    def range(self) -> tuple[Stream, int, int]:
+        """The stream and the bytes of it that are to be sent, without the brackets of JSON."""
+        return self._stream, self._at, self._stop
 
     def first(self) -> bytes | None:
         end = self._next()
@@ -47,7 +56,7 @@ class LogBody(RangeBody):
         if views is None:
             return None
         parts: list[bytes | memoryview] = [*views]
-        if self._stream.is_json and not self._begun:
+        if self._is_framed and not self._begun:
             parts.insert(0, b"[")
         self._begun = True
         self._at = end
@@ -68,7 +77,7 @@ class LogBody(RangeBody):
         return min(self._at + PIECE_BYTES - 1, self._stop)  # room for the bracket
 
     def _advance(self, data: bytes, end: int) -> bytes:
-        if self._stream.is_json and not self._begun:
+        if self._is_framed and not self._begun:
             data = b"[" + data
         self._begun = True
         self._at = end

@@ -14,6 +14,7 @@ from penstock.http.message import Request, Response
 from penstock.http.problems import error_response, problem
 
 if TYPE_CHECKING:
+    from penstock.http.cluster.host import ShardHost
     from penstock.http.cluster.shards import LocalShards
     from penstock.http.forwarding.hop import Hop, Hops
     from penstock.http.message import Application
@@ -24,6 +25,10 @@ def _elsewhere() -> Response:
     error = unowned("This node does not own the shard that was asked for.")
     error.headers[ELSEWHERE.decode()] = "1"
     return problem(error)
+
+
+async def _planned_later(host: ShardHost, answer: Awaitable[Response]) -> Response:
+    return host.planned(await answer)
 
 
 class Door:
@@ -60,15 +65,21 @@ class Door:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         hop = self._hop(request)
         assert hop is not None
+        app: Application | None
         if hop.to:
             host = self._shards.named(hop.to)
-            if host is not None and host.private is not None:
-                return host.during(host.private.handle(request))
+            app = None if host is None else host.private
         else:
             host = self._shards.of(request)
-            if host is not None:
-                return host.during(host.public.handle(request))
-        return _elsewhere()
+            app = None if host is None else host.public
+        if host is None or app is None:
+            return _elsewhere()
+        answer = host.during(app.handle(request))
+        if not hop.fills:
+            return answer
+        if isinstance(answer, Response):
+            return host.planned(answer)
+        return _planned_later(host, answer)
 
     def unreadable(self, error: PenstockError) -> Response:
         return error_response(error)

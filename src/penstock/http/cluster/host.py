@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.http.access_log import OFF
+from penstock.http.cluster.filling import PlannedBody
 from penstock.http.cluster.owners import ShardForwarder, ShardOwners, shard_name
+from penstock.http.cluster.planning import planned
 from penstock.http.exposure import check_exposure
+from penstock.http.forwarding.control import Control, ControlApp
 from penstock.http.forwarding.part import Part
+from penstock.http.forwarding.tails import Tails
 from penstock.log.cluster.node import Holding
 from penstock.log.cluster.store import ClusterStore
 from penstock.log.engine import Engine
@@ -21,6 +25,7 @@ from penstock.log.engine import Engine
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.http.app import App
+    from penstock.http.forwarding.forwarder import Fills
     from penstock.http.forwarding.hop import Hops
     from penstock.http.forwarding.owners import Address
     from penstock.http.message import Application, Response
@@ -41,6 +46,7 @@ class ShardHost:
         shard: int,
         connections: Connections,
         hops: Hops,
+        filler: Fills,
         on_lost: Callable[[], None],
     ) -> None:
         self._node = node
@@ -49,6 +55,7 @@ class ShardHost:
         self._settings = settings_of(settings, shard, node.about.shards)
         self._connections = connections
         self._hops = hops
+        self._filler = filler
         self._on_lost = on_lost
         self.part: Part | None = None
         self.app: App
@@ -79,9 +86,13 @@ class ShardHost:
         if node.about.shards == 1:
             self.app = await open_app(settings, engine=engine)
             self.public = self.app
+            control = Control()
+            self._tails = Tails(engine, self.app.streams.reads, settings, self.app.traffic, control)
+            self.private = ControlApp(control)
         else:
             owners = ShardOwners(node, self.shard)
             forwarder = ShardForwarder(node, owners, self._hops, hold_s=settings.cluster_hold_s)
+            forwarder.filler = self._filler
             self.part = Part(settings, owners, forwarder, owners.first())
             self.app = await open_app(settings, engine=engine, elsewhere=self.part.elsewhere)
         if self.part is not None:
@@ -131,12 +142,20 @@ class ShardHost:
             if not self._under_way:
                 self._is_idle.set()
 
+    def planned(self, response: Response) -> Response:
+        """Return a response for a node that reads old bytes itself."""
+        if isinstance(response.body, PlannedBody):
+            return response.body.replanned(response)  # of a stream that lives on a third node
+        return planned(response, self.app.engine, self.name)
+
     async def close(self, *, timeout_s: float | None) -> None:
         """Answer what is waiting, finish, checkpoint and release the shard."""
         self.app.drain()
         self.app.readers.finish()
         if self.part is not None:
             self.part.drain()
+        else:
+            self._tails.drain()
         if self._under_way and self.is_owner and timeout_s != 0:
             self._is_idle.clear()
             with contextlib.suppress(TimeoutError):

@@ -24,6 +24,10 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard}"
 
 
+def shard_number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
 def parse_address(text: str | None) -> Address:
     host, _, port = (text or "").rpartition(":")
     return Address(host=host, port=int(port)) if host and port.isdigit() else NOWHERE

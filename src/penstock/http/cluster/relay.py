@@ -21,7 +21,7 @@ from penstock.http.forwarding.control import PREFIX
 from penstock.http.forwarding.many import EndedEvents
 from penstock.http.forwarding.owners import Peer, unowned
 from penstock.http.forwarding.tail_frames import Hello, TailFrame, TailParser
-from penstock.http.forwarding.tails import BEAT_S, ONE_BY_ONE, TAIL, WORD
+from penstock.http.forwarding.tails import ONE_BY_ONE, TAIL, WORD, beat_s
 from penstock.http.live.readers import LiveReaders
 from penstock.http.message import EventBody, Response
 from penstock.http.streams.live import Live
@@ -36,14 +36,8 @@ if TYPE_CHECKING:
     from penstock.log.cluster.node import Node
     from penstock.log.stream import Stream
 
-LINGER_S: Final = 3.0
-"""How long a stream is followed without readers: those of long-polls come again at once."""
-SILENCE_S: Final = 2.5 * BEAT_S
-"""After so long without a beat the owner is asked anew."""
-ASK_S: Final = 5.0
-"""How long the owner may take to answer."""
-LOOK_S: Final = 0.5
-"""How long a look at the shards is waited for, and the time between two checks of all relays."""
+SILENT_BEATS: Final = 2.5
+"""After so many beats of a tail that did not come the owner is asked anew."""
 
 
 class Cluster(NamedTuple):
@@ -54,6 +48,18 @@ class Cluster(NamedTuple):
     settings: Settings
     compressor: Compressor
     traffic: Traffic
+
+    @property
+    def ask_s(self) -> float:
+        """How long an owner may take to answer: after that another node owns the stream, or
+        none."""
+        return self.settings.cluster_takeover_s + self.settings.cluster_hold_s
+
+    @property
+    def look_s(self) -> float:
+        """How long a look at the shards is waited for, and the time between two checks of all
+        relays: whatever they could find out comes with the beats of nodes."""
+        return self.settings.cluster_beat_s
 
 
 class Word(NamedTuple):
@@ -117,7 +123,11 @@ class Relay:
     def _linger(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(LINGER_S, self._end_unless_used)
+        # At the owner a stream is read until its tail is followed no more: by nobody here, that
+        # would let one with a TTL live longer.
+        has_ttl = self.engine is not None and self.stream.config.ttl_s is not None
+        linger_s = 0.0 if has_ttl else self._cluster.settings.cluster_relay_linger_s
+        self._timer = self._loop.call_later(linger_s, self._end_unless_used)
 
     def _end_unless_used(self) -> None:
         self._timer = None
@@ -142,7 +152,7 @@ class Relay:
     async def reaches(self, position: int) -> bool:
         """Wait until the tail is at a position; False if that takes too long."""
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(self._cluster.ask_s):
                 while self.stream.tail < position and not self.is_over:
                     self._moved.clear()
                     await self._moved.wait()
@@ -176,8 +186,16 @@ class Relay:
                 del self._asking[sure]
 
     async def _ask_word(self, offsets: list[str], *, sure: bool) -> Word:
-        timeout_s = ASK_S + (self._cluster.settings.long_poll_timeout_s if sure else 0)
-        question = {"path": self.path, "id": self.stream.id, "offsets": offsets, "sure": sure}
+        timeout_s = self._cluster.ask_s
+        if sure:
+            timeout_s += self._cluster.settings.long_poll_timeout_s
+        question = {
+            "path": self.path,
+            "id": self.stream.id,
+            "offsets": offsets,
+            "sure": sure,
+            "reads": not sure,
+        }
         response = await self._ask(WORD, question, timeout_s)
         if response.status != 200 or not isinstance(response.body, bytes):
             raise unowned("The owner of the stream has not answered.")
@@ -225,7 +243,7 @@ class Relay:
         while True:
             address = address_of(self._cluster.node, self._shard)
             try:
-                response = await self._ask(TAIL, self._question(), ASK_S)
+                response = await self._ask(TAIL, self._question(), self._cluster.ask_s)
             except PenstockError:
                 response = None
             if response is not None and not is_elsewhere(response) and response.status < 500:
@@ -243,7 +261,7 @@ class Relay:
 
     async def _next_look(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(self._cluster.look_s):
                 await self._cluster.node.next_look()
         except TimeoutError:
             pass  # PostgreSQL does not answer; the owner may.
@@ -253,7 +271,7 @@ class Relay:
         upstream = self._upstream
         if upstream is None:
             return
-        if now_s - upstream.heard_s > SILENCE_S:
+        if now_s - upstream.heard_s > SILENT_BEATS * beat_s(self._cluster.settings):
             self._cluster.forwarder.drop_idle(upstream.address)
             upstream.close()
         elif address_of(self._cluster.node, self._shard) not in (upstream.address, NOWHERE):

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from penstock.access.authenticator import unauthorized
 from penstock.errors import PenstockError
 from penstock.http.bodies import SMALL_BYTES_MAX
-from penstock.http.cluster.relay import LOOK_S, Cluster, Relay
+from penstock.http.cluster.relay import Cluster, Relay
 from penstock.http.cluster.shards import shard_of_request
 from penstock.http.compression import Compressor
 from penstock.http.forwarding.forwarder import kept
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = b"/v1/stream/"
 ONE_BY_ONE_S: Final = 10.0
-"""How long it is remembered that the owner of a stream wants to see each of its readers."""
+"""How long it is remembered that the owner of a stream has no tail to follow: it is closed, and its
+readers come only once."""
 REMEMBERED_MAX: Final = 10_000
 _LIVE: Final = b"live="
 _OWN: Final = b"__ds"
@@ -155,13 +156,15 @@ class Relays:
             relay = Relay(self._cluster, path, shard, offset, self._over)
             self._relays[path] = relay
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._check)
+                self._timer = asyncio.get_running_loop().call_later(
+                    self._cluster.look_s, self._check
+                )
         return relay
 
     def _check(self) -> None:
         """Look after all relays: one timer, however many there are."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_S, self._check) if self._relays else None
+        self._timer = loop.call_later(self._cluster.look_s, self._check) if self._relays else None
         now_s = loop.time()
         for relay in list(self._relays.values()):
             relay.check(now_s)

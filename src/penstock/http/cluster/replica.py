@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def replica_of(path: str, hello: Hello) -> Stream:
     """Return a stream of which nothing is here but where it begins."""
-    config = StreamConfig(hello.content_type, None, hello.expires_at_us)
+    config = StreamConfig(hello.content_type, hello.ttl_s, hello.expires_at_us)
     fork = ForkPoint(0, "", hello.own_start, 0) if hello.own_start else None
     stream = Stream(hello.id, path, config, hello.created_us, fork=fork)
     stream.renewals = hello.renewals

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import RouteNotFound
+from penstock.errors import PenstockError, RouteNotFound
 from penstock.http.documents import document
 from penstock.http.message import Request, Response
 from penstock.http.problems import error_response
@@ -49,6 +49,29 @@ class Control:
             return document({"answer": await ask(msgspec.json.decode(body))})
         except Exception as error:  # noqa: BLE001 - becomes the response
             return error_response(error)
+
+
+class ControlApp:
+    """An Application that answers questions of peers, and nothing else. Whoever asks is known."""
+
+    __slots__ = ("_control",)
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def refuse(self, head: Request) -> Response | None:
+        if is_control(head):
+            return None
+        return error_response(RouteNotFound(f"Peers are not answered {head.path!r}."))
+
+    def handle(self, request: Request) -> Awaitable[Response]:
+        return self._control.answer(request.path, request.body)
+
+    def unreadable(self, error: PenstockError) -> Response:
+        return error_response(error)
+
+    def drain(self) -> None:
+        """Whatever is waited for ends with the App that answers clients."""
 
 
 def is_control(request: Request) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.http.forwarding.hop import HEADER, OWNER, Hops
 from penstock.http.forwarding.owners import Address, Peer, unowned
@@ -40,10 +40,17 @@ _DROPPED: Final = frozenset(
 _WITH_LENGTH: Final = frozenset({"POST", "PUT"})
 
 
+class Fills(Protocol):
+    """Whoever reads old bytes itself, where a peer has only planned the body of a response."""
+
+    async def fill(self, response: Response) -> Response | None:
+        """Return a response with its body; None if the peer has to send that, too."""
+
+
 class Forwarder:
     """The connections to all peers. Belongs to one event loop."""
 
-    __slots__ = ("_idle", "_is_closed", "_open", "_owners", "hops", "relayed")
+    __slots__ = ("_idle", "_is_closed", "_open", "_owners", "filler", "hops", "relayed")
 
     def __init__(self, owners: Owners, hops: Hops) -> None:
         self._owners = owners
@@ -51,6 +58,7 @@ class Forwarder:
         self._idle: dict[Address, list[PeerConnection]] = {}
         self._open: dict[PeerConnection, Address] = {}
         self._is_closed = False
+        self.filler: Fills | None = None
         self.relayed = 0
         """Requests that were sent to peers."""
 
@@ -61,16 +69,28 @@ class Forwarder:
         whose OWNER is this process itself is returned as it is. `request` is not a transport's
         own, which drops the body: see `kept`.
         """
-        response = await self._sent(peer, request, is_local=is_local)
+        response = await self._filled(peer, request, is_local=is_local)
         name = owner_named(response)
         if name is None or name == self._owners.name:
             return response
         owner = self._owners.peer(name)
         assert owner is not None
-        return await self._sent(owner, request, is_local=True)
+        return await self._filled(owner, request, is_local=True)
 
-    async def _sent(self, peer: Peer, request: Request, *, is_local: bool) -> Response:
-        hop = self.hops.value(request.sender, is_local=is_local, to=peer.name)
+    async def _filled(self, peer: Peer, request: Request, *, is_local: bool) -> Response:
+        filler = self.filler
+        if filler is None or request.method != "GET":
+            return await self._sent(peer, request, is_local=is_local)
+        response = await self._sent(peer, request, is_local=is_local, fills=True)
+        filled = await filler.fill(response)
+        if filled is None:
+            filled = await self._sent(peer, request, is_local=is_local)
+        return filled
+
+    async def _sent(
+        self, peer: Peer, request: Request, *, is_local: bool, fills: bool = False
+    ) -> Response:
+        hop = self.hops.value(request.sender, is_local=is_local, to=peer.name, fills=fills)
         message = encode(request, hop)
         return await self.send(peer, message, is_head=request.method == "HEAD")
 

@@ -25,13 +25,15 @@ _REMEMBERED: Final = 1024
 class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a peer is told of a request. `is_local` asks it to answer whoever owns the path: for its
     part of a list, or because the path's home has said that the stream is there. `to` is the name
-    of the peer, where one address has several."""
+    of the peer, where one address has several. `fills` says that the one who asks reads old bytes
+    itself, and takes a plan (see plans.py) for a body."""
 
     peer: str = ""
     scheme: str = "http"
     certificate: Certificate | None = None
     is_local: bool = False
     to: str = ""
+    fills: bool = False
 
     @property
     def sender(self) -> Sender:
@@ -49,16 +51,18 @@ class Hops:
         self._encode = functools.lru_cache(maxsize=_REMEMBERED)(self._encoded)
         self._parse = functools.lru_cache(maxsize=_REMEMBERED)(self._parsed)
 
-    def value(self, sender: Sender, *, is_local: bool = False, to: str = "") -> bytes:
+    def value(
+        self, sender: Sender, *, is_local: bool = False, to: str = "", fills: bool = False
+    ) -> bytes:
         """Return the value of the header for a request of `sender`."""
-        return self._encode(sender, is_local, to)
+        return self._encode(sender, is_local, to, fills)
 
     def parse(self, value: bytes) -> Hop | None:
         """Return what a header says; None if its secret is wrong."""
         return self._parse(value)
 
-    def _encoded(self, sender: Sender, is_local: bool, to: str) -> bytes:
-        hop = Hop(sender.peer, sender.scheme, sender.certificate, is_local, to)
+    def _encoded(self, sender: Sender, is_local: bool, to: str, fills: bool) -> bytes:
+        hop = Hop(sender.peer, sender.scheme, sender.certificate, is_local, to, fills)
         return b"%b %b" % (self._secret, b2a_base64(msgspec.json.encode(hop), newline=False))
 
     def _parsed(self, value: bytes) -> Hop | None:

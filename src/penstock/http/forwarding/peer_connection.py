@@ -56,6 +56,7 @@ class PeerConnection(asyncio.Protocol):
         "_on_lost",
         "_parser",
         "_paused",
+        "_rest",
         "_transport",
     )
 
@@ -71,6 +72,7 @@ class PeerConnection(asyncio.Protocol):
         self._head: asyncio.Future[Head] | None = None
         self._headers: Headers = []
         self._length: int | None = None
+        self._rest = 0
         self._is_chunked = False
         self._body: Incoming | None = None
         self._is_head = False
@@ -91,6 +93,7 @@ class PeerConnection(asyncio.Protocol):
         self._is_head = is_head
         self._headers = []
         self._length = None
+        self._rest = 0
         self._is_chunked = False
         body = self._body = Incoming(self)
         transport.write(message)
@@ -130,6 +133,15 @@ class PeerConnection(asyncio.Protocol):
         if self._parser is None:
             self.abort()  # Nothing was asked.
             return
+        if self._rest:
+            # The rest of a body of known length is nothing to parse, and so not to copy, either.
+            if len(data) > self._rest:
+                self.abort()
+                return
+            self.on_body(data)
+            if not self._rest:
+                self.on_message_complete()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -167,6 +179,7 @@ class PeerConnection(asyncio.Protocol):
             self._headers = []
             return
         head = Head(status, self._headers, self._length)
+        self._rest = self._length or 0
         if self._head is not None and not self._head.done():
             self._head.set_result(head)
         if self._is_head:
@@ -174,6 +187,8 @@ class PeerConnection(asyncio.Protocol):
             self.on_message_complete()
 
     def on_body(self, data: bytes) -> None:
+        if self._length is not None:
+            self._rest -= len(data)
         if self._body is not None:
             self._body.feed(data)
 
@@ -181,6 +196,7 @@ class PeerConnection(asyncio.Protocol):
         body, parser = self._body, self._parser
         if body is None or self._head is None or not self._head.done():
             return
+        self._rest = 0
         keeps = parser.should_keep_alive()
         self._parser = self._head = self._body = None
         self.resume()

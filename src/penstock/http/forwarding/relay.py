@@ -14,7 +14,6 @@ from penstock.http.message import EventBody, RangeBody, Sink
 
 BUFFER_BYTES: Final = 256 * 1024
 """Bytes of a body that wait here for the client before the peer is read no further."""
-PIECE_BYTES: Final = 256 * 1024
 
 
 class Source(Protocol):
@@ -81,7 +80,8 @@ class Incoming:
     # -- called by the consumer
 
     async def piece(self) -> bytes:
-        """Return the next bytes; nothing after the last. CutOff if the peer is gone."""
+        """Return the next bytes, as they came: no more than one read of a socket. Nothing after the
+        last; CutOff if the peer is gone."""
         while not self._pieces:
             if self.is_ended:
                 return b""
@@ -92,18 +92,21 @@ class Incoming:
                 await self._waiter
             finally:
                 self._waiter = None
-        return self._take()
-
-    def _take(self) -> bytes:
-        if len(self._pieces) == 1 or len(self._pieces[0]) >= PIECE_BYTES:
-            data = self._pieces.popleft()
-        else:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
+        data = self._pieces.popleft()
         self._size -= len(data)
         if self._size <= BUFFER_BYTES:
             self._source.resume()
         return data
+
+    def take_all(self) -> list[bytes | memoryview] | None:
+        """Return what has arrived, in the pieces that it came in; None if that is nothing."""
+        if not self._pieces:
+            return None
+        pieces: list[bytes | memoryview] = list(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        self._source.resume()
+        return pieces
 
     async def whole(self) -> bytes:
         parts = []
@@ -143,10 +146,12 @@ class RelayedRange(RangeBody):
         self._incoming = incoming
         self.length = length
 
+    def parts(self) -> list[bytes | memoryview] | None:
+        return self._incoming.take_all()
+
     async def pieces(self) -> AsyncIterator[bytes]:
         while data := await self._incoming.piece():
-            for start in range(0, len(data), PIECE_BYTES):
-                yield data[start : start + PIECE_BYTES]
+            yield data
 
     def close(self) -> None:
         self._incoming.abandon()

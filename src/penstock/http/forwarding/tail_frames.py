@@ -29,6 +29,7 @@ class Hello(msgspec.Struct, frozen=True):
 
     id: int
     content_type: str
+    ttl_s: int | None
     expires_at_us: int | None
     created_us: int
     own_start: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import ClusterUnavailable, PenstockError, StreamNotFound, StreamTrimmed
-from penstock.http.bodies import read_range
+from penstock.errors import ClusterUnavailable, PenstockError, StreamNotFound
+from penstock.http.bodies import LogBody
 from penstock.http.forwarding.tail_frames import ONE_BEAT, Hello, encode_frame, encode_hello
 from penstock.http.live.channel import Channel, Channels, Frame, Progress
+from penstock.http.live.log_reader import LogEncoder, LogReader
 from penstock.http.live.response import LiveReader
 from penstock.http.message import Response, Sink
 from penstock.log.lineage import trimmed
@@ -29,15 +30,19 @@ TAIL: Final = "tail"
 """The question for a tail; its answer stays open."""
 WORD: Final = "word"
 """The question how far a stream is."""
-PIECE_BYTES: Final = 64 * 1024
-PUBLISH_BYTES_MAX: Final = 1024 * 1024
-"""A longer commit is read from the log, piece by piece."""
+BYTES: Final = "bytes"
+"""The question for a range of a stream."""
 WINDOW_BYTES: Final = 256 * 1024
 """How far before the end a tail may begin."""
-BEAT_S: Final = 2.0
-"""Time between two beats, by which another node knows a silent stream from a silent owner."""
+OCTETS: Final = (b"content-type", b"application/octet-stream")
 ONE_BY_ONE: Final = 204
 """The status of a stream whose readers have to be forwarded one by one."""
+
+
+def beat_s(settings: Settings) -> float:
+    """Return the time between two beats of a tail, by which another node knows a silent stream from
+    a silent owner. It need not know earlier than the owner, whose lease ends then."""
+    return settings.cluster_lease_s
 
 
 class Tails:
@@ -59,6 +64,7 @@ class Tails:
         self._timer: asyncio.TimerHandle | None = None
         control.add_stream(TAIL, self._open)
         control.add(WORD, self._word)
+        control.add_stream(BYTES, self._bytes)
 
     def drain(self) -> None:
         """End all tails: this process serves the streams no more."""
@@ -77,8 +83,7 @@ class Tails:
         stream = await self._find(question)
         position = question.get("position")
         if position is None:
-            if stream.config.ttl_s is not None or stream.closed:
-                # Every read restarts the time of such a stream, and the owner has to see each.
+            if stream.closed:
                 return Response(ONE_BY_ONE)
             position = await self._start(stream, question.get("offset"))
         elif not self._engine.is_current():
@@ -87,7 +92,7 @@ class Tails:
             raise trimmed(stream)
         return Response(
             200,
-            [(b"content-type", b"application/octet-stream")],
+            [OCTETS],
             TailReader(self, stream, position),
         )
 
@@ -101,7 +106,8 @@ class Tails:
 
     async def _word(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return how far a stream is, and the positions of some offsets: null for one that has to
-        be refused, or looked at by the owner."""
+        be refused, or looked at by the owner. If it `reads`, that restarts the TTL of the stream;
+        while its tail is followed it does not run anyway."""
         stream = await self._find(question)
         positions = [await self._position(stream, offset) for offset in question["offsets"]]
         if question["sure"]:
@@ -114,12 +120,23 @@ class Tails:
             "positions": positions,
         }
 
+    async def _bytes(self, question: dict[str, Any]) -> Response:
+        """Return a range as it is in the log."""
+        stream = await self._find(question)
+        start, end = question["start"], question["end"]
+        if start < stream.earliest:
+            raise trimmed(stream)
+        if end > stream.tail:
+            raise self._unavailable()  # Another node has had more.
+        body = LogBody(self._engine, stream, start, end, framed=False)
+        return Response(200, [OCTETS], body)
+
     async def _find(self, question: dict[str, Any]) -> Stream:
         """Return the stream of a question; StreamNotFound if it is not the one that was meant, and
         never while another node may know better."""
         try:
             await self._engine.fetch(question["path"])
-            stream = self._engine.find(question["path"], touch=False)
+            stream = self._engine.find(question["path"], touch=question.get("reads", False))
             stream_id = question.get("id")
             if stream_id is not None and stream_id != stream.id:
                 raise StreamNotFound("Another stream is at the path now.")
@@ -150,6 +167,7 @@ class Tails:
                 Hello(
                     stream.id,
                     stream.config.content_type,
+                    stream.config.ttl_s,
                     stream.config.expires_at_us,
                     stream.created_us,
                     stream.own_start,
@@ -170,7 +188,7 @@ class Tails:
         reader.channel = channel
         channel.add(reader)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+            self._timer = asyncio.get_running_loop().call_later(beat_s(self._settings), self._beat)
 
     def _is_active(self, stream: Stream) -> bool:
         try:
@@ -189,35 +207,27 @@ class Tails:
             if reader.sink is not None and not reader.sink.congested:
                 reader.sink.write(ONE_BEAT)
         if self._readers:
-            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+            self._timer = asyncio.get_running_loop().call_later(beat_s(self._settings), self._beat)
 
 
-class TailReader(LiveReader):
+class TailReader(LogReader):
     """One node that follows a stream, and how far it is."""
 
-    __slots__ = ("_tails", "position", "stream")
+    __slots__ = ("_tails",)
 
     def __init__(self, tails: Tails, stream: Stream, position: int) -> None:
-        super().__init__()
+        super().__init__(stream, position)
         self._tails = tails
-        self.stream = stream
-        self.position = position
 
     def attach(self, sink: Sink) -> None:
         self.sink = sink
         self._tails.attached(self, sink)
 
 
-class TailEncoder:
+class TailEncoder(LogEncoder[TailReader]):
     """The frames of one stream."""
 
-    __slots__ = ("_engine", "_sent", "_stream", "publish_bytes_max")
-
-    def __init__(self, engine: Engine, stream: Stream) -> None:
-        self.publish_bytes_max = PUBLISH_BYTES_MAX
-        self._engine = engine
-        self._stream = stream
-        self._sent = stream.tail
+    __slots__ = ()
 
     def wakes(self, wire: bytes, end: int, closed: bool) -> bool:
         return False
@@ -228,35 +238,6 @@ class TailEncoder:
 
     def share(self, reader: TailReader) -> None:
         self._sent = reader.position
-
-    def is_level(self, reader: TailReader) -> bool:
-        return reader.position == self._sent
-
-    def rewind(self, reader: TailReader) -> None:
-        reader.position = self._sent
-
-    def is_lost(self, reader: TailReader) -> bool:
-        return self._stream.is_gone or reader.position < self._stream.earliest
-
-    def send_now(self, reader: TailReader, sink: Sink) -> Progress:
-        stream = self._stream
-        missing = stream.tail - reader.position
-        if missing > PIECE_BYTES or sink.congested:
-            return Progress.BEHIND
-        wire = self._engine.read_now(stream, reader.position, stream.tail) if missing else b""
-        return Progress.BEHIND if wire is None else self._write(reader, sink, wire, stream.tail)
-
-    async def send(self, reader: TailReader, sink: Sink) -> Progress:
-        engine, stream = self._engine, self._stream
-        start, end = reader.position, stream.tail
-        try:
-            if end - start > PIECE_BYTES:
-                end = await engine.plan(stream, start, max_bytes=PIECE_BYTES)
-            wire = await read_range(engine, stream, start, end)
-        except StreamTrimmed:  # while it was being read
-            reader.finish()
-            return Progress.BEHIND
-        return Progress.BEHIND if reader.sink is not sink else self._write(reader, sink, wire, end)
 
     def added(self, reader: TailReader) -> None:
         """Tails are not counted: their readers are, where they are."""

@@ -17,6 +17,7 @@ from penstock import __version__
 from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged, NotOwner, StoreError
 from penstock.http.access_log import OFF, AccessLog
 from penstock.http.cluster.door import Door
+from penstock.http.cluster.filling import Filler
 from penstock.http.cluster.front import Front
 from penstock.http.cluster.host import ShardHost
 from penstock.http.cluster.node_app import NodeApp
@@ -129,6 +130,13 @@ class ClusterNode:
         self._connections = Connections(node.open_session, settings)
         self._shards = LocalShards(node.about.shards)
         self._front = Front(node, self._hops, hold_s=settings.cluster_hold_s)
+        self._filler = Filler(
+            node,
+            self._front.forwarder,
+            self._connections.extents,
+            hold_s=settings.cluster_hold_s,
+        )
+        self._front.forwarder.filler = self._filler
         self._relays = Relays(node, self._shards, self._front, settings)
         self._access_log = None if settings.access_log == OFF else AccessLog(settings)
         self._telemetry = open_telemetry(settings)
@@ -228,7 +236,13 @@ class ClusterNode:
 
     async def _open(self, shard: int) -> None:
         host = ShardHost(
-            self._settings, self.node, shard, self._connections, self._hops, self._look_now.set
+            self._settings,
+            self.node,
+            shard,
+            self._connections,
+            self._hops,
+            self._filler,
+            self._look_now.set,
         )
         try:
             async with self._room:
@@ -346,6 +360,7 @@ class ClusterNode:
             ),
         ]
         metrics += self._relays.metrics()
+        metrics += self._filler.metrics()
         if self._access_log is not None:
             metrics += access_log_metrics(self._access_log)
         if self.node.about.shards > 1:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
-from penstock.errors import StreamTrimmed
-from penstock.http.bodies import read_range, whole
+from penstock.http.bodies import whole
 from penstock.http.live.channel import Frame, Progress
-from penstock.http.live.response import LiveReader
+from penstock.http.live.log_reader import LogEncoder, LogReader
 from penstock.http.message import Sink
 from penstock.protocol import sse
 from penstock.protocol.sse import SseForm
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
     from penstock.state.filtering import EventFilter
 
-PIECE_BYTES: Final = 64 * 1024
-"""The size of what a reader that is behind is sent at a time, and so what a stalled one holds."""
-PUBLISH_BYTES_MAX: Final = 1024 * 1024
-"""A commit with more, such as a snapshot, is read from the log by each reader at its own pace."""
 RETRY: Final = sse.retry(limits.SSE_RETRY_MS)
 
 
-class SseReader(LiveReader):
+class SseReader(LogReader):
     """One SSE response, at a position of its stream."""
 
     __slots__ = (
@@ -42,10 +37,8 @@ class SseReader(LiveReader):
         "form",
         "held",
         "live",
-        "position",
         "searched_from",
         "started",
-        "stream",
     )
 
     def __init__(
@@ -57,15 +50,13 @@ class SseReader(LiveReader):
         form: SseForm,
         event_filter: EventFilter | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(stream, position)
         self.live = live
-        self.stream = stream
         self.form = form
         self.filter = event_filter
         self.searched_from = position  # a filter has searched from here for this reader alone
-        # Everything up to `position` was written; `held` are the bytes after it that wait for the
-        # rest of a character. For joined readers the encoder has both.
-        self.position = position
+        # The bytes after `position` that wait for the rest of a character. For joined readers the
+        # encoder has both.
         self.held = b""
         self.cursor = cursor  # never below the client's own; 0 follows the clock
         self.deadline = 0.0
@@ -76,7 +67,7 @@ class SseReader(LiveReader):
         self.live.attached(self)
 
 
-class SseEncoder:
+class SseEncoder(LogEncoder[SseReader]):
     """The events of one stream in one form.
 
     `cursor` returns the current cursor, and never one below its argument.
@@ -86,13 +77,9 @@ class SseEncoder:
         "_ahead",
         "_cursor",
         "_data",
-        "_engine",
         "_held",
         "_holds",
-        "_sent",
-        "_stream",
         "_traffic",
-        "publish_bytes_max",
     )
 
     def __init__(
@@ -104,17 +91,13 @@ class SseEncoder:
         *,
         cursor: Callable[[int], int],
     ) -> None:
-        self.publish_bytes_max = PUBLISH_BYTES_MAX
-        self._engine = engine
+        super().__init__(engine, stream)
         self._traffic = traffic
-        self._stream = stream
         self._cursor = cursor
         self._data = _data_event(stream, form)
         self._holds = stream.is_text and not form.base64
         self._ahead: dict[SseReader, None] = {}  # readers whose cursor was ahead of the clock
-        # Joined readers have everything up to `_sent`. `_held` are the bytes between that and the
-        # tail: the start of a character whose rest is yet to come.
-        self._sent = stream.tail
+        # The bytes between `_sent` and the tail: the start of a character whose rest is to come.
         self._held = b""
 
     def wakes(self, wire: bytes, end: int, closed: bool) -> bool:
@@ -138,44 +121,6 @@ class SseEncoder:
 
     def share(self, reader: SseReader) -> None:
         self._sent, self._held = reader.position, reader.held
-
-    def is_level(self, reader: SseReader) -> bool:
-        # One that started inside a character which the others hold back is not.
-        return reader.position == self._sent
-
-    def rewind(self, reader: SseReader) -> None:
-        reader.position = self._sent
-
-    def is_lost(self, reader: SseReader) -> bool:
-        return self._stream.is_gone or reader.position < self._stream.earliest
-
-    def send_now(self, reader: SseReader, sink: Sink) -> Progress:
-        stream = self._stream
-        missing = stream.tail - reader.position
-        if missing > PIECE_BYTES or sink.congested:
-            return Progress.BEHIND
-        wire = self._engine.read_now(stream, reader.position, stream.tail) if missing else b""
-        if wire is None:
-            return Progress.BEHIND
-        return self._write(reader, sink, wire, stream.tail)
-
-    async def send(self, reader: SseReader, sink: Sink) -> Progress:
-        engine, stream = self._engine, self._stream
-        start, end = reader.position, stream.tail
-        try:
-            if end - start > PIECE_BYTES:
-                end = await engine.plan(stream, start, max_bytes=PIECE_BYTES)
-            wire = await read_range(engine, stream, start, end)
-            await self.prepare(wire, end)
-        except StreamTrimmed:  # while it was being read
-            reader.finish()
-            return Progress.BEHIND
-        if reader.sink is not sink:
-            return Progress.BEHIND
-        return self._write(reader, sink, wire, end)
-
-    async def prepare(self, wire: bytes, end: int) -> None:
-        """Do what takes long about a piece that is written next: the event loop goes on."""
 
     def added(self, reader: SseReader) -> None:
         self._traffic.sse_readers += 1

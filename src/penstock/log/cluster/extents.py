@@ -8,9 +8,10 @@ first `object_length` bytes are in an object, if there is a store for them; the 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import ClusterRefused, ClusterUnavailable, ColdDataUnavailable, Damaged
 from penstock.log.cluster.catalog import ExtentWrite
@@ -26,7 +27,9 @@ from penstock.log.disk.segment import (
     decode_entry,
     extend_segments,
 )
+from penstock.log.lineage import spans
 from penstock.log.memory_tail import Chunk
+from penstock.log.stream import Stream
 
 EXTENT_BYTES: Final = 256 * 1024
 """An extent of this size gets no more bytes."""
@@ -36,6 +39,7 @@ READ: Final = """SELECT body, index, object, object_length FROM penstock.extent
 WHERE stream_id = $1 AND base = $2"""
 
 Key = tuple[int, int, int]
+"""The stream, where an extent begins, and its length; of a block the length is negative."""
 
 
 def plan_extents(
@@ -86,6 +90,34 @@ def _pieces(chunks: Iterable[Chunk], *, count_lines: bool) -> Iterator[Chunk]:
                 ordinal += data.count(b"\n")
 
 
+class Place(NamedTuple):
+    """Where the bytes [start, end) of a stream are: in an extent, or in the memory of its owner.
+    `stream_id` is of the stream that holds them: a fork's own, or that of a source."""
+
+    stream_id: int
+    info: SegmentInfo | None
+    start: int
+    end: int
+
+
+def places(stream: Stream, start: int, end: int) -> list[Place]:
+    """Return where durable bytes of a stream are, in order."""
+    result = []
+    for holder, first, last in spans(stream, start, end):
+        extents, border = holder.segments, max(min(last, holder.memory.start), first)
+        index = max(bisect_right(extents, first, key=lambda each: each.base) - 1, 0)
+        while first < border:
+            info = extents[index] if index < len(extents) else None
+            if info is None or not info.base <= first < info.end:
+                raise Damaged(f"Stream {holder.id} has no extent that holds byte {first}.")
+            stop = min(info.end, border)
+            result.append(Place(holder.id, info, first, stop))
+            first, index = stop, index + 1
+        if first < last:
+            result.append(Place(holder.id, None, first, last))
+    return result
+
+
 class ExtentMissing(Exception):
     """The index of an extent has to be read first."""
 
@@ -119,6 +151,30 @@ class ExtentCache:
             return None
         self._cached.move_to_end(key)
         return extent[0][start:end]
+
+    def view_now(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int
+    ) -> memoryview | None:
+        """Return bytes of an extent where they lie, if they are here."""
+        key = (stream_id, info.base, info.length)
+        extent = self._cached.get(key)
+        if extent is None:
+            return None
+        self._cached.move_to_end(key)
+        return memoryview(extent[0])[start:end]
+
+    def fresh(self, stream_id: int, start: int, end: int) -> memoryview | None:
+        """Return a block that was in no extent yet, if it is here."""
+        key = (stream_id, start, start - end)
+        block = self._cached.get(key)
+        if block is None:
+            return None
+        self._cached.move_to_end(key)
+        return memoryview(block[0])
+
+    def keep_fresh(self, stream_id: int, start: int, data: bytes) -> None:
+        """Keep a block of durable bytes that are in no extent yet."""
+        self._keep((stream_id, start, -len(data)), (data, b""))
 
     async def read(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> bytes:
         body, _ = await self.load(stream_id, info)
