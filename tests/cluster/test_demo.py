@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from penstock.cli.commands.cluster import command, postgres
 from penstock.cli.commands.cluster.demo_load import compare
-from tests.helpers.postgres import INSTALLED, ON_POSTGRES
+from tests.helpers.postgres import INSTALLED, WITH_FAULTS
 
-pytestmark = list(ON_POSTGRES)
+pytestmark = list(WITH_FAULTS)
 TIMEOUT_S = 170.0
 
 

@@ -16,9 +16,9 @@ from penstock.log.cluster.database import Database, OutcomeUnknown, Rows, Sessio
 from penstock.log.cluster.lane import Lane, LaneCommitter
 from penstock.log.cluster.slots import Claim
 from penstock.log.disk.committer import Committed
-from tests.helpers.postgres import ON_POSTGRES, shared
+from tests.helpers.postgres import WITH_FAULTS, shared
 
-pytestmark = [*ON_POSTGRES, pytest.mark.anyio]
+pytestmark = [*WITH_FAULTS, pytest.mark.anyio]
 
 SHARDS = 3
 Opener = Callable[[], Awaitable[Session]]
@@ -291,6 +291,30 @@ async def test_writers_that_were_just_answered_are_waited_for(
                 await asyncio.sleep(0)
         await rig.drain()
         assert (rig.lane.transactions, rig.lane.batches) == (2, 2 * SHARDS)
+
+
+async def test_writers_that_have_come_apart_come_together_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane_module, "PATIENCE", 1e6)
+    monkeypatch.setattr(lane_module, "PATIENCE_S_MAX", 30.0)
+    world = await World.make()
+    async with Rig(world) as rig:
+        first, second, late = rig.shards
+        for shard in (first, second):
+            shard.submit("a")
+        while not first.committer.entries:
+            await asyncio.sleep(0)
+        late.submit("a")
+        async with asyncio.timeout(30):
+            while not second.told:
+                await asyncio.sleep(0)
+        for shard in (first, second):
+            shard.submit("b")
+            for _ in range(50):
+                await asyncio.sleep(0)
+        await rig.drain()
+        assert (rig.lane.transactions, rig.lane.batches) == (2, 5)
 
 
 async def test_nobody_is_waited_for_after_a_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:

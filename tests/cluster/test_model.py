@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from tests.cluster.workload import Cluster
-from tests.helpers.postgres import ON_POSTGRES, shared
+from tests.helpers.postgres import WITH_FAULTS, shared
 from tests.helpers.server import running_server
 
-pytestmark = list(ON_POSTGRES)
+pytestmark = list(WITH_FAULTS)
 
 PATHS = [f"{name}/{number}" for name in ("a", "b") for number in range(5)]
 TYPES = ("application/json", "text/plain")

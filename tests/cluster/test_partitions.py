@@ -4,46 +4,29 @@ misled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
+from tests.cluster.faults import NETWORK, before, behind, owned
 from tests.cluster.workload import FEW, QUICK, Cluster, Workload, until
-from tests.helpers.postgres import ON_POSTGRES, Postgres, shared
+from tests.helpers.postgres import WITH_FAULTS, shared
 from tests.helpers.server import Server
-from tests.helpers.tcp_proxy import DOWN, UP, TcpProxy, tcp_proxy
+from tests.helpers.tcp_proxy import TcpProxy, tcp_proxy
 
-pytestmark = list(ON_POSTGRES)
+pytestmark = list(WITH_FAULTS)
 
 SINGLE = ("--cluster-durability", "single")
 SHARDS = 10
 """So many that each of three nodes owns some."""
-Fault = Callable[[TcpProxy], None]
-FAULTS: dict[str, Fault] = {
-    "silent": lambda proxy: proxy.cut(),
-    "requests lost": lambda proxy: proxy.cut(UP),
-    "answers lost": lambda proxy: proxy.cut(DOWN),
-    "slow": lambda proxy: proxy.slow_down(0.05),
-}
-
-
-def behind(proxy: TcpProxy, dsn: str, server: Postgres) -> str:
-    """Return the URL of a database through a proxy."""
-    return dsn.replace(f"127.0.0.1:{server.port}", proxy.address)
-
-
-def owns(cluster: Cluster, node: Server) -> int:
-    """Return how many shards a node owns, by the database."""
-    return sum(cluster.names.get(each["owner"] or "") is node for each in cluster.shard_rows())
 
 
 @pytest.mark.parametrize(
     ("engine", "peers"),
     [
         (["answers lost"], ["requests lost"]),
-        pytest.param([*FAULTS], [*FAULTS], marks=pytest.mark.soak),
+        pytest.param([*NETWORK], [*NETWORK], marks=pytest.mark.soak),
     ],
     ids=["one each", "all"],
 )
@@ -63,7 +46,7 @@ def test_nothing_is_lost_and_nobody_misled(engine: list[str], peers: list[str]) 
             for name in engine:
                 cut_off(cluster, victim, proxy, work, name)
             for number, name in enumerate(peers):
-                FAULTS[name](between[number % len(between)])
+                NETWORK[name](between[number % len(between)])
                 work.goes_on(FEW)
                 between[number % len(between)].heal()
             work.goes_on(FEW)
@@ -74,30 +57,16 @@ def test_nothing_is_lost_and_nobody_misled(engine: list[str], peers: list[str]) 
 
 def cut_off(cluster: Cluster, victim: Server, proxy: TcpProxy, work: Workload, name: str) -> None:
     """Let a network fail between a node that owns something and PostgreSQL, and heal."""
-    until(lambda: owns(cluster, victim) > 0, "it owns something")
+    until(lambda: owned(cluster, victim) > 0, "it owns something")
     work.goes_on(FEW)
-    owned = [path for path in work.paths if cluster.owner(path) is victim]
-    FAULTS[name](proxy)
+    paths = [path for path in work.paths if cluster.owner(path) is victim]
+    NETWORK[name](proxy)
     if name != "slow":
-        until(lambda: owns(cluster, victim) == 0, f"it is replaced: {name}")
+        until(lambda: owned(cluster, victim) == 0, f"it is replaced: {name}")
         # It can still say what it has, but not that this is all.
-        assert not any(says_all(victim, path) for path in owned)
+        assert not any(says_all(victim, path) for path in paths)
     work.goes_on(FEW)
     proxy.heal()
-
-
-@contextmanager
-def before(server: Postgres, dsn: str, name: str) -> Iterator[TcpProxy]:
-    """Provide a proxy by which other nodes reach a node from now on."""
-    (peer,) = server.query(f"SELECT peer FROM penstock.node WHERE name = '{name}'", _name(dsn))
-    host, _, port = peer.rpartition(":")
-    with tcp_proxy(host, int(port)) as proxy:
-        server.query(
-            f"UPDATE penstock.node SET peer = '{proxy.address}' WHERE name = '{name}'"
-            " RETURNING name",
-            _name(dsn),
-        )
-        yield proxy
 
 
 def says_all(node: Server, path: str) -> bool:
@@ -106,10 +75,6 @@ def says_all(node: Server, path: str) -> bool:
     except httpx.HTTPError:
         return False
     return "stream-up-to-date" in answer.headers
-
-
-def _name(dsn: str) -> str:
-    return dsn.rpartition("/")[2]
 
 
 @pytest.mark.parametrize("fault", ["answers lost", pytest.param("silent", marks=pytest.mark.soak)])
@@ -134,7 +99,7 @@ def test_events_go_on_after_an_owner_was_silent(fault: str) -> None:
             client.post(owner.url + path, content=b"<before>", headers=headers)
             assert any("<before>" in line for line in lines)
             opened = proxy.opened
-            FAULTS[fault](proxy)
+            NETWORK[fault](proxy)
             client.post(owner.url + path, content=b"<meanwhile>", headers=headers)
             until(lambda: proxy.opened > opened, "the silent owner is asked anew")
             proxy.heal()

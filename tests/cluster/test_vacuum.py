@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.cluster.workload import Cluster
-from tests.helpers.postgres import ON_POSTGRES, shared
+from tests.helpers.postgres import WITH_FAULTS, shared
 
-pytestmark = [*ON_POSTGRES, pytest.mark.soak]
+pytestmark = [*WITH_FAULTS, pytest.mark.soak]
 ROUNDS = 90
 APPENDS = 250
 STREAMS = 10

@@ -175,10 +175,11 @@ class Workload:
         writers: int = 3,
         streams: int = STREAMS,
         readers: bool = True,
+        prefix: str = "",
     ) -> None:
         self._cluster = cluster
         self._ending = threading.Event()
-        self.paths = [f"log-{number}" for number in range(streams)]
+        self.paths = [f"{prefix}log-{number}" for number in range(streams)]
         self.acknowledged: dict[tuple[str, int], int] = defaultdict(int)
         self._writers = range(writers)
         self.total = 0
@@ -206,7 +207,7 @@ class Workload:
 
     def __enter__(self) -> Self:
         for path in self.paths:
-            self._somewhere("PUT", f"/v1/stream/{path}", b"", 0)
+            self.send("PUT", f"/v1/stream/{path}", b"", 0)
         for thread in self._threads:
             thread.start()
         return self
@@ -232,7 +233,7 @@ class Workload:
         except BaseException as error:  # noqa: BLE001 - shown at the end
             self.errors.append(error)
 
-    def _somewhere(
+    def send(
         self, method: str, target: str, body: bytes, place: int, **headers: str
     ) -> httpx.Response:
         """Send a request to one node after the other until one has answered it."""
@@ -267,7 +268,7 @@ class Workload:
             }
             body = json.dumps([[number, sent]]).encode()
             # Not the same node for the same stream each time.
-            answer = self._somewhere(
+            answer = self.send(
                 "POST", f"/v1/stream/{path}", body, turn // len(self.paths) + turn, **headers
             )
             assert answer.status_code in (200, 204), answer.text
@@ -279,7 +280,7 @@ class Workload:
     def _poll(self, reader: Reader) -> None:
         while not self._ending.is_set():
             target = f"/v1/stream/{reader.path}?offset={reader.offset}&live=long-poll"
-            answer = self._somewhere("GET", target, b"", reader.place)
+            answer = self.send("GET", target, b"", reader.place)
             assert answer.status_code in (200, 204), answer.text
             if answer.status_code == 200:
                 reader.seen += map(tuple, answer.json())
@@ -346,6 +347,10 @@ class Workload:
         for reader in self.readers:
             assert stored[reader.path][: len(reader.seen)] == reader.seen, reader
         return stored
+
+    def delete(self, path: str) -> None:
+        answer = self.send("DELETE", f"/v1/stream/{path}", b"", 0)
+        assert answer.status_code in (204, 404), answer.text
 
     def read(self, path: str, node: Server) -> list[Message]:
         """Return all messages of a stream, read at a node."""

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,13 @@ class Trio(postgres.Trio[Postgres]):
         self.primary, self.standbys = chosen, others
         return chosen
 
+    def rejoin(self, server: Postgres) -> None:
+        """Let a server that was lost be a standby again, from a new copy."""
+        shutil.rmtree(server.data)
+        server.copy(self.primary)
+        server.start()
+        self.standbys.append(server)
+
 
 def _received(server: Postgres) -> int:
     return int(server.query("SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn")[0])
@@ -146,3 +154,5 @@ def _children(pid: int) -> list[int]:
 
 ON_POSTGRES = (needs_postgres, pytest.mark.xdist_group("cluster"))
 """Tests that start PostgreSQL run one after the other, in one process."""
+WITH_FAULTS = (needs_postgres, pytest.mark.xdist_group("cluster-faults"))
+"""The same, in another process: the two take about as long."""

@@ -40,7 +40,7 @@ class Lane:
         self._place = Place(open_session)
         self._ready: list[LaneCommitter[Any]] = []
         self._carrying: asyncio.Task[None] | None = None
-        self._answered = 0  # entries of the last transaction
+        self._company = 0  # entries that were on their way, or waited, at the last answer
         self._count_before = 0  # entries that were there when a wait began
         self._skipped_waits = 0
         self._transaction_s = 0.0  # that one has taken of late
@@ -75,9 +75,10 @@ class Lane:
     def _gather(self, size: int, turns: int, until: float) -> None:
         """Send when an iteration of the event loop has added nothing, or there were enough of them:
         requests that arrive together are committed together. Who was answered just now may be about
-        to append again, and is waited for a little, unless that was in vain of late."""
+        to append again, and is waited for a little, unless that was in vain of late: writers that
+        have come apart would go on in two transactions by turns, each of which costs as much."""
         count = self._count()
-        is_short = count < self._answered
+        is_short = count < self._company
         loop = asyncio.get_running_loop()
         if count > size and (turns or is_short):
             loop.call_soon(self._gather, count, max(turns - 1, 0), until)
@@ -92,7 +93,7 @@ class Lane:
                 return
         self._is_gathering = False
         if until:
-            missing, came = self._answered - self._count_before, count - self._count_before
+            missing, came = self._company - self._count_before, count - self._count_before
             self._skipped_waits = SKIPPED_WAITS if 2 * came < missing else 0
         elif self._skipped_waits:
             self._skipped_waits -= 1
@@ -115,10 +116,11 @@ class Lane:
         seconds = time.perf_counter() - started
         if writing:
             self._transaction_s += (seconds - self._transaction_s) / 8
-        self._answered = sum([len(each.entries) for each in committers])
+        answered = sum([len(each.entries) for each in committers])
         answers = [each.finish(failures.get(each.journal), seconds) for each in committers]
         self._ready += [each for each in committers if not each.idle]
         self._carrying = None
+        self._company = answered + self._count()
         if self._hides():
             self._send()
         # After the first step of what was sent: PostgreSQL works while these are answered.
@@ -132,7 +134,7 @@ class Lane:
         """Whether the event loop is busy with half of the appends for longer than PostgreSQL with a
         transaction. Then one half is on its way while the other is answered; else all are best
         carried together, because a transaction costs much however little it carries."""
-        return 2 * self._transaction_s < (self._answered + self._count()) * ENTRY_S
+        return 2 * self._transaction_s < self._company * ENTRY_S
 
     async def _write(self, committers: list[LaneCommitter[Any]]) -> dict[Journal, PenstockError]:
         """Append the batches of committers in one transaction; return which failed, and why."""
