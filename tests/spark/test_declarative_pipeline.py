@@ -19,6 +19,13 @@ from tests.helpers.server import ROOT, Server
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
 pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the shared session
 
+# For a handful of rows: otherwise 200 tasks, and code that is compiled for each query.
+QUICK = """
+  spark.sql.shuffle.partitions: "1"
+  spark.sql.codegen.wholeStage: "false"
+  spark.sql.codegen.factoryMode: NO_CODEGEN
+"""
+
 
 def run(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
     home = Path(sys.executable).parent
@@ -45,7 +52,8 @@ def test_its_tables_have_the_changes_of_the_streams(
     folder = tmp_path / "pipeline"
     shutil.copytree(ROOT / "examples" / "declarative_pipeline", folder)
     spec = folder / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace("storage: storage", f"storage: {folder.as_uri()}/s"))
+    text = spec.read_text().replace("storage: storage", f"storage: {folder.as_uri()}/s")
+    spec.write_text(text + QUICK)
     done = run(folder, server.url)
     assert "Run is COMPLETED" in done.stdout, done.stderr
     changes = ds.dataset(folder / "spark-warehouse" / "changes", format="parquet").to_table()

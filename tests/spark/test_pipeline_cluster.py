@@ -45,10 +45,11 @@ def settings(url: str) -> str:
 url = "{url}"
 streams = ["shop/*"]
 max_messages = 300
-min_partitions = 4
+min_partitions = 2
 [warehouse]
 path = "warehouse"
 [pipeline]
+interval_s = 0
 driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
