@@ -67,5 +67,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _quicken_spark() -> None:
-    """Every Spark that tests start inherits this."""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
+    """Every Spark that tests start inherits this. For a handful of rows it takes longer to compile
+    code for a query than to run it."""
+    settings = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{java_options()} {settings}")

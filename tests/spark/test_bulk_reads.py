@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import cast
 
 import pytest
 
@@ -148,6 +149,24 @@ def test_answers_that_continue_each_other_are_one_array(
 def test_an_answer_that_is_not_continued_is_left_to_the_client(second: bytes) -> None:
     with answering(FIRST, second) as url, closing(BulkReads(None)) as reads:
         assert reads.read_on(Read(url, "-1", UNTIL), 50) is None
+
+
+def test_two_answers_have_buffers_that_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.source.bulk._spare", [])
+    buffers = []
+    for _ in range(2):
+        answers = [array(b"[%d]" % number, 4) for number in range(10, 16)]
+        with answering(*answers) as url, closing(BulkReads(None)) as reads:
+            before = b""
+            for number in range(0, 6, 2):
+                answer = reads.read_on(Read(url, "-1", UNTIL), 10)
+                assert answer is not None
+                body = cast("memoryview", answer.body)
+                assert bytes(body) == b"[%d,\n%d]" % (10 + number, 11 + number)
+                assert not number or bytes(before) == b"[%d,\n%d]" % (8 + number, 9 + number)
+                before = answer.body
+                buffers.append(id(body.obj))
+    assert len(set(buffers)) == 2
 
 
 def test_bytes_are_not_joined() -> None:

@@ -40,8 +40,6 @@ interval_s = 0
 outbox_files = 2
 [pipeline.spark]
 "spark.sql.shuffle.partitions" = "1"
-"spark.sql.codegen.wholeStage" = "false"
-"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
 [types.user]
 schema = "name STRING NOT NULL, city STRING"
 [publish.cities]

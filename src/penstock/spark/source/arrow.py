@@ -48,7 +48,7 @@ _TWO_GROUPS: Final = _GROUP * _GROUP
 _SAME_BEFORE: Final = np.dtype(
     [("same", f"V{2 * OFFSET_DIGITS + 1 - 8}"), ("upper", np.uint32), ("lower", np.uint32)]
 )
-_BLOCK_BYTES: Final = 512 * 1024
+_BLOCK_BYTES: Final = 1024 * 1024
 _REPEATED_MAX: Final = 100_000  # values of a column that is kept for the next answer
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -191,7 +191,13 @@ def cut_out(body: bytes, starts: Numbers, ends: Numbers, kind: pa.DataType) -> p
     pieces = pa.Array.from_buffers(
         kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(body)]
     )
-    return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+    return pieces.take(_every_other(1 << count.bit_length()).slice(0, count))
+
+
+@lru_cache(maxsize=4)
+def _every_other(count: int) -> pa.Array:
+    """0, 2, 4…: so many, for the next answers, too."""
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.uint32))
 
 
 def _line_feeds(data: NDArray[np.uint8]) -> Numbers:
@@ -227,12 +233,12 @@ def offset_tokens(generations: NDArray[np.bytes_] | str, ends: Numbers) -> pa.Ar
     if isinstance(generations, str) and count and int(ends[-1]) // _TWO_GROUPS == high:
         # As in most answers: only the last digits differ.
         digits = OFFSET_DIGITS - 8
-        token = f"{generations}_{high:0{digits}d}{0:08d}".encode()
-        tokens = np.frombuffer(bytearray(token * count), _SAME_BEFORE)
+        token = bytearray(f"{generations}_{high:0{digits}d}{0:08d}".encode())
+        tokens = np.frombuffer(token * count, _SAME_BEFORE)
         low = (ends - high * _TWO_GROUPS).astype(np.uint32)
         upper = low // np.uint32(_GROUP)
-        tokens["upper"] = _digits()[upper]
-        tokens["lower"] = _digits()[low - upper * np.uint32(_GROUP)]
+        tokens["upper"] = _digits().take(upper)
+        tokens["lower"] = _digits().take(low - upper * np.uint32(_GROUP))
     else:
         tokens = np.empty(count, _TOKEN)
         tokens["generation"] = generations

@@ -31,6 +31,10 @@ _HEAD_BYTES_MAX: Final = 64 * 1024
 _PEEK_BYTES: Final = 4 * 1024  # of a head that is looked at before it is taken
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _SEPARATOR: Final = b",\n"  # between the messages of an array
+_SPARE_MAX: Final = 4
+# Buffers of reads that have ended, for those to come: the kernel clears each page of a new one,
+# which takes as long as receiving it. A task has two.
+_spare: Final[list[memoryview]] = []
 
 
 class Read:
@@ -50,6 +54,7 @@ class BulkReads:
         self._timeout_s = timeout_s
         self._connection: _Connection | None = None
         self._is_usable = not getproxies()
+        self._buffers: list[memoryview] = []  # the next one first
 
     def read(self, read: Read) -> Answer | None:
         """The answer to a read; None if it is not a plain success."""
@@ -59,18 +64,19 @@ class BulkReads:
         """The answer to a read. Of a JSON stream also those that continue it, as one array, up to
         about so many bytes: Spark takes a few large batches with less work than many small ones.
 
-        The body of such an answer is a view of bytes.
+        The body of such an answer is a view of bytes, which change with the next call but one, and
+        after `close`.
         """
         if not self._is_usable:
             return None
         try:
             connection = self._connected(read.url)
             connection.send([read])
-            answer = connection.receive_joined(read, size)
+            answer = connection.receive_joined(read, self._buffer(size)[:size])
             if connection.is_closing:
-                self.close()
+                self._disconnect()
         except (OSError, ValueError):
-            self.close()
+            self._disconnect()
             return None
         return answer if answer.status == 200 else None
 
@@ -82,19 +88,37 @@ class BulkReads:
                 yield next(answers, None)
         finally:
             if len(reads) > 1:
-                self.close()  # Answers that nobody has taken may be on their way.
+                self._disconnect()  # Answers that nobody has taken may be on their way.
 
     def close(self) -> None:
+        self._disconnect()
+        while self._buffers and len(_spare) < _SPARE_MAX:
+            _spare.append(self._buffers.pop())
+        self._buffers.clear()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _buffer(self, size: int) -> memoryview:
+        """The buffer that was not used for the last answer."""
+        used = self._buffers if len(self._buffers) > 1 else _spare
+        try:
+            buffer = used.pop(0)
+        except IndexError:
+            buffer = memoryview(b"")
+        if len(buffer) < size:
+            buffer = np.empty(size, np.uint8).data
+        self._buffers.append(buffer)
+        return buffer
 
     def _pipelined(self, reads: Sequence[Read]) -> Iterator[Answer | None]:
         try:
             yield from self._exchange(reads)
         except (OSError, ValueError):
             # What has arrived cannot be told from the answer to the next read.
-            self.close()
+            self._disconnect()
 
     def _exchange(self, reads: Sequence[Read]) -> Iterator[Answer | None]:
         connection = self._connected(reads[0].url)
@@ -107,7 +131,7 @@ class BulkReads:
             answer = connection.receive() if len(reads) > 1 else connection.receive_alone()
             yield answer if answer.status == 200 else None
             if connection.is_closing:
-                self.close()
+                self._disconnect()
                 return
 
     def _connected(self, url: str) -> _Connection:
@@ -154,10 +178,10 @@ class _Connection:
             return self.receive()
         return Answer(*parsed, self._take(self._size(*parsed)))
 
-    def receive_joined(self, read: Read, size_max: int) -> Answer:
+    def receive_joined(self, read: Read, buffer: memoryview) -> Answer:
         """The answer to the only read that was sent, and those to the reads that continue it.
 
-        The next read is sent while a body arrives. All bodies arrive in one buffer, where the
+        The next read is sent while a body arrives. All bodies arrive in the buffer, where the
         brackets between two of them become the separator that the log has there. ValueError if a
         later answer is not what the first one was.
         """
@@ -165,7 +189,7 @@ class _Connection:
         if parsed is None:
             return self.receive()
         status, headers = parsed
-        size, end = self._size(*parsed), Position(read.until).byte
+        size, end, size_max = self._size(*parsed), Position(read.until).byte, len(buffer)
 
         def goes_on(filled: int) -> bool:
             after = Position(headers.get("stream-next-offset", read.until))
@@ -174,7 +198,7 @@ class _Connection:
         is_array = is_json(headers.get("content-type", "")) and size > 2
         if status != 200 or not is_array or not goes_on(0):
             return Answer(status, headers, self._take(size))
-        buffer, at = np.empty(size_max, np.uint8).data, 0
+        at = 0
         while True:
             is_last = not goes_on(at)
             if not is_last:
