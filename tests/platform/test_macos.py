@@ -32,7 +32,10 @@ from tests.crash.engines import small_blocks
 from tests.crash.power import SyncAll
 from tests.crash.power_run import check_cuts, record_run
 
-NAMES = ("fdatasync", "posix_fadvise", "posix_fallocate", "preadv", "pwritev", "RWF_NOWAIT")
+NAMES = (
+    *("fdatasync", "posix_fadvise", "posix_fallocate", "preadv", "pwritev", "RWF_NOWAIT"),
+    *("O_DIRECT", "eventfd"),
+)
 F_FULLFSYNC = 51
 CUTS = 50
 FIXTURES = {"kind", "tmp_path", "monkeypatch"}

@@ -256,9 +256,9 @@ class Settings:
     )
     in_place_commit_us: int = _STORE.count(
         limits.IN_PLACE_COMMIT_US,
-        "Write and sync appends without a change of threads, if that holds up the event loop for no "
-        "longer than so many microseconds: a lone append at once, several by the kernel's queue of "
-        "writes (Linux). 0 always uses the thread.",
+        "Write and sync appends without a change of threads, if that holds up the event loop for "
+        "no longer than so many microseconds: a lone append at once, several by the kernel's queue "
+        "of writes (Linux). 0 always uses the thread.",
         minimum=0,
     )
     journal_damage: str = _STORE.choice(

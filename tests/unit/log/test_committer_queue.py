@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import DiskFull, PenstockError, StoreReadOnly
+from penstock.http.native.server import new_event_loop
 from penstock.log.disk import committer
 from penstock.log.disk.committer import Committed, Committer
 from penstock.log.disk.journal import JournalBroken
@@ -43,6 +44,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.takes = True
+        self.end_error: Exception = JournalBroken("the disk failed")
         self._staged: tuple[int, list[bytes]] = (0, [])
         self.begun: list[tuple[int, list[bytes]]] = []
         self.written: list[tuple[int, list[bytes]]] = []
@@ -59,7 +61,7 @@ class Writer:
 
     def end(self, result: int) -> bool:
         if result == BROKEN:
-            raise JournalBroken("the disk failed")
+            raise self.end_error
         return result == DURABLE
 
     def write(self, first_lsn: int, parts: list[bytes]) -> None:
@@ -125,7 +127,8 @@ def with_bench(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
                 bench.committer.stop()
                 os.close(bench.queue.descriptor)
 
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # that of the server
+            runner.run(main())
 
     run.__name__ = getattr(test, "__name__", "test")
     return run
@@ -210,6 +213,17 @@ async def test_an_error_of_the_disk_fails_all_that_is_queued(bench: Bench) -> No
     assert isinstance(bench.failures[0], StoreReadOnly)
     assert bench.committer.idle
     assert bench.committer.queued_bytes == 0
+
+
+@with_bench
+async def test_an_error_that_nobody_expects_fails_the_batch_too(bench: Bench) -> None:
+    bench.writer.end_error = ValueError("no such result")
+    items = bench.submit(b"a")
+    await bench.until_begun(1)
+    bench.queue.finish(BROKEN)
+    await bench.until_told(1)
+    assert bench.calls == [("failed", items)]
+    assert isinstance(bench.failures[0], StoreReadOnly)
 
 
 @with_bench

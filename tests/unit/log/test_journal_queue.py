@@ -129,6 +129,27 @@ def test_a_batch_larger_than_the_buffer_goes_through_the_page_cache(tmp_path: Pa
     rig.writer.close()
 
 
+@pytest.mark.parametrize("block", [OSError(errno.EIO, "unreadable"), b""])
+def test_a_block_that_cannot_be_read_back_fails_no_durable_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: OSError | bytes
+) -> None:
+    def read_at(self: File, position: int, length: int) -> bytes:
+        if isinstance(block, OSError):
+            raise block
+        return block
+
+    rig = Rig(tmp_path, file_bytes=1 << 20)
+    rig.writer.write(1, [b"a"])
+    large = os.urandom(70_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(File, "read_at", read_at)
+        rig.writer.write(2, [large])
+    assert not rig.queued(3, [b"c"])
+    rig.writer.write(3, [b"c"])
+    assert rig.bodies() == [b"a", large, b"c"]
+    rig.writer.close()
+
+
 @pytest.mark.parametrize("result", [SHORT, -errno.EINVAL, -errno.EAGAIN, -errno.ENOSPC])
 def test_a_batch_that_the_queue_did_not_write_whole_is_written_again(
     tmp_path: Path, result: int

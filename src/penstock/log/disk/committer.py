@@ -1,7 +1,7 @@
-"""Group commit without timers: while one batch syncs on its thread, the next one collects.
+"""Group commit without timers: while one batch syncs, the next one collects.
 
-The event loop hands a whole batch to the thread and gets it back when it is durable or failed, so
-that nothing here needs a lock. It knows records as bytes only.
+The event loop gives a whole batch to the kernel's queue, or to a thread, and gets it back when it
+is durable or failed, so that nothing here needs a lock. It knows records as bytes only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import DiskFull, Overloaded, PenstockError, StoreReadOnly
 from penstock.log.disk.files import is_disk_full
@@ -129,8 +129,9 @@ class Committer(Generic[E]):
         """End when the batch that is being written is durable or has failed."""
         self._is_stopping = True
         if self._kernel_queue is not None:
-            assert self._loop is not None
-            self._loop.remove_reader(self._kernel_queue.descriptor)
+            # uvloop returns None, against the types, which compiled code would notice.
+            loop: Any = self._loop
+            loop.remove_reader(self._kernel_queue.descriptor)
             if self._queued:
                 self._take_back(self._kernel_queue.wait())
         self._inbox.put(None)
@@ -199,6 +200,8 @@ class Committer(Generic[E]):
             is_durable = writer.end(result)
         except JournalBroken as error:
             failure = _broken(error)
+        except Exception as error:  # noqa: BLE001 - else every writer would wait for ever
+            failure = StoreReadOnly(f"The journal failed ({error!r}). Restart the server.")
         else:
             if not is_durable:
                 self._inbox.put((batch, self._next_lsn))

@@ -159,10 +159,9 @@ class Files:
         """Open a file for writes past the page cache, each of which is synced when it returns;
         OSError where the file system has none of that. Positions, sizes and addresses have to be
         aligned."""
-        flags = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0) | os.O_DSYNC
-        if not hasattr(os, "O_DIRECT"):
+        if not hasattr(os, "O_DIRECT"):  # macOS
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
-        return File(path, os.open(path, flags))
+        return File(path, os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC))
 
     def allocate(self, file: File, length: int) -> None:
         """Fill with zeros: syncing into written blocks is faster than into reserved ones."""

@@ -261,7 +261,15 @@ class JournalWriter:
             self.sync_seconds.add(time.perf_counter() - started)
         self._position += length
         if self._direct is not None:
-            self._direct.passed(self._position, file)
+            self._follow(self._direct, file)
+
+    def _follow(self, direct: DirectBatches, file: File) -> None:
+        """Let writes past the page cache go on behind a batch that went through it. The batch is
+        durable, so that nothing here may fail it."""
+        try:
+            direct.passed(self._position, file)
+        except (OSError, IndexError, ValueError):  # the block could not be read back, or is short
+            self._close_direct()
 
     def stage(self, first_lsn: int, parts: Sequence[bytes]) -> bool:
         """Prepare a batch for the queue, which has none; False if it has to take `write`."""

@@ -46,7 +46,8 @@ class KernelQueue:
     def __init__(self, *, buffer_bytes: int) -> None:
         """Raises OSError where the system has no such queue, or none is left."""
         numbers = _NUMBERS.get(platform.machine())
-        if sys.platform != "linux" or sys.byteorder != "little" or numbers is None:
+        is_known = sys.platform == "linux" and sys.byteorder == "little" and hasattr(os, "eventfd")
+        if not is_known or numbers is None:
             raise OSError("there is no queue of writes on this system")
         self._numbers = numbers
         # One keeps the interpreter lock: these calls do not wait. The other waits.
