@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from prometheus_client.core import CounterMetricFamily
 
-from penstock.errors import ClusterUnavailable, ColdDataUnavailable, Damaged, PenstockError
+from penstock.errors import (
+    ClusterUnavailable,
+    ColdDataUnavailable,
+    Damaged,
+    NotOwner,
+    PenstockError,
+)
 from penstock.http.bodies import PIECE_BYTES, VIEWS_BYTES
 from penstock.http.cluster.hold import held
 from penstock.http.cluster.owners import NOWHERE, address_of, shard_number
@@ -96,8 +102,13 @@ class Filler:
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(plan, start, end))
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task.add_done_callback(lambda done: self._asked(key, done))
         return await asyncio.shield(task)
+
+    def _asked(self, key: tuple[int, int, int], task: asyncio.Task[bytes]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # retrieved: whoever waited for it may have gone
 
     async def _ask(self, plan: Plan, start: int, end: int) -> bytes:
         question = {"path": plan.path, "id": plan.id, "start": start, "end": end}
@@ -111,24 +122,30 @@ class Filler:
                 error.is_unsent = True
                 raise error
             peer = Peer(plan.shard, address)
-            return await self._forwarder.ask(peer, "POST", PREFIX + BYTES.encode(), content)
+            try:
+                answer = await self._forwarder.ask(peer, "POST", PREFIX + BYTES.encode(), content)
+                return await _whole(answer)
+            except NotOwner as error:
+                error.is_unsent = True  # To read twice does no harm: the next owner is asked.
+                raise
 
         response = await held(self._node, self._hold_s, send)
-        data = await _whole(response)
-        if response.status != 200 or len(data) != end - start:
+        data = response.body
+        if response.status != 200 or not isinstance(data, bytes) or len(data) != end - start:
             raise unowned("The owner of the stream does not have these bytes any more.")
         return data
 
 
-async def _whole(response: Response) -> bytes:
+async def _whole(response: Response) -> Response:
+    """Return a response when all of its body is here; NotOwner if the owner goes away before."""
     body = response.body
-    if isinstance(body, bytes):
-        return body
-    assert isinstance(body, RangeBody)
-    try:
-        return b"".join([piece async for piece in body.pieces()])
-    except CutOff:
-        return b""
+    if isinstance(body, RangeBody):
+        try:
+            data = b"".join([piece async for piece in body.pieces()])
+        except CutOff:
+            raise unowned("The owner of the stream went away.") from None
+        response = Response(response.status, response.headers, data)
+    return response
 
 
 class Step:
