@@ -31,6 +31,8 @@ JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'penstock' AND relki
 
 
 def test_nothing_is_lost_in_an_hour_of_faults_and_tables_level_off() -> None:
+    # With each round shown, an hour of requests would be kept by pytest.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     chance = random.Random(SEED)
     sizes: list[dict[str, int]] = []
     done: list[str] = []
