@@ -16,7 +16,7 @@ from penstock.http.forwarding.tail_frames import (
 )
 from penstock.http.forwarding.tails import WINDOW_BYTES
 
-HELLO = Hello(7, "text/plain", None, 1, 0, ((4, 9),), 10)
+HELLO = Hello(7, "text/plain", 60, None, 1, 0, ((4, 9),), 10)
 
 
 def frame(wire: bytes, end: int, *, earliest: int = 0, closed: bool = False) -> bytes:
