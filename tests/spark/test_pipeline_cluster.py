@@ -3,7 +3,7 @@ repeats its batch on the cluster, and Delta's own engine reads the same tables.
 
 In `make soak` the cluster is a standalone one, with a master and workers as processes. Otherwise
 one driver is its own master (`local-cluster`), with executors that are processes all the same, and
-forgets its last batch instead of being killed: six Javas less. It does without Delta's jar, too.
+forgets its last batch instead of being killed: six Javas less. It runs nothing but the pipeline.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ pytestmark = pytest.mark.xdist_group("spark-apart")  # with no use for the share
 
 JOB_TIMEOUT_S = 800.0
 EVENTS = 400
+STANDALONE = pytest.mark.parametrize(
+    "ran", [pytest.param("standalone", marks=pytest.mark.soak)], indirect=True
+)
 IN_ONE_PROCESS = "local-cluster[2,1,768]"  # workers, cores and MB of each
 
 
@@ -54,6 +57,8 @@ driver_messages = 0
 driver_rows = 0
 [pipeline.spark]
 "spark.executor.memory" = "512m"
+"spark.cores.max" = "2"
+"spark.scheduler.minRegisteredResourcesRatio" = "1"
 "spark.pyspark.python" = "{unzipped_python()}"
 "spark.executor.extraJavaOptions" = "{java_options()}"
 "spark.sql.shuffle.partitions" = "2"
@@ -140,6 +145,7 @@ def test_a_batch_that_is_repeated_on_a_cluster_is_published_once(ran: Ran) -> No
     check_cities(ran.pipeline, ran.client, ran.replay)
 
 
+@STANDALONE
 def test_only_sorted_rows_have_the_same_order_in_a_repeated_batch(ran: Ran) -> None:
     """The limit of the plain sink: after a shuffle on a cluster the order is whatever it is."""
     report = ran.report["orders"]
@@ -151,6 +157,7 @@ def test_only_sorted_rows_have_the_same_order_in_a_repeated_batch(ran: Ran) -> N
     assert all(run == report["ordered"][0] for run in report["ordered"])
 
 
+@STANDALONE
 def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -> None:
     found = ran.client.stream("derived/sink").read().messages
     assert sorted((row["from"], row["seq"]) for row in found) == sorted(
@@ -158,7 +165,7 @@ def test_the_plain_sink_stores_a_repeated_batch_once_if_it_is_sorted(ran: Ran) -
     )
 
 
-@pytest.mark.parametrize("ran", [pytest.param("standalone", marks=pytest.mark.soak)], indirect=True)
+@STANDALONE
 def test_deltas_own_engine_reads_the_tables(ran: Ran) -> None:
     jars = delta_jars()
     if isinstance(jars, str):
@@ -169,7 +176,7 @@ def test_deltas_own_engine_reads_the_tables(ran: Ran) -> None:
     assert report["state"] == sorted(map(list, ran.replay.state_rows("user")))
 
 
-@pytest.mark.parametrize("ran", [pytest.param("standalone", marks=pytest.mark.soak)], indirect=True)
+@STANDALONE
 def test_deltas_own_engine_is_noticed_when_it_writes(ran: Ran) -> None:
     jars = delta_jars()
     if isinstance(jars, str):
