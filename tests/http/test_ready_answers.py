@@ -11,6 +11,8 @@ import pytest
 from penstock.access.principal import Principal
 from penstock.http.message import Request, Response
 from penstock.http.streams import ready
+from penstock.log.stream import Stream
+from penstock.protocol.lifecycle import StreamConfig
 from tests.helpers.app import Client, make_request, run_with_app, settings_of, with_app
 
 JSON = "application/json"
@@ -135,13 +137,48 @@ async def test_a_stream_whose_time_runs_is_answered_anew(client: Client) -> None
 
 
 @with_app()
-async def test_they_are_few_and_small(client: Client) -> None:
+async def test_a_large_answer_is_not_noted(client: Client) -> None:
     await client.put("large", b'["' + b"x" * ready.BODY_BYTES_MAX + b'"]', content_type=JSON)
     request = read("large")
     assert await answer(client, request) is not await answer(client, request)
-    answers = client.app.streams.modes._ready
+
+
+def test_they_are_few_and_begin_anew_after_many_misses() -> None:
+    stream = Stream(1, "a", StreamConfig(JSON, None, None), 0)
+    answers, response = ready.ReadyAnswers(), Response(200, [], b"[1]")
+
+    def add(number: int) -> None:
+        answers.add(f"s{number}", read(f"s{number}"), stream, response)
+
+    def has(number: int) -> bool:
+        return answers.get(f"s{number}", read(f"s{number}")) is not None
+
     for number in range(ready.ENTRIES_MAX + 1):
-        await client.put(f"s{number}", b"[1]", content_type=JSON)
-        await answer(client, read(f"s{number}"))
-    assert answers.get("s0", read("s0")) is None
-    assert answers.get(f"s{ready.ENTRIES_MAX}", read(f"s{ready.ENTRIES_MAX}")) is not None
+        add(number)
+    assert (has(0), has(ready.ENTRIES_MAX)) == (True, False)
+    add(0)
+    for number in range(ready.ENTRIES_MAX + 1, ready.ENTRIES_MAX + ready.MISSES_MAX):
+        add(number)
+    assert (has(0), has(ready.ENTRIES_MAX + ready.MISSES_MAX - 1)) == (False, True)
+
+
+@with_app()
+async def test_a_stream_that_was_made_again_has_other_answers(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    request = read("a", "offset=-1")
+    first = await answer(client, request)
+    await client.delete("a")
+    await client.put("a", b"[2]", content_type=JSON)
+    second = await answer(client, request)
+    assert (first.body, second.body) == (b"[1]", b"[2]")
+
+
+@pytest.mark.parametrize("offset", ["1_2", "12", "99_99", "_", "1__1"])
+def test_an_offset_alone_is_read_as_it_is_among_others(offset: str, tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.put("a", b"[1]", content_type=JSON)
+        alone = await client.get("a", f"offset={offset}")
+        among_others = await client.get("a", f"offset={offset}&live=false")
+        assert (alone.status, alone.body) == (among_others.status, among_others.body)
+
+    run_with_app(test, settings_of("memory", tmp_path))

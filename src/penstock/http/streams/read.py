@@ -71,6 +71,10 @@ class ReadOptions(NamedTuple):
     resumed: bool = False
 
 
+_OFFSET = b"offset="
+_PLAIN_READ = ReadOptions()
+
+
 class ReadModes:
     """GET and HEAD of a stream: the read mode that a query asks for, and the parameters that each
     takes."""
@@ -103,6 +107,10 @@ class ReadModes:
         return self._get(path, request)
 
     def _get(self, path: str, request: Request) -> Answer:
+        raw = request.query
+        if raw.startswith(_OFFSET) and raw[7:].replace(b"_", b"").isdigit():  # the usual one
+            stream = self._engine.find(path, touch=True)
+            return self._read(stream, request, {"offset": raw[7:].decode()}, _PLAIN_READ)
         query, lists = parse_lists(request.query, _PARAMETERS, repeated=_FILTERS)
         event_filter = filter_of(lists)
         offset = query.get("offset")

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from penstock.http.message import Request, Response
     from penstock.log.stream import Stream
 
-ENTRIES_MAX: Final = 256
+ENTRIES_MAX: Final = 4096
+MISSES_MAX: Final = 4 * ENTRIES_MAX
+"""Answers that a full cache does not take before it begins anew: to replace all of them again and
+again would cost more than it saves."""
 BODY_BYTES_MAX: Final = 2048
 """Larger answers cost more to send than to make."""
 
@@ -23,10 +26,10 @@ class ReadyAnswer:
     __slots__ = (
         "_closed",
         "_earliest",
+        "_generation",
         "_headers",
         "_meta",
         "_principal",
-        "_stream",
         "_tail",
         "response",
     )
@@ -34,7 +37,7 @@ class ReadyAnswer:
     def __init__(self, request: Request, stream: Stream, response: Response) -> None:
         self._headers = request.headers
         self._principal = request.principal
-        self._stream = stream
+        self._generation = stream.id  # not the stream, which may leave the memory
         self._tail = stream.tail
         self._earliest = stream.earliest
         self._closed = stream.closed
@@ -47,7 +50,7 @@ class ReadyAnswer:
         return (
             self._headers is request.headers
             and self._principal is request.principal
-            and self._stream is stream
+            and self._generation == stream.id
             and self._tail == stream.tail
             and self._earliest == stream.earliest
             and self._closed is stream.closed
@@ -58,10 +61,11 @@ class ReadyAnswer:
 class ReadyAnswers:
     """Bounded: when it is full it begins anew."""
 
-    __slots__ = ("_answers",)
+    __slots__ = ("_answers", "_misses")
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, bytes], ReadyAnswer] = {}
+        self._misses = 0
 
     def get(self, path: str, request: Request) -> ReadyAnswer | None:
         """Return what was answered to an equal query; `is_for` says whether it is true still."""
@@ -74,6 +78,11 @@ class ReadyAnswers:
             return
         if not isinstance(body, bytes) or len(body) > BODY_BYTES_MAX:
             return
-        if len(self._answers) >= ENTRIES_MAX:
+        key = (path, request.query)
+        if len(self._answers) >= ENTRIES_MAX and key not in self._answers:
+            self._misses += 1
+            if self._misses < MISSES_MAX:
+                return
+            self._misses = 0
             self._answers.clear()
-        self._answers[path, request.query] = ReadyAnswer(request, stream, response)
+        self._answers[key] = ReadyAnswer(request, stream, response)
