@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import signal
 import sys
 import tarfile
@@ -39,6 +40,7 @@ ARGS = [
 ]
 COLD_SEGMENTS = 2
 WORKERS = 2
+KILL_TIMEOUT_S = 30
 FORMATS = (FORMAT, FORMAT_COLD, FORMAT_WORKERS)
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -199,10 +201,16 @@ def write(folder: Path, version: int, *, crash: bool) -> dict[str, Any]:
 
 
 def kill(pid: int) -> None:
-    """Kill a server with its workers, none of which may notice that another one has gone."""
+    """Kill a server with its workers, none of which may notice that another one has gone. They have
+    let go of their folders when this returns."""
     os.kill(pid, signal.SIGSTOP)
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ends = [os.pidfd_open(int(child)) for child in children]
+    for child in children:
         os.kill(int(child), signal.SIGKILL)
+    for end in ends:
+        assert select.select([end], [], [], KILL_TIMEOUT_S)[0], "a worker outlives its end"
+        os.close(end)
     os.kill(pid, signal.SIGKILL)
 
 
