@@ -356,6 +356,22 @@ def test_streams_are_sorted_filtered_and_shown_as_a_tree(browser: Browser, serve
         expect(page.get_by_role("button", name="Tree")).to_have_attribute("aria-pressed", "true")
 
 
+def test_a_page_that_is_left_changes_no_other_address(browser: Browser, server: Server) -> None:
+    """What it has waited for may come when the address has changed, and nothing is drawn yet."""
+    leave = """async (script) => {
+        const { replaceQuery } = await import(script);
+        location.hash = "#/streams?view=tree";
+        replaceQuery({ tail: "10" });
+        return location.hash;
+    }"""
+    with visiting(browser, server.url, "stream/shop/carts") as page:
+        page.get_by_role("heading", name="shop/carts").wait_for()
+        script = page.locator("script[type=module]").evaluate("each => each.src")
+        script = script.rpartition("/")[0] + "/lib/pages.js"
+        assert page.evaluate(leave, script) == "#/streams?view=tree"
+        expect(page.get_by_role("button", name="Tree")).to_have_attribute("aria-pressed", "true")
+
+
 def test_a_press_reaches_what_was_shown_when_it_began(browser: Browser, server: Server) -> None:
     """What is polled must not be drawn again between press and release: the click would be lost."""
     with visiting(browser, server.url, "streams") as page:

@@ -36,7 +36,8 @@ export const navigate = (...address) => (location.hash = link(...address));
 /** Change the parameters in the address without a new entry in the history, and without drawing the page again. */
 export function replaceQuery(query) {
   const { name, path } = current();
-  history.replaceState(null, "", link(name, path, query));
+  // The address may be that of the next page already, which is about to be drawn: its parameters are its own.
+  if (name === drawn.name && path === drawn.path) history.replaceState(null, "", link(name, path, query));
 }
 
 export function current() {
@@ -45,6 +46,7 @@ export function current() {
 }
 
 let controller = new AbortController();
+let drawn = { name: "", path: "" };
 
 /** Draw the page of the address into an element; what was there is left. */
 export function show(element, { onTitle, onShown }) {
@@ -52,6 +54,7 @@ export function show(element, { onTitle, onShown }) {
   controller = new AbortController();
   const { signal } = controller;
   const { name, path, query } = current();
+  drawn = { name, path };
   const definition = pages.get(name);
   const root = h("div.page", { "data-page": name });
   fill(element, root);
