@@ -212,7 +212,7 @@ class Events:
         for _ in range(_TEXT_WORDS_MAX):
             where = quotes if rows is None else quotes[rows]
             last = len(self._words) - 1
-            words = self._words[np.clip(where, 0, last)]
+            words = self._words[_within(where, last)]
             beyond = where - last
             if int(beyond.max(initial=0)) > 0:  # shifted, so that what is beyond the end is zero
                 words = np.where(beyond < _WORD, words >> _bits(beyond), np.uint64(0))
@@ -230,7 +230,7 @@ class Events:
         for _ in range(_TEXT_WORDS_MAX):
             first = (quotes if rows is None else quotes[rows]) - (_WORD - 1)
             # No text after a value is so near to the beginning of an answer that it is clipped.
-            words = self._words[np.clip(first, 0, len(self._words) - 1)]
+            words = self._words[_within(first, len(self._words) - 1)]
             steps = _bytes_before_quote(words.byteswap())
             quotes[slice(None) if rows is None else rows] -= steps
             rows = np.flatnonzero(steps == _WORD) if rows is None else rows[steps == _WORD]
@@ -239,18 +239,21 @@ class Events:
         return quotes
 
     def _is_at(self, at: Numbers, literal: bytes) -> Mask:
-        """Whether a literal is at each position, compared in words of eight bytes."""
+        """Whether a literal is at each position. All of its bytes are gathered at once, which takes
+        as long as gathering eight of them."""
+        size = len(literal)
+        last = len(self._body) - size
+        if last < 0:
+            return np.zeros(len(at), np.bool_)
+        texts = np.ndarray((last + 1,), f"V{size}", self._body, 0, (1,))[_within(at, last)]
+        if size < _WORD:
+            # Without the zeros that a text ends with, which is none of a literal.
+            return np.asarray(texts.view(f"S{size}") == literal)
         result = np.ones(len(at), np.bool_)
-        for end in range(len(literal), 0, -_WORD):
-            # The first word may overlap the second. A shorter literal has other bytes before it.
-            end = max(end, min(_WORD, len(literal)))
-            part = literal[max(end - _WORD, 0) : end]
-            words = self._words[np.clip(at + (end - _WORD), 0, len(self._words) - 1)]
-            if len(part) < _WORD:
-                mask = b"\0" * (_WORD - len(part)) + b"\xff" * len(part)
-                words = words & np.uint64(int.from_bytes(mask, "little"))
-            expected = int.from_bytes(part.rjust(_WORD, b"\0"), "little")
-            result &= words == np.uint64(expected)
+        for first in range(0, size, _WORD):
+            first = min(first, size - _WORD)  # The last word may overlap the one before.
+            words = np.ndarray((len(at),), "<u8", texts, first, (size,))
+            result &= words == int.from_bytes(literal[first : first + _WORD], "little")
         return result
 
     def _is_one_value(self, shape: Shape, has: Mask, low: Numbers, high: Numbers) -> Mask:
@@ -323,6 +326,13 @@ class Events:
 
 def _moved(index: Numbers | None, count: int) -> Numbers | None:
     return None if index is None else index + count
+
+
+def _within(at: Numbers, last: int) -> Numbers:
+    """Positions from 0 to the last one. They nearly always are, which is found out sooner."""
+    if len(at) and int(at.min()) >= 0 and int(at.max()) <= last:
+        return at
+    return np.clip(at, 0, last)
 
 
 def _bits(count: Numbers) -> NDArray[np.uint64]:
