@@ -13,6 +13,7 @@ import pytest
 from penstock import Client
 from penstock.client.answers import Answer
 from penstock.spark.source.bulk import BulkReads, Read
+from penstock.spark.source.reader import BATCH_BYTES
 from tests.helpers.server import Server
 from tests.spark.direct import read
 from tests.spark.test_batch_reads import fill, users
@@ -176,7 +177,7 @@ def test_messages_are_the_same_in_batches_of_any_size(
     rows = read(server.url, stream, mode=mode)
     assert len(rows) == 3000
     assert max(sizes) > 64 * 1024, "more than the server sends with one answer"
-    monkeypatch.setattr("penstock.spark.source.reader.BATCH_BYTES", 200_000)
+    monkeypatch.setitem(BATCH_BYTES, mode, 200_000)
     sizes.clear()
     assert read(server.url, stream, mode=mode) == rows
     assert len(sizes) > 1
