@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.log.engine import Engine
-from penstock.stp.server.links import link_of
+from penstock.stp.server.record_links import link_of
 from tests.stp.nodes import Node, node, run, until
 from tests.stp.sources import once, rows, source
 
