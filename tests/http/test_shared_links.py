@@ -43,6 +43,8 @@ class FakePart:
         self.records = RecordLinks(tables, settings, lambda: None)
         self.registry = SimpleNamespace(follows={}, follows_version=0)
         self.done: list[str] = []
+        self.may_follow = asyncio.Event()
+        self.may_follow.set()
         self.is_current = True
         self.restart()
 
@@ -62,6 +64,8 @@ class FakePart:
     async def _fetch(self, path: str) -> None: ...
 
     async def follow(self, mirror: NewMirror) -> str:
+        await self.may_follow.wait()
+        self.mirror(mirror.table, root=mirror.root)
         self.done.append(f"follow {mirror.table}")
         return ""
 
@@ -102,6 +106,7 @@ class Parts:
         self.first, self.other = FakePart(), FakePart()
         self.before_ask: Callable[[], Awaitable[None] | None] = lambda: None
         self.reports: list[Any] = []
+        self.turns: list[str] = []
         peer = Peer("part-1", Address())
         self._owners: Any = SimpleNamespace(
             name="part-0",
@@ -120,6 +125,7 @@ class Parts:
         part = self.other.part
         question = msgspec.json.decode(msgspec.json.encode(question))
         if name == "links":
+            self.turns.append(question["turn"])
             self.reports.append(await part.report(msgspec.convert(question, Look)))
             return msgspec.json.decode(msgspec.json.encode(self.reports[-1]))
         if name == "links-follow":
@@ -194,7 +200,7 @@ async def test_a_report_has_what_is_new_and_all_after_a_restart() -> None:
 
 
 @run
-async def test_only_the_decider_that_asked_last_is_obeyed() -> None:
+async def test_an_order_counts_only_until_the_next_look() -> None:
     parts = Parts()
     follow = parts.other.mirror("other", root="a")
     before = parts.decider()
@@ -205,5 +211,28 @@ async def test_only_the_decider_that_asked_last_is_obeyed() -> None:
         with pytest.raises(NotOwner):
             await order
     assert parts.other.done == []
-    await asyncio.gather(parts.all.follow(new), parts.all.unfollow(follow))
+    await parts.all.follow(new)
+    await parts.all.unfollow(follow)
     assert parts.other.done == ["follow other-new", "unfollow other"]
+    late = FollowOrder(parts.turns[-1], new)
+    await parts.all.view()
+    with pytest.raises(NotOwner):
+        await parts.other.part.follow(late)
+
+
+@run
+async def test_a_report_waits_for_the_order_before_it() -> None:
+    parts = Parts()
+    await parts.all.view()
+    parts.other.may_follow.clear()
+    following = asyncio.ensure_future(
+        parts.other.part.follow(
+            FollowOrder(parts.turns[-1], NewMirror("other-new", SURL, "", 0, "a"))
+        )
+    )
+    looking = asyncio.ensure_future(parts.decider().view())
+    await asyncio.wait([looking], timeout=0.05)
+    assert not looking.done()
+    parts.other.may_follow.set()
+    await following
+    assert set((await looking).follows) == {"other-new"}

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import FollowNotFound
 from penstock.log.engine import Engine
+from penstock.protocol.outbound import parse_url
 from penstock.stp.server.record_links import link_of
 from tests.stp.nodes import Node, node, run, until
 from tests.stp.sources import once, rows, source
@@ -196,6 +198,25 @@ async def test_a_url_that_is_no_table_is_left_alone_and_one_that_fails_is_tried_
         await until(lambda: hub.status(mirror).seqno == 1)
         assert len(site.requests) == 1
         assert (await hub.client.get("/v1/streams?prefix=mirror/")).text.count(str(site.port)) == 0
+
+
+@run
+async def test_a_link_changes_nothing_of_what_an_operator_follows() -> None:
+    async with node() as there, node() as hub:
+        await there.table("x", "+ k v")
+        mirrors, mirror = hub.app.hub.mirrors, path(there, "x")
+        target = parse_url(there.surl("x"))
+        assert await mirrors.follow(mirror, target, links=0, root="list")
+        by_link = hub.app.hub.registry.follows[mirror]
+        assert not await mirrors.follow(mirror, target, links=2, root="other")
+        assert hub.app.hub.registry.follows[mirror] == by_link
+        await hub.follow(mirror, there.surl("x"), links=0)
+        assert not await mirrors.follow(mirror, target, links=1, root="list")
+        assert (await status(hub, mirror)).get("root") is None
+        # The link has gone, but by now the operator follows the table.
+        with pytest.raises(FollowNotFound):
+            await mirrors.unfollow(mirror, expected=by_link)
+        assert tables(hub) == {mirror}
 
 
 def test_links_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

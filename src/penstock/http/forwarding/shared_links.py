@@ -8,6 +8,7 @@ mirrors. Which link is followed is decided in `stp/server/links`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import secrets
 from typing import TYPE_CHECKING, Any, Final
@@ -36,10 +37,11 @@ _backoff: Final = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A decider asks a part what is new since its last report. Until another one asks, the part
-    follows what this one says."""
+    """A part is asked what is new since its last report. `turn` is another each time: an order
+    counts only in the turn of the last look, so that one that comes late changes nothing that has
+    been reported."""
 
-    decider: str
+    turn: str
     life: str = ""
     follows: int = 0
     links: int = 0
@@ -59,12 +61,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class FollowOrder(msgspec.Struct, frozen=True):
-    decider: str
+    turn: str
     mirror: NewMirror
 
 
 class UnfollowOrder(msgspec.Struct, frozen=True):
-    decider: str
+    turn: str
     follow: Follow
 
 
@@ -76,17 +78,20 @@ class LinkPart:
         self._hub = hub
         self._homes = homes
         self._life = secrets.token_hex(8)
-        self._decider = ""
+        self._turn = ""
+        # Held by orders: what is reported is what came of all of them.
+        self._acting = asyncio.Lock()
 
     async def report(self, look: Look) -> Report:
         """Return what is followed and named here; NotOwner if that may be known better elsewhere,
         or by nobody yet."""
         await self._hub.ready()
         registry, records = self._hub.registry, self._hub.mirrors.records
+        async with self._acting:
+            self._turn = look.turn
         await records.read_all()
         if not self._engine.is_current():
             raise unowned("Another node may own these mirrors now.")
-        self._decider = look.decider
         is_new = look.life != self._life
         has_followed = is_new or look.follows != registry.follows_version
         return Report(
@@ -103,11 +108,10 @@ class LinkPart:
         )
 
     async def follow(self, order: FollowOrder) -> str:
-        self._check(order.decider)
         table = order.mirror.table
         await self._engine.fetch(table)
-        async with self._homes.deciding(table) as is_here:
-            self._check(order.decider)
+        async with self._acting, self._homes.deciding(table) as is_here:
+            self._check(order.turn)
             if not is_here:
                 return FollowConflict(
                     f"{table!r} is a fork of another stream, and has rows already."
@@ -115,14 +119,14 @@ class LinkPart:
             return await self._hub.mirrors.here.follow(order.mirror)
 
     async def unfollow(self, order: UnfollowOrder) -> None:
-        self._check(order.decider)
         await self._engine.fetch(order.follow.table)
-        self._check(order.decider)
-        await self._hub.mirrors.here.unfollow(order.follow)
+        async with self._acting:
+            self._check(order.turn)
+            await self._hub.mirrors.here.unfollow(order.follow)
 
-    def _check(self, decider: str) -> None:
-        if decider != self._decider:
-            raise unowned("Somebody else has asked since, and decides about links now.")
+    def _check(self, turn: str) -> None:
+        if turn != self._turn:
+            raise unowned("The mirrors were looked at since this was decided.")
 
 
 class _Known:
@@ -137,8 +141,8 @@ class _Known:
         self.follows: dict[str, Follow] = {}
         self.named: dict[str, tuple[str, ...]] = {}
 
-    def look(self, decider: str) -> Look:
-        return Look(decider, self.life, self.follows_version, self.links_version)
+    def look(self, turn: str) -> Look:
+        return Look(turn, self.life, self.follows_version, self.links_version)
 
     def learn(self, report: Report) -> bool:
         """Take in a report; return whether it says anything new."""
@@ -164,6 +168,9 @@ class SharedMirrors:
         self._owners = owners
         self._peers = peers
         self._name = secrets.token_hex(8)
+        self._turns = itertools.count(1)
+        self._turn = ""
+        # Looks and orders come one after the other.
         self._asking = asyncio.Lock()
         names = [owners.name, *(peer.name for peer in owners.peers())]
         self._known = {name: _Known() for name in names}
@@ -187,6 +194,7 @@ class SharedMirrors:
 
     async def _ask_all(self) -> bool:
         """Ask all parts; return whether something is new. NotOwner if one is missing."""
+        self._turn = f"{self._name}-{next(self._turns)}"
         reports = await asyncio.gather(
             *(self._report(name, known) for name, known in self._known.items())
         )
@@ -204,7 +212,7 @@ class SharedMirrors:
         return True
 
     async def _report(self, name: str, known: _Known) -> Report:
-        look = known.look(self._name)
+        look = known.look(self._turn)
         peer = self._owners.peer(name)
         if peer is None:
             return await self._part.report(look)
@@ -212,25 +220,27 @@ class SharedMirrors:
         return msgspec.convert(answer, Report)
 
     async def follow(self, mirror: NewMirror) -> str:
-        self._check()
-        order = FollowOrder(self._name, mirror)
-        peer = self._owners.owner(mirror.table)
-        if peer is None:
-            return await self._part.follow(order)
-        return str(await self._peers.ask(peer, "links-follow", msgspec.to_builtins(order)))
+        async with self._asking:
+            self._check()
+            order = FollowOrder(self._turn, mirror)
+            peer = self._owners.owner(mirror.table)
+            if peer is None:
+                return await self._part.follow(order)
+            return str(await self._peers.ask(peer, "links-follow", msgspec.to_builtins(order)))
 
     async def unfollow(self, follow: Follow) -> None:
-        self._check()
-        order = UnfollowOrder(self._name, follow)
-        for name, known in self._known.items():
-            if follow.table not in known.follows:
-                continue
-            peer = self._owners.peer(name)
-            if peer is None:
-                await self._part.unfollow(order)
-            else:
-                await self._peers.ask(peer, "links-unfollow", msgspec.to_builtins(order))
-            return
+        async with self._asking:
+            self._check()
+            order = UnfollowOrder(self._turn, follow)
+            for name, known in self._known.items():
+                if follow.table not in known.follows:
+                    continue
+                peer = self._owners.peer(name)
+                if peer is None:
+                    await self._part.unfollow(order)
+                else:
+                    await self._peers.ask(peer, "links-unfollow", msgspec.to_builtins(order))
+                return
 
     def _check(self) -> None:
         if not self._engine.is_current():
