@@ -17,7 +17,7 @@ from tests.cluster.workload import until
 from tests.helpers.linked import Hub, Source
 from tests.helpers.server import Server, running_server
 from tests.workers.conftest import ARGS
-from tests.workers.server import path_at, worker_pids
+from tests.workers.server import JSON, path_at, worker_pids
 
 pytestmark = pytest.mark.xdist_group("workers")
 
@@ -112,6 +112,22 @@ def test_what_an_operator_follows_on_another_worker_is_not_followed_twice(
     assert hub.links(root)["followed"] == sorted([own, source.mirror(other)])
     source.write(listing, "- 1", "- 2")
     until(hub.has(own, root), "what the operator follows stays")
+
+
+def test_a_fork_of_another_worker_keeps_the_path_that_a_link_leads_to(
+    hub: Hub, source: Source, http: httpx2.Client
+) -> None:
+    origin, table = path_at(1, "origin"), source.table(0, "+ k v")
+    fork = f"/v1/stream/{source.mirror(table)}"
+    assert http.put(f"/v1/stream/{origin}", headers=JSON, content=b'["o"]').status_code == 201
+    from_origin = {"stream-forked-from": f"/v1/stream/{origin}"}
+    assert http.put(fork, headers=from_origin).status_code == 201
+    listing, root = source.table(0, f"+ 1 @{table}"), path_at(1, "root")
+    assert hub.follow(root, source.surl(listing), links=1).status_code == 201
+    until(lambda: (hub.links(root) or {"refused": ()})["refused"], "the link is refused")
+    assert "is a fork" in hub.links(root)["refused"][source.surl(table)]
+    assert hub.has(root)()
+    assert http.get(fork, params={"offset": "-1"}).json() == ["o"]
 
 
 def test_the_limit_counts_the_tables_of_all_workers() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.backoff import Backoff
-from penstock.errors import FollowConflict, PenstockError
+from penstock.errors import PenstockError
 from penstock.http.forwarding.owners import unowned
 from penstock.stp.server.links import NewMirror, View
 from penstock.stp.server.registry import Follow
@@ -34,6 +34,7 @@ ROUNDS_MAX: Final = 10
 """How often all parts are asked again because one of them has changed meanwhile."""
 
 _backoff: Final = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
+"""How long to wait until the decider is told again that there is news."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -61,11 +62,15 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class FollowOrder(msgspec.Struct, frozen=True):
+    """The owner of a mirror's path is to follow a table."""
+
     turn: str
     mirror: NewMirror
 
 
 class UnfollowOrder(msgspec.Struct, frozen=True):
+    """A part is to end a following, if it is still the same."""
+
     turn: str
     follow: Follow
 
@@ -108,14 +113,13 @@ class LinkPart:
         )
 
     async def follow(self, order: FollowOrder) -> str:
+        """Follow a table, or return why it cannot be followed."""
         table = order.mirror.table
         await self._engine.fetch(table)
         async with self._acting, self._homes.deciding(table) as is_here:
             self._check(order.turn)
             if not is_here:
-                return FollowConflict(
-                    f"{table!r} is a fork of another stream, and has rows already."
-                ).detail
+                return f"{table!r} is a fork, which is where its source is; it cannot be a mirror."
             return await self._hub.mirrors.here.follow(order.mirror)
 
     async def unfollow(self, order: UnfollowOrder) -> None:
