@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from penstock.workers.reshard import reshard
 from tests.cluster.workload import until
 from tests.helpers.linked import Hub, Source
 from tests.helpers.server import Server, running_server
@@ -187,16 +188,25 @@ def _is_settled(hub: Hub, stays: set[str], after: set[str]) -> bool:
     return roots is not None and set(roots) == after
 
 
-def test_links_are_the_same_after_a_restart_of_all(source: Source, tmp_path: Path) -> None:
-    names = [source.table(part, "+ k v") for part in (0, 1)]
-    listing = source.table(0, *(f"+ {each} @{each}" for each in names))
+def test_links_are_the_same_after_restarts_with_other_numbers_of_workers(
+    source: Source, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    kept, *names = [source.table(part, "+ k v") for part in (1, 0, 1)]
+    listing = source.table(0, f"+ kept @{kept}", f"+ other @{names[0]}")
     root = path_at(1, "root")
-    mirrors = [source.mirror(each) for each in names]
-    with running_server(args=ARGS, data_dir=tmp_path) as here, ExitStack() as stack:
-        hub = _hub(here, stack)
+    stays = {root, source.mirror(kept)}
+    with running_server(args=ARGS, data_dir=folder) as server, ExitStack() as stack:
+        hub = _hub(server, stack)
         assert hub.follow(root, source.surl(listing), links=1).status_code == 201
-        until(hub.has(root, *mirrors), "both are followed")
-    source.write(listing, f"- {names[0]}")
-    with running_server(args=ARGS, data_dir=tmp_path) as here, ExitStack() as stack:
-        hub = _hub(here, stack)
-        until(partial(_is_settled, hub, {root, mirrors[1]}, {root, mirrors[1]}), "one has ended")
+        until(hub.has(*stays, source.mirror(names[0])), "both are followed")
+    for turn, workers in enumerate((2, 3, 1), start=1):
+        now = names[turn % 2]
+        source.write(listing, f"+ other @{now}")
+        if workers != 2:
+            reshard(folder, workers)
+        args = ["--development", "--workers", str(workers)]
+        with running_server(args=args, data_dir=folder) as server, ExitStack() as stack:
+            hub = _hub(server, stack)
+            after = {*stays, source.mirror(now)}
+            until(partial(_is_settled, hub, stays, after), f"it is true with {workers}")
