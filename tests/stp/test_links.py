@@ -219,6 +219,30 @@ async def test_a_link_changes_nothing_of_what_an_operator_follows() -> None:
         assert tables(hub) == {mirror}
 
 
+class _Waking:
+    """A decider that only counts how often it is to decide."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def wake(self) -> None:
+        self.times += 1
+
+    async def status(self, tables: list[str]) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+@run
+async def test_who_comes_to_decide_about_links_does_so_at_once() -> None:
+    """News that an earlier one has heard may have ended with it."""
+    async with node() as hub:
+        decider = _Waking()
+        hub.app.hub.mirrors.decide_by(decider)
+        assert decider.times == 1
+
+
 def test_links_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Engine.set_meta
 
