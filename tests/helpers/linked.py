@@ -67,8 +67,11 @@ class Hub:
 
     def links(self, table: str) -> Any:
         """What became of the links of a mirror; None while that cannot be said."""
-        answer = self._get(f"/v1/follow/{table}")
+        answer = self.status(table)
         return None if answer is None else answer.get("links")
+
+    def status(self, table: str) -> Any:
+        return self._get(f"/v1/follow/{table}")
 
     def roots(self) -> dict[str, str] | None:
         """The roots of all mirrors, by their tables; None while a part is missing."""

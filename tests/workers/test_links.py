@@ -181,6 +181,26 @@ def test_a_killed_worker_ends_nothing_that_is_still_named(
             until(partial(_is_settled, hub, set(stays), after), f"it is true after kill {turn}")
 
 
+def test_nothing_is_ended_before_a_missing_worker_is_heard(source: Source, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        here = stack.enter_context(running_server(args=ARGS, data_dir=tmp_path / "data"))
+        hub = _hub(here, stack)
+        # Worker 0 decides. It has both mirrors; the one that stays is named by worker 1 alone.
+        kept, gone = source.table(0, "+ k v"), source.table(0, "+ k v")
+        lists = [source.table(0, f"+ 1 @{gone}"), source.table(0, f"+ 1 @{kept}")]
+        roots = [path_at(part, "root") for part in (0, 1)]
+        for root, each in zip(roots, lists, strict=True):
+            assert hub.follow(root, source.surl(each), links=1).status_code == 201
+        stays = {*roots, source.mirror(kept)}
+        until(hub.has(*stays, source.mirror(gone)), "both are followed")
+        until(lambda: hub.status(source.mirror(kept))["appended"] == 1, "its row is there")
+        os.kill(worker_pids(here)[1], signal.SIGKILL)
+        source.write(lists[0], "- 1")
+        until(partial(_is_settled, hub, stays, stays), "it is true when worker 1 is back")
+        # A following that had ended and begun again would have added no row.
+        assert hub.status(source.mirror(kept))["appended"] == 1
+
+
 def _is_settled(hub: Hub, stays: set[str], after: set[str]) -> bool:
     """Whether what is followed is what is named; what was named all the time never ends."""
     roots = hub.roots()
