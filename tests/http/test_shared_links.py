@@ -6,22 +6,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from penstock.config.settings import Settings
 from penstock.errors import NotOwner, TableNotFound
 from penstock.http.forwarding.owners import Address, Peer
 from penstock.http.forwarding.shared_links import (
     FollowOrder,
     LinkPart,
     Look,
+    RemoteDecider,
     SharedMirrors,
     UnfollowOrder,
 )
 from penstock.stp.rows import Row
-from penstock.stp.server.links import NewMirror
+from penstock.stp.server.links import Links, NewMirror, View
 from penstock.stp.server.record_links import RecordLinks
 from penstock.stp.server.registry import Follow
 from tests.stp.nodes import run
@@ -237,3 +239,54 @@ async def test_a_report_waits_for_the_order_before_it() -> None:
     parts.other.may_follow.set()
     await following
     assert set((await looking).follows) == {"other-new"}
+
+
+class _Failing:
+    """Mirrors, one of them named by nobody, that cannot be reached at first."""
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+        self.has_ended = asyncio.Event()
+        self._follow = Follow(table="t", surl=SURL, stream=1, root="gone")
+
+    async def view(self) -> View:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise NotOwner("Nobody is there.")
+        return View({"t": self._follow}, {})
+
+    moment = view
+
+    async def follow(self, mirror: NewMirror) -> str:
+        raise AssertionError("nothing is named")
+
+    async def unfollow(self, follow: Follow) -> None:
+        self.has_ended.set()
+
+
+@run
+async def test_links_are_decided_about_when_all_can_be_reached_again() -> None:
+    mirrors, unused = _Failing(failures=2), cast("Any", None)
+    links = Links(mirrors, unused, unused, Settings(), public_origin="")
+    links.wake()
+    await mirrors.has_ended.wait()
+    links.close()
+
+
+@run
+async def test_the_decider_is_told_of_news_until_it_has_heard() -> None:
+    failures, heard = iter([True, True]), asyncio.Event()
+
+    class FakePeers:
+        async def ask(self, peer: Peer, name: str, question: Any) -> bool:
+            assert (peer.name, name) == ("part-0", "links-news")
+            if next(failures, False):
+                raise NotOwner("Nobody is there.")
+            heard.set()
+            return True
+
+    peers: Any = FakePeers()
+    decider = RemoteDecider(peers, Peer("part-0", Address()))
+    decider.wake()
+    await heard.wait()
+    decider.close()
